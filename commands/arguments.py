@@ -6,7 +6,7 @@ import argparse
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Adds a scenario (or several), and overrides of its fields."""
+    """Adds the positional argument SCENARIO (or several) and `--set`."""
     help_text = "a YAML file, or a name from 'scaleproof list'"
     if several:
         parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help=help_text)
@@ -16,19 +16,24 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Adds `--set FIELD=VALUE`."""
+    """Adds `--set FIELD=VALUE`, which may be repeated."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as strategy.workers=8"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        dest="overrides",
+        help="override a field, such as strategy.workers=8; may be repeated",
     )
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1. Raises ArgumentTypeError."""
+    """Parses a whole number of at least 1. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Words separated by commas."""
+    """Parses words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

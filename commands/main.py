@@ -45,15 +45,15 @@ _COMMANDS: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code. Errors of ours are one line each on stderr."""
+    """Runs a command and returns the exit code. A ScaleproofError is printed to stderr as one line."""
     from scaleproof.simulator.common.errors import ScaleproofError, missing_extra, printable
 
-    # nearly all objects live until the command ends: looking through them again and again is time lost
+    # nearly all objects live until the command ends, so frequent garbage collection finds nothing
     gc.set_threshold(100_000, 50, 50)
-    # a warning is a line on stderr, as an error is
+    # print a warning as one line on stderr, like an error
     warnings.formatwarning = lambda message, *_, **__: printable(f"warning: {message}") + "\n"
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # what a terminal's encoding lacks, and half a character that a file may hold, is shown by its number
+        # escape characters that the terminal's encoding lacks, and lone surrogates
         sys.stdout.reconfigure(errors="backslashreplace")
     options = _options(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
@@ -72,26 +72,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # the reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit
+        # the reader of stdout has closed it, as `| head` does; keep the interpreter from reporting that at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        told = f"{error.filename}: {error.strerror}; choose another place" if error.filename else str(error)
-        print(printable(told), file=sys.stderr)
+        message = f"{error.filename}: {error.strerror}; choose another path" if error.filename else str(error)
+        print(printable(message), file=sys.stderr)
         return 1
     except MemoryError:
-        print("out of memory: this takes more than there is; ask for fewer ranks, steps or points", file=sys.stderr)
+        print("out of memory: use fewer ranks, steps or points", file=sys.stderr)
         return 1
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says. Several scenarios may stand before and after options, which argparse does not take itself."""
+    """Parses the command line. Scenarios may stand both before and after options, which argparse alone does not accept."""
     parser = _parser()
-    options, left = parser.parse_known_args(arguments)
-    if any(word.startswith("-") for word in left) or (left and "scenarios" not in options):
-        parser.error(f"unrecognized arguments: {' '.join(left)}")
-    if left:
-        options.scenarios += left
+    options, rest = parser.parse_known_args(arguments)
+    if any(word.startswith("-") for word in rest) or (rest and "scenarios" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.scenarios += rest
     return options
 
 

@@ -31,7 +31,7 @@ FAMILIES: Final = {
 
 
 def scenario(family: str, workers: int) -> Scenario:
-    """With so many workers."""
+    """The scenario of a family with N workers."""
     name, own = FAMILIES[family]
     return load(name, [*COMMON, *own, f"strategy.workers={workers}"])
 

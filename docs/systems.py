@@ -7,7 +7,7 @@ from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 
-HEAD = "| scenario | asks | strategy | framework | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|---|"
+HEAD = "| scenario | about | strategy | framework | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|---|"
 
 
 def row(name: str) -> str:

@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("predict", "resnet50-ring-p100", "--out", str(tmp_path / "file" / "out"))
     assert done.returncode == 1
-    assert done.stderr.endswith("Not a directory; choose another place\n")
+    assert done.stderr.endswith("Not a directory; choose another path\n")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -91,7 +91,7 @@ def test_list_and_show() -> None:
     for name in ("resnet50-ring-p100", "gpt3-175b", "p100-25gbe", "ring-4"):
         assert f"  {name} " in listed
     titles = [line for line in listed.splitlines() if not line.startswith(" ")]
-    assert titles[1] == "scenarios: systems by name"
+    assert titles[1] == "scenarios: named systems"
     assert titles[4:] == ["studies", "claims", "models", "clusters", "frameworks", "devices"]
     assert re.search(r"^  one-server-is-full +One parameter server is the bottleneck\.$", listed, re.MULTILINE)
     assert run("show", "one-server-is-full").stdout.startswith("claim: One parameter server is the bottleneck.")

@@ -1,4 +1,4 @@
-"""The command calibrate. Imports wait until it runs."""
+"""The command calibrate: measure a cluster and write a cluster file. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,47 @@ if TYPE_CHECKING:
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     calibrate = commands.add_parser("calibrate", help="measure a cluster, or this machine, and write a cluster file")
-    where = "processes on this machine, hosts of a network laid inside it, or ranks that torchrun or srun started"
-    calibrate.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
-    calibrate.add_argument("--cluster", metavar="NAME", help="the description that is measured: its topology, nominal numbers")
-    calibrate.add_argument("--hosts", type=int, metavar="N", help="of a netlab, how many of the cluster's nodes (4)")
+    where = "processes on this machine (local), hosts of an emulated network inside it (netlab), or ranks that torchrun "
+    where += "or srun started (cluster)"
+    calibrate.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where to measure: {where}")
+    calibrate.add_argument(
+        "--cluster", metavar="NAME", help="cluster description with the topology and nominal values of what is measured"
+    )
+    calibrate.add_argument(
+        "--hosts", type=int, metavar="N", help="number of the cluster's nodes to emulate with --on netlab (4)"
+    )
     calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="the cluster file to write")
     calibrate.add_argument(
-        "--from", type=Path, dest="source", metavar="POINTS.parquet", help="fit a table again, measure nothing"
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="POINTS.parquet",
+        help="fit an existing table of measurements again, without measuring",
     )
-    calibrate.add_argument("--probe", action="append", dest="probes", default=[], metavar="NAME", help="run some alone")
-    calibrate.add_argument("--budget", metavar="TIME", help="for all probes together (35 s; where several hosts talk, 2 min)")
     calibrate.add_argument(
-        "--model", action="append", dest="models", metavar="NAME", help="whose layers to time (default: what the demo trains)"
+        "--probe", action="append", dest="probes", default=[], metavar="NAME", help="run only this probe; may be repeated"
     )
-    calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32")
+    calibrate.add_argument("--budget", metavar="TIME", help="time for all probes together (35 s; 2 min on several hosts)")
     calibrate.add_argument(
-        "--groups", type=int, nargs="+", default=[], metavar="RANKS", help="sizes of groups for collectives (2, half, all)"
+        "--model",
+        action="append",
+        dest="models",
+        metavar="NAME",
+        help="model whose layers are timed; may be repeated (the demo's models)",
     )
-    calibrate.add_argument("--interface", metavar="NAME", help="the network interface on which ranks talk")
-    calibrate.add_argument("--timeout", type=positive, default=120.0, metavar="SECONDS", help="beyond its time, for each probe")
+    calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32", help="number format to time (fp32)")
+    calibrate.add_argument(
+        "--groups",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="RANKS",
+        help="group sizes to time collectives on (2, half of the ranks, all ranks)",
+    )
+    calibrate.add_argument("--interface", metavar="NAME", help="network interface that ranks use")
+    calibrate.add_argument(
+        "--timeout", type=positive, default=120.0, metavar="SECONDS", help="extra time after which a probe counts as hung (120)"
+    )
     calibrate.set_defaults(command=_calibrate)
 
 
@@ -48,31 +70,31 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     _check_out(options.out)
     place = place_in(os.environ) if options.on in (None, "cluster") and options.source is None else None
-    # rank 0 writes
-    held = locked_file(options.out, "calibrate") if place is None or place.rank == 0 else nullcontext()
+    # only rank 0 writes
+    lock = locked_file(options.out, "calibrate") if place is None or place.rank == 0 else nullcontext()
     try:
-        with held:
-            return _measure(options) if options.source is None else _again(options)
+        with lock:
+            return _measure(options) if options.source is None else _refit(options)
     except ScaleproofError as error:
         if place is None or place.rank == 0:
             raise
-        # rank 0 tells
+        # rank 0 reports the error
         return error.exit_code
 
 
 def _check_out(out: Path) -> None:
-    """Raises InputError where no file can be written, before minutes are spent on what it would hold."""
+    """Raises InputError if the file cannot be written, before minutes are spent on measuring."""
     from scaleproof.simulator.common.errors import InputError
 
     if out.is_dir():
-        raise InputError(f"--out {out}: a folder; give the name of the cluster file")
+        raise InputError(f"--out {out} is a folder; give the name of the cluster file")
     folder = next(folder for folder in out.absolute().parents if folder.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"--out {out}: {folder} is no folder that can be written to; give another file")
+        raise InputError(f"--out {out}: {folder} is not a writable folder; give another file")
 
 
-def _again(options: argparse.Namespace) -> int:
-    """The cluster file of a table of points."""
+def _refit(options: argparse.Namespace) -> int:
+    """Fits a table of points that an earlier calibration measured."""
     from dataclasses import replace
 
     from scaleproof.validator.calibration.calibrate import Calibrated
@@ -86,22 +108,22 @@ def _again(options: argparse.Namespace) -> int:
     facts = CalibrationFacts.of(points, str(options.source))
     if options.cluster:
         facts = replace(facts, base=description(options.cluster))
-    cluster, told = described(points, facts)
-    # a table that is there already need not be written over itself
-    beside = () if options.source.resolve() == points_path(options.out).resolve() else points
-    return _write(Calibrated(cluster, beside, told), options.out)
+    cluster, notes = described(points, facts)
+    # do not overwrite the table with itself
+    new_points = () if options.source.resolve() == points_path(options.out).resolve() else points
+    return _write(Calibrated(cluster, new_points, notes), options.out)
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from scaleproof.commands.measuring.session import telling
+    from scaleproof.commands.measuring.session import progress
     from scaleproof.validator.calibration.calibrate import calibrate
     from scaleproof.validator.calibration.cluster_file.describing import description
     from scaleproof.validator.measure import MeasureOptions
 
     base = description(options.cluster) if options.cluster else None
     watch = MeasureOptions(options.timeout, interface=options.interface)
-    found = calibrate(_plan(options), options.on, base, options.hosts, watch, telling("calibrating", "calibrating: "))
-    return 0 if found is None else _write(found, options.out)
+    calibrated = calibrate(_plan(options), options.on, base, options.hosts, watch, progress("calibrating", "calibrating: "))
+    return 0 if calibrated is None else _write(calibrated, options.out)
 
 
 def _plan(options: argparse.Namespace) -> ProbePlan:
@@ -122,18 +144,18 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     except UnitError as error:
         raise InputError(f"--budget: {error}") from None
     if not budget_s:
-        raise InputError("--budget: probes need time; give some, such as '35 s'")
+        raise InputError("--budget must be above 0; give a time, such as '35 s'")
     return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout)
 
 
-def _write(found: Calibrated, out: Path) -> int:
-    """Writes the file, and prints what it says."""
+def _write(calibrated: Calibrated, out: Path) -> int:
+    """Writes the cluster file and prints its quantities."""
     from scaleproof.commands.text.calibration import table
     from scaleproof.validator.calibration.cluster_file.writing import write
 
-    write(found.cluster, out, found.points)
-    for line in found.told:
+    write(calibrated.cluster, out, calibrated.points)
+    for line in calibrated.told:
         print(f"note: {line}", file=sys.stderr)
-    print(f"{out}: {found.cluster.get('description') or found.cluster.get('name', '')}")
-    print(table(found.cluster))
+    print(f"{out}: {calibrated.cluster.get('description') or calibrated.cluster.get('name', '')}")
+    print(table(calibrated.cluster))
     return 0

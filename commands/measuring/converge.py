@@ -1,4 +1,4 @@
-"""The command converge: how many updates a target loss takes, measured by batch and staleness. Imports wait until it runs."""
+"""The command converge: measure the updates to a target loss by batch and staleness. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -18,47 +18,61 @@ if TYPE_CHECKING:
     from scaleproof.validator.experiments.convergence.record import Record
 
 _N = TypeVar("_N", int, float)
-_AROUND: Final = (1 / 3, 1.0, 3.0)
+# Multiples of the scenario's learning rate that are tried by default.
+_RATE_FACTORS: Final = (1 / 3, 1.0, 3.0)
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     converge = commands.add_parser(
         "converge",
-        help="measure how many updates a target loss takes, by batch and staleness",
-        description="Train a small problem for real by several batches, and by servers that wait for nobody, and fit the "
-        "model of convergence that a scenario's `convergence` has.",
+        help="measure the updates needed to reach a target loss, by batch and staleness",
+        description="Train a small problem with several batch sizes and with asynchronous parameter servers, and fit the "
+        "convergence model that the field `convergence` of a scenario uses.",
     )
     add_scenario_arguments(converge)
-    converge.add_argument("--target", type=_number, required=True, metavar="LOSS", help="to be reached")
-    converge.add_argument("--batches", type=_wholes, default=[], metavar="N,N", help="samples of a step, all workers in step")
+    converge.add_argument("--target", type=_number, required=True, metavar="LOSS", help="training loss to reach")
+    converge.add_argument("--batches", type=_wholes, default=[], metavar="N,N", help="samples per step of synchronous training")
     converge.add_argument(
         "--workers",
         type=_wholes,
         default=[],
         metavar="N,N",
-        help="how many go each on its own, with the scenario's own samples",
+        help="numbers of asynchronous workers, with the scenario's samples per worker",
     )
     converge.add_argument(
-        "--bounds", type=_bounds, default=[], metavar="N,N", help="the same, no worker so many steps ahead of another"
+        "--bounds",
+        type=_bounds,
+        default=[],
+        metavar="N,N",
+        help="bounds of stale synchronous training: steps by which a worker may be ahead",
     )
     converge.add_argument(
         "--rates",
         type=_numbers,
         default=[],
         metavar="X,X",
-        help="learning rates, of which the best counts (a third to 3 times)",
-    )
-    converge.add_argument("--seeds", type=int, choices=range(1, 101), default=1, metavar="N", help="runs of each (1)")
-    converge.add_argument(
-        "--on", choices=["local", "netlab"], default="local", help="where: processes, or a lab's hosts (local)"
+        help="learning rates to try; the best of each setting is used (1/3, 1 and 3 times the scenario's)",
     )
     converge.add_argument(
-        "--timeout", type=positive, default=60.0, metavar="SECONDS", help="without progress, a rank hangs (60)"
+        "--seeds", type=int, choices=range(1, 101), default=1, metavar="N", help="runs of each setting and learning rate (1)"
     )
-    converge.add_argument("--out", type=Path, metavar="DIR", help="keep trials as they end, and a piece of YAML, in DIR")
-    converge.add_argument("--resume", action="store_true", help="go on with the trials in --out")
-    converge.add_argument("--json", action="store_true", help="print fit and trials as JSON")
+    converge.add_argument(
+        "--on",
+        choices=["local", "netlab"],
+        default="local",
+        help="where to train: processes on this machine, or hosts of an emulated network inside it (local)",
+    )
+    converge.add_argument(
+        "--timeout",
+        type=positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="time without progress after which a rank counts as hung (60)",
+    )
+    converge.add_argument("--out", type=Path, metavar="DIR", help="write trials as they end, and the fitted YAML, to DIR")
+    converge.add_argument("--resume", action="store_true", help="continue with the trials in --out")
+    converge.add_argument("--json", action="store_true", help="print the fit and the trials as JSON")
     converge.set_defaults(command=_converge)
 
 
@@ -74,44 +88,44 @@ def _converge(options: argparse.Namespace) -> int:
     from scaleproof.validator.experiments.convergence.record import Record
 
     if options.resume and options.out is None:
-        raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
+        raise InputError("--resume continues an earlier run; name its folder with --out DIR")
     scenario = load(options.scenario, options.overrides)
     convergence.check(scenario)
     settings = _settings(options, scenario)
-    rates = options.rates or [factor * scenario.training.learning_rate for factor in _AROUND]
+    rates = options.rates or [factor * scenario.training.learning_rate for factor in _RATE_FACTORS]
     wanted = [(setting, rate, seed) for setting in settings for rate in rates for seed in range(options.seeds)]
     with locked_folder(options.out, "a convergence measurement") if options.out else nullcontext():
         record = Record.opened(options.out, scenario, options.target, options.on, options.resume)
         _train(options, scenario, [one for one in wanted if not record.has(*one)], record)
-        asked = [trial for trial in record.trials if (trial.setting, trial.rate, trial.seed) in wanted]
-        chosen = convergence.chosen(asked)
+        trials = [trial for trial in record.trials if (trial.setting, trial.rate, trial.seed) in wanted]
+        chosen = convergence.chosen(trials)
         fitted = fit_convergence(convergence.by_setting(chosen))
-        told = describe(scenario, options.target, chosen, fitted)
-        record.keep(fitted, told)
+        text = describe(scenario, options.target, chosen, fitted)
+        record.keep(fitted, text)
     for note in notes(scenario, chosen, fitted):
         print(f"note: {note}", file=sys.stderr)
-    print(json.dumps(plain(asked, chosen, fitted), indent=2) if options.json else told)
+    print(json.dumps(plain(trials, chosen, fitted), indent=2) if options.json else text)
     return 0
 
 
 def _settings(options: argparse.Namespace, scenario: Scenario) -> list[Setting]:
-    """All of them, each known to be trainable. Raises InputError."""
+    """The settings to train, each checked. Raises InputError if one cannot be trained."""
     from scaleproof.validator import measure as measuring
     from scaleproof.validator.experiments.convergence import convergence
 
-    each = scenario.samples_per_worker
-    batches = options.batches or [scenario.strategy.workers * each * factor for factor in (1, 2, 4)]
-    found = convergence.settings(scenario, batches, options.workers, options.bounds)
-    for setting in found:
+    samples = scenario.samples_per_worker
+    batches = options.batches or [scenario.strategy.workers * samples * factor for factor in (1, 2, 4)]
+    settings = convergence.settings(scenario, batches, options.workers, options.bounds)
+    for setting in settings:
         trained = convergence.scenario_of(scenario, setting, scenario.training.learning_rate, 0)
         measuring.check(trained, options.on, None)
-    return found
+    return settings
 
 
 def _train(
     options: argparse.Namespace, scenario: Scenario, wanted: Sequence[tuple[Setting, float, int]], record: Record
 ) -> None:
-    """The trials that are wanted, each kept as it ends."""
+    """Runs the wanted trials and records each as it ends."""
     from scaleproof.commands.measuring.session import working
     from scaleproof.validator.experiments.convergence.convergence import train
     from scaleproof.validator.measure import MeasureOptions, measure
@@ -125,18 +139,18 @@ def _train(
                 record.add(next(trials))
             except KeyboardInterrupt:
                 if options.out:
-                    print(f"{len(record.trials)} trials are in {options.out}; --resume goes on", file=sys.stderr)
+                    print(f"{len(record.trials)} trials are in {options.out}; --resume continues", file=sys.stderr)
                 raise
 
 
 def _listed(text: str, read: Callable[[str], _N], least: float, what: str) -> list[_N]:
-    """Numbers between commas, each once."""
+    """Parses numbers separated by commas, without repetitions. Raises ArgumentTypeError."""
     try:
         numbers = [read(word) for word in text.split(",")]
     except ValueError:
         numbers = []
     if not numbers or not all(least <= number < float("inf") for number in numbers):
-        raise argparse.ArgumentTypeError(f"expected {what} between commas, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected {what}, separated by commas, got {text!r}")
     return list(dict.fromkeys(numbers))
 
 
@@ -153,4 +167,4 @@ def _numbers(text: str) -> list[float]:
 
 
 def _number(text: str) -> float:
-    return _listed(text, float, 1e-12, "a number above zero, and none")[0]
+    return _listed(text, float, 1e-12, "a number above zero")[0]

@@ -1,4 +1,4 @@
-"""The command import: what other tools have measured, as a cluster file. Imports wait until it runs."""
+"""The command import: write measurements of other tools as a cluster file. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,28 @@ _COLLECTIVES = ("collective", "ranks on nodes", "sizes", "latency", "bandwidth",
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     imports = commands.add_parser(
-        "import", help="make a cluster file of what other tools have measured", description="Import other tools' measurements."
+        "import", help="make a cluster file from other tools' measurements", description="Import other tools' measurements."
     )
     tools = imports.add_subparsers(title="tools", metavar="TOOL", required=True)
-    nccl = _add(tools, "nccl-tests", "logs of all_reduce_perf and its siblings", "LOG", _nccl_tests)
+    nccl = _add(tools, "nccl-tests", "logs of nccl-tests, such as all_reduce_perf", "LOG", _nccl_tests)
     topo = _add(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, several=False)
     kineto = _add(tools, "kineto", "traces of torch.profiler, one per rank", "TRACE", _kineto)
     _add(tools, "chakra", "execution traces of MLCommons Chakra, one per rank", "TRACE", _chakra)
     for parser in (nccl, topo, kineto):
-        parser.add_argument("--gpu", default="", metavar="NAME", help="the GPU, where nothing tells it, such as h100-80gb-sxm")
-    kineto.add_argument("--model", metavar="NAME", help="what was trained; writes a scenario beside the cluster file")
-    kineto.add_argument("--samples", type=int, metavar="N", help="of one rank's step")
-    kineto.add_argument("--precision", default="", metavar="NAME", help="of training (as the largest collective's elements)")
+        parser.add_argument(
+            "--gpu", default="", metavar="NAME", help="the GPU, if the files do not name it, such as h100-80gb-sxm"
+        )
+    kineto.add_argument("--model", metavar="NAME", help="the trained model; also writes a scenario next to the cluster file")
+    kineto.add_argument("--samples", type=int, metavar="N", help="samples per step and rank")
     kineto.add_argument(
-        "--layer", action="append", default=[], metavar="ANNOTATION=LAYER", help="which of the model's layers an annotation is"
+        "--precision", default="", metavar="NAME", help="number format of training (that of the largest collective)"
+    )
+    kineto.add_argument(
+        "--layer",
+        action="append",
+        default=[],
+        metavar="ANNOTATION=LAYER",
+        help="layer of the model that an annotation marks; may be repeated",
     )
 
 
@@ -44,8 +52,12 @@ def _add(tools: Any, name: str, what: str, files: str, command: Any, several: bo
     parser: argparse.ArgumentParser = tools.add_parser(name, help=what, description=f"Import {what}.")
     parser.add_argument("files", nargs="+" if several else 1, type=Path, metavar=files)
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="the cluster file to write")
-    parser.add_argument("--cluster", metavar="BASE", help="the cluster file, or a name that ships, that the numbers go into")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument(
+        "--cluster",
+        metavar="BASE",
+        help="cluster file, or name from 'scaleproof list', that is completed with the measurements",
+    )
+    parser.add_argument("--json", action="store_true", help="print the imported measurements as JSON")
     parser.set_defaults(command=command, gpu="")
     return parser
 
@@ -93,16 +105,16 @@ def _chakra(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> dict[str, str]:
-    """Which layers annotations name. Raises InputError for options that do not go together."""
+    """The layer that each annotation marks. Raises InputError for contradictory options."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.validator.calibration.imports import layers
 
     if options.samples is not None and options.samples < 1:
-        raise InputError(f"--samples {options.samples}: a step has at least 1")
+        raise InputError(f"--samples {options.samples}: give at least 1")
     if bool(options.model) != bool(options.samples):
-        raise InputError("--model and --samples go together: what was trained, and of how many samples one rank's step is")
+        raise InputError("--model and --samples must be given together: the trained model, and the samples per step and rank")
     if options.layer and not options.model:
-        raise InputError("--layer names layers of --model; give it, and --samples")
+        raise InputError("--layer names layers of a model; also give --model and --samples")
     return layers.parse_names(options.layer)
 
 
@@ -113,7 +125,7 @@ def _layers(model: str) -> Sequence[Layer]:
 
 
 def _devices(options: argparse.Namespace) -> int:
-    """GPUs of a node, as --cluster tells."""
+    """GPUs per node of the cluster named by --cluster, or 0."""
     from scaleproof.validator.calibration.imports.cluster import read_base
 
     return read_base(options.cluster).cluster.node.devices if options.cluster else 0
@@ -131,7 +143,7 @@ def _tables(traces: Sequence[Trace], times: Sequence[StepTimes]) -> list[tuple[S
 
 
 def _precision(options: argparse.Namespace, traces: Sequence[Trace], notes: ImportNotes) -> str:
-    """As the user says, else that of the largest collective's elements, else fp32."""
+    """The precision given by --precision, else the element type of the largest collective, else fp32."""
     from scaleproof.validator.calibration.imports.names import precision_of
 
     if options.precision:
@@ -139,32 +151,32 @@ def _precision(options: argparse.Namespace, traces: Sequence[Trace], notes: Impo
     exchanges = [exchange for trace in traces for _, exchange in trace.exchanges]
     largest = max(exchanges, key=lambda exchange: exchange.size_bytes, default=None)
     precision = precision_of(largest.elements if largest else "")
-    source = "the largest collective's elements" if largest and largest.elements else "nothing tells otherwise"
-    notes.add(f"precision: {precision}, since {source}; give --precision where it is another")
+    source = "the largest collective's elements" if largest and largest.elements else "the traces do not record one"
+    notes.add(f"precision: {precision}, since {source}; give --precision if it is another")
     return precision
 
 
 def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[StepTimes], notes: ImportNotes) -> None:
-    """Writes the scenario beside the cluster file, or says what to set."""
+    """Writes the scenario next to the cluster file, or prints the field to set."""
     from scaleproof.simulator.common.units import format_time_s
     from scaleproof.validator.calibration.imports import scenario, steps
-    from scaleproof.validator.calibration.imports.reading import ImportNotes as Untold
+    from scaleproof.validator.calibration.imports.reading import ImportNotes as Discarded
 
     alone_s = steps.median_of(times, lambda step: step.alone_s)
     if not (options.model and options.out):
         samples = options.samples or "N"
         hint = f"training.measured_step={{samples: {samples}, time: {format_time_s(alone_s)}}}"
-        print(f"a step without waiting for communication, for scenarios: --set '{hint}'", file=sys.stderr)
+        print(f"time of a step without waiting for communication, for scenarios: --set '{hint}'", file=sys.stderr)
         return
     path = scenario.path_beside(options.out)
     workers = max(1, *(trace.world for trace in traces))
-    precision = _precision(options, traces, Untold())
+    precision = _precision(options, traces, Discarded())
     scenario.write(scenario.describe(options.model, options.out, workers, options.samples, precision, alone_s), path)
     print(f"wrote {path}", file=sys.stderr)
 
 
 def _of_gpu(found: ImportResult, gpu: str) -> ImportResult:
-    """With the GPU that the user names."""
+    """Sets the GPU that the user names, if any."""
     from dataclasses import replace
 
     found.machines = replace(found.machines, gpu=gpu or found.machines.gpu)
@@ -178,7 +190,7 @@ def _finish(
     node: dict[str, Any] | None = None,
     layers: Sequence[dict[str, Any]] = (),
 ) -> int:
-    """Fits, writes and tells: notes on stderr, tables or JSON on stdout."""
+    """Fits, writes the cluster file, and prints notes to stderr and tables or JSON to stdout."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.validator.calibration.imports import cluster
 
@@ -186,28 +198,26 @@ def _finish(
     measured = cluster.measured_collectives(found.points, found.notes)
     if options.out:
         if not (measured or node or layers or found.points):
-            raise InputError(
-                f"{found.files[0]}: nothing in it has a time, so that there is no cluster file to write; see above"
-            )
+            raise InputError(f"{found.files[0]}: no timings found, so no cluster file was written; see the notes above")
         data = cluster.describe(found, base, measured, node, layers)
         cluster.write(data, found, options.out)
     for line in found.notes.lines():
         print(line, file=sys.stderr)
     if measured:
         tables = [*tables, (_COLLECTIVES, [cluster.row(one) for one in measured])]
-    _tell(options, found, tables)
+    _print(options, found, tables)
     return 0
 
 
-def _tell(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
+def _print(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
     import json
 
     from scaleproof.simulator.common.errors import printable
 
     if options.json:
         rows = [dict(zip(head, row, strict=True)) for head, table in tables for row in table]
-        told = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
-        print(json.dumps(told | {"notes": found.notes.lines(), "out": str(options.out or "")}, indent=2))
+        data = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
+        print(json.dumps(data | {"notes": found.notes.lines(), "out": str(options.out or "")}, indent=2))
         return
     for head, table in tables:
         widths = [max(len(str(cell)) for cell in column) for column in zip(head, *table, strict=True)]

@@ -1,4 +1,4 @@
-"""The commands measure and runs. Imports wait until a command runs."""
+"""The commands measure and runs. Imports are deferred until a command runs."""
 
 from __future__ import annotations
 
@@ -22,34 +22,48 @@ _INTERRUPTED: Final = 130
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    measure = commands.add_parser("measure", help="run scenarios for real", description="Run scenarios for real.")
+    measure = commands.add_parser(
+        "measure", help="train scenarios and record their runs", description="Train scenarios and record their runs."
+    )
     add_scenario_arguments(measure, several=True)
     add_place_arguments(measure)
-    measure.add_argument("--verify", action="store_true", help="let one process follow the same rule, and compare parameters")
-    measure.add_argument("--profile", action="store_true", help="train a few steps more under torch's profiler")
-    measure.add_argument("--json", action="store_true", help="print runs as JSON")
+    measure.add_argument(
+        "--verify", action="store_true", help="train again in one process by the same update rule, and compare parameters"
+    )
+    measure.add_argument("--profile", action="store_true", help="train a few more steps under torch's profiler")
+    measure.add_argument("--json", action="store_true", help="print the runs as JSON")
     measure.add_argument("--out", type=Path, metavar="DIR", help="write each run and its spans to DIR/SCENARIO/measured")
     measure.set_defaults(command=_measure)
 
-    runs = commands.add_parser("runs", help="list what was measured", description="List the measured runs in a folder.")
-    runs.add_argument("folder", type=Path, metavar="DIR", help="what measure or reconcile wrote with --out, or a folder above")
+    runs = commands.add_parser("runs", help="list measured runs", description="List the measured runs in a folder.")
+    runs.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="folder that measure or reconcile wrote with --out, or a parent of such folders",
+    )
     runs.add_argument("--json", action="store_true", help="print the list as JSON")
     runs.set_defaults(command=_runs)
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to measure, and how to go on."""
-    where = "processes on this machine, on hosts of a network laid inside it, or those that torchrun or srun started"
-    parser.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
-    parser.add_argument("--interface", metavar="NAME", help="the network interface on which ranks talk")
+    """Adds the options that say where to measure and how to resume."""
+    where = "processes on this machine (local), hosts of an emulated network inside it (netlab), or ranks that torchrun "
+    where += "or srun started (cluster)"
+    parser.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where to train: {where}")
+    parser.add_argument("--interface", metavar="NAME", help="network interface that ranks use")
     parser.add_argument(
-        "--timeout", type=positive, default=60.0, metavar="SECONDS", help="without progress, a rank counts as hung (60)"
+        "--timeout",
+        type=positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="time without progress after which a rank counts as hung (60)",
     )
-    parser.add_argument("--resume", action="store_true", help="do not measure again what is complete in --out")
+    parser.add_argument("--resume", action="store_true", help="skip scenarios whose runs are complete in --out")
 
 
 def positive(text: str) -> float:
-    """Seconds, for argparse."""
+    """Parses a positive number of seconds. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
@@ -65,63 +79,63 @@ def _measure(options: argparse.Namespace) -> int:
 
     watch = MeasureOptions(options.timeout, verify=options.verify, interface=options.interface, profile=options.profile)
     session = Session(options, watch)
-    return session.told_once(partial(_measure_all, options, session))
+    return session.report_once(partial(_measure_all, options, session))
 
 
 def _measure_all(options: argparse.Namespace, session: Session) -> int:
     from scaleproof.validator.results import folder_of
 
     scenarios = session.scenarios()
-    found = session.found(scenarios, partial(folder_of, options.out) if options.out else None)
-    tell = _Teller(scenarios, session.speaks, options.json, options.verify)
+    completed = session.completed(scenarios, partial(folder_of, options.out) if options.out else None)
+    output = _Output(scenarios, session.prints, options.json, options.verify)
     for number, scenario in enumerate(scenarios):
-        if scenario.name in found:
-            tell.there(scenario, found[scenario.name])
+        if scenario.name in completed:
+            output.skipped(scenario, completed[scenario.name])
             continue
         try:
-            going_on = _measure_one(scenario, session, folder_of(options.out, scenario) if options.out else None, tell)
+            can_continue = _measure_one(scenario, session, folder_of(options.out, scenario) if options.out else None, output)
         except KeyboardInterrupt:
-            if options.out is None or not session.speaks:
+            if options.out is None or not session.prints:
                 raise
-            print(f"interrupted while measuring {scenario.name}; go on with --out {options.out} --resume", file=sys.stderr)
+            print(f"interrupted while measuring {scenario.name}; continue with --out {options.out} --resume", file=sys.stderr)
             return _INTERRUPTED
-        if not going_on:
-            tell.left_out(scenarios[number + 1 :])
+        if not can_continue:
+            output.left_out(scenarios[number + 1 :])
             break
-    return tell.end()
+    return output.end()
 
 
-def _measure_one(scenario: Scenario, session: Session, folder: Path | None, tell: _Teller) -> bool:
-    """Measures, tells and keeps. Whether others can be measured after it."""
+def _measure_one(scenario: Scenario, session: Session, folder: Path | None, output: _Output) -> bool:
+    """Measures a scenario, prints and keeps its run. Returns whether further scenarios can be measured."""
     from scaleproof.simulator.common.errors import RunError, ScaleproofError
     from scaleproof.validator.launch.rank_environment import PartedError
 
     try:
         run = session.measure(scenario, folder)
     except ScaleproofError as error:
-        tell.failed(scenario, error)
+        output.failed(scenario, error)
         return not isinstance(error, PartedError)
-    tell.done(scenario, run)
+    output.done(scenario, run)
     if folder is not None:
         try:
             session.keep(run, scenario, folder)
         except RunError as error:
-            tell.not_kept(error)
+            output.not_kept(error)
             return False
     return True
 
 
-class _Teller:
-    """Prints what becomes of each scenario: the whole summary of one, a line for each of several.
+class _Output:
+    """Prints the outcome of each scenario: the whole summary of a single one, a row for each of several.
 
-    speaks: whether anything is printed at all. as_json: prints runs as JSON, a list of several when all are done. verified:
-    whether runs are compared with one process.
+    prints: False on all ranks but one. as_json: print the runs as JSON when all are done. verified: whether runs are compared
+    with training in one process.
     """
 
-    def __init__(self, scenarios: Sequence[Scenario], speaks: bool, as_json: bool, verified: bool) -> None:
+    def __init__(self, scenarios: Sequence[Scenario], prints: bool, as_json: bool, verified: bool) -> None:
         from scaleproof.commands.text.runs import Table
 
-        self._speaks, self._json, self._alone = speaks, as_json, len(scenarios) == 1
+        self._prints, self._json, self._is_single = prints, as_json, len(scenarios) == 1
         self._table = Table(scenarios, verified)
         self._has_head = False
         self._warned: set[str] = set()
@@ -132,22 +146,22 @@ class _Teller:
         from scaleproof.validator.results import is_right
 
         self._plain.append(run.summary())
-        if self._speaks and not self._json:
-            if self._alone:
-                self._print_whole(run)
+        if self._prints and not self._json:
+            if self._is_single:
+                self._print_summary(run)
             else:
                 self._print_row(run, note)
         if is_right(run) is False:
-            self._fail(f"{scenario.name} was trained wrongly: parameters are {_deviation(run)}")
+            self._fail(f"{scenario.name} was trained incorrectly: parameters are {_deviation(run)}")
 
-    def _print_whole(self, run: Run) -> None:
+    def _print_summary(self, run: Run) -> None:
         from scaleproof.commands.text.run import describe
 
         verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
         print(f"{describe(run)}{verdict}", flush=True)
 
     def _print_row(self, run: Run, note: str) -> None:
-        """With what is to be known before it is trusted, where no row before has told that."""
+        """Prints a row, and the run's warnings that no earlier row has printed."""
         if not self._has_head:
             print(self._table.head(run))
             self._has_head = True
@@ -157,36 +171,36 @@ class _Teller:
                 self._warned.add(warning)
                 print(f"warning: {run.scenario}: {warning}", file=sys.stderr, flush=True)
 
-    def there(self, scenario: Scenario, run: Run | None) -> None:
-        """What need not be measured again. run: None on ranks that do not speak."""
+    def skipped(self, scenario: Scenario, run: Run | None) -> None:
+        """Reports a run that is complete already. run: None on ranks that do not print."""
         if run is not None:
-            self.done(scenario, run, "there already")
+            self.done(scenario, run, "measured before")
 
     def failed(self, scenario: Scenario, error: ScaleproofError) -> None:
-        """Raises the error itself where there is no other scenario."""
-        if self._alone:
+        """Reports a failure. Raises the error itself if there is no other scenario."""
+        if self._is_single:
             raise error
         self._plain.append({"scenario": scenario.name, "failure": str(error)})
         self._fail(f"{scenario.name} could not be measured: {error}")
 
     def not_kept(self, error: ScaleproofError) -> None:
-        """What was measured, and told, but could not be written."""
+        """Reports a run that was measured but could not be written."""
         self._fail(str(error))
 
     def left_out(self, scenarios: Sequence[Scenario]) -> None:
-        """What is not measured since nothing can be any more."""
+        """Reports scenarios that are not measured because the group of ranks is lost."""
         if scenarios:
             self._fail(f"not measured: {', '.join(scenario.name for scenario in scenarios)}")
 
     def end(self) -> int:
-        """The exit code: 1 where a scenario failed."""
-        if self._json and self._speaks:
-            _print_json(self._plain[0] if self._alone else self._plain)
+        """Prints the JSON, if any, and returns the exit code: 1 if a scenario failed."""
+        if self._json and self._prints:
+            _print_json(self._plain[0] if self._is_single else self._plain)
         return self._exit_code
 
     def _fail(self, text: str) -> None:
         self._exit_code = 1
-        if self._speaks:
+        if self._prints:
             print(text, file=sys.stderr, flush=True)
 
 
@@ -200,9 +214,9 @@ def _runs(options: argparse.Namespace) -> int:
     elif kept:
         print(listing(kept, options.folder), flush=True)
         if any(one.run and one.run.warnings for one in kept):
-            print(f"{MARK} has warnings, which --json tells", file=sys.stderr)
+            print(f"{MARK} has warnings; --json prints them", file=sys.stderr)
     else:
-        print(f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} leaves some")
+        print(f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} writes them")
     return 0
 
 
@@ -216,4 +230,4 @@ def _deviation(run: Run) -> str:
     from scaleproof.commands.text.runs import share
 
     off = f"off by {share(run, 'deviation')} of what training changed"
-    return f"{off} from one process that follows the same rule; rounding explains {share(run, 'tolerance')}"
+    return f"{off} from training in one process; rounding explains {share(run, 'tolerance')}"

@@ -1,4 +1,4 @@
-"""The command prove. Imports wait until it runs."""
+"""The command prove: test predictions in a calibrated lab. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from scaleproof.validator.experiments.proving.figures import CaseOutcome
 
 
-class _Form(NamedTuple):
-    """groups: how many of four cases, by their compute. budget_s: of calibration. patience_s: for runs that others disturb."""
+class _Size(NamedTuple):
+    """The size of a test.
+
+    groups: number of groups of four cases by kind of compute. budget_s: calibration time. patience_s: time for repeating
+    disturbed runs.
+    """
 
     groups: Mapping[Compute, int]
     budget_s: float
@@ -23,8 +27,8 @@ class _Form(NamedTuple):
     longest_step_s: float
 
 
-_FULL: Final = _Form({"paced": 20, "real": 6}, budget_s=120.0, patience_s=1800.0, longest_step_s=2.0)
-_SHORT: Final = _Form({"paced": 3, "real": 1}, budget_s=30.0, patience_s=40.0, longest_step_s=1.3)
+_FULL: Final = _Size({"paced": 20, "real": 6}, budget_s=120.0, patience_s=1800.0, longest_step_s=2.0)
+_SHORT: Final = _Size({"paced": 3, "real": 1}, budget_s=30.0, patience_s=40.0, longest_step_s=1.3)
 _WORST: Final = 5
 
 
@@ -32,16 +36,18 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     prove = commands.add_parser(
         "prove",
-        help="calibrate a lab, then hold predictions against runs of what was not calibrated",
-        description="Calibrate a lab from probes alone, then predict and measure scenarios drawn from a seed: other "
-        "strategies, models, rates and numbers of hosts. Prints how far off predictions are.",
+        help="calibrate a lab, then compare predictions with runs that calibration did not use",
+        description="Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, "
+        "link rate and number of hosts, and print the prediction errors.",
     )
-    prove.add_argument("--on", choices=["netlab"], default="netlab", help="where: hosts of a network laid inside this machine")
-    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="most hosts of a case (8)")
-    prove.add_argument("--short", action="store_true", help="16 cases in place of 104")
-    prove.add_argument("--seed", type=int, default=1, metavar="N", help="which cases are drawn (1)")
-    prove.add_argument("--out", type=Path, metavar="DIR", help="keep the calibration and what came of each case in DIR")
-    prove.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    prove.add_argument(
+        "--on", choices=["netlab"], default="netlab", help="where to train: hosts of an emulated network inside this machine"
+    )
+    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="maximum number of hosts of a case (8)")
+    prove.add_argument("--short", action="store_true", help="run 16 cases instead of 104")
+    prove.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the cases (1)")
+    prove.add_argument("--out", type=Path, metavar="DIR", help="write the calibration and the outcome of each case to DIR")
+    prove.add_argument("--resume", action="store_true", help="continue with the cases in --out")
     prove.add_argument("--json", action="store_true", help="print the figures as JSON")
     prove.set_defaults(command=_prove)
 
@@ -49,7 +55,7 @@ def mount(commands: Any) -> None:
 def _prove(options: argparse.Namespace) -> int:
     import json
 
-    from scaleproof.commands.measuring.session import telling
+    from scaleproof.commands.measuring.session import progress
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.validator.experiments.proving import prove
@@ -60,29 +66,29 @@ def _prove(options: argparse.Namespace) -> int:
     from scaleproof.validator.netlab.lab import require
 
     if options.hosts < 3:
-        raise InputError(f"--hosts {options.hosts}: cases are drawn on up to so many hosts; give 3 or more")
+        raise InputError(f"--hosts {options.hosts}: the maximum number of hosts must be 3 or more")
     if options.resume and options.out is None:
-        raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
+        raise InputError("--resume continues an earlier run; name its folder with --out DIR")
     require()
-    form = _SHORT if options.short else _FULL
-    total = FAMILIES_A_GROUP * sum(form.groups.values())
-    held = locked_folder(options.out, "prove") if options.out else nullcontext()
-    with held, telling("calibrating") as tell:
-        lab = calibrated(options.out, options.resume, form.budget_s, tell)
-        known = prove.read(options.out) if options.resume else {}
+    size = _SHORT if options.short else _FULL
+    total = FAMILIES_A_GROUP * sum(size.groups.values())
+    lock = locked_folder(options.out, "prove") if options.out else nullcontext()
+    with lock, progress("calibrating") as report:
+        lab = calibrated(options.out, options.resume, size.budget_s, report)
+        outcome_by_name = prove.read(options.out) if options.resume else {}
 
-        def ended(outcome: CaseOutcome) -> None:
-            known[outcome.name] = outcome
-            tell(f"{len(known)} of {total}: {_line(outcome)}")
+        def record(outcome: CaseOutcome) -> None:
+            outcome_by_name[outcome.name] = outcome
+            report(f"{len(outcome_by_name)} of {total}: {_line(outcome)}")
             if options.out is not None:
-                prove.write(list(known.values()), options.out)
+                prove.write(list(outcome_by_name.values()), options.out)
 
-        drawn = Draw(options.seed, form.groups, options.hosts, form.longest_step_s, lab.at)
-        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, form.patience_s)
-        planted = [] if options.short else find_faults(tell)
+        drawn = Draw(options.seed, size.groups, options.hosts, size.longest_step_s, lab.at)
+        outcomes = prove.prove(drawn.cases(), outcome_by_name, prove.measured_in_lab, record, size.patience_s)
+        planted = [] if options.short else find_faults(report)
     if options.json:
-        told = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
-        print(json.dumps(told, indent=2))
+        data = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
+        print(json.dumps(data, indent=2))
     else:
         _print(outcomes)
         for one in planted:
@@ -102,19 +108,19 @@ def _line(outcome: CaseOutcome) -> str:
 
 
 def _print(outcomes: Sequence[CaseOutcome]) -> None:
-    """The figures, by family, and the worst cases."""
+    """Prints the errors by kind of compute and by strategy family, and the worst cases."""
     from scaleproof.validator.experiments.proving.figures import DISTURBED, by_family, figures
     from scaleproof.validator.record.provenance import NOTICED_LOAD
 
-    told = figures(outcomes)
+    summary = figures(outcomes)
     disturbed = [outcome for outcome in outcomes if outcome.is_disturbed]
     print(f"{'':<18} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
     for kind in ("paced", "real"):
-        rows = {kind: told[kind]} | ({f"{kind}, undisturbed": told["undisturbed"][kind]} if disturbed else {})
+        rows = {kind: summary[kind]} | ({f"{kind}, undisturbed": summary["undisturbed"][kind]} if disturbed else {})
         for name, row in rows.items():
             if row["cases"]:
                 print(f"{name:<18} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
-    ranking = told["ranking"]
+    ranking = summary["ranking"]
     right = ranking["best_right_or_within_3pct"]
     print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
     print(f"\n{'strategy':<14} {'cases':>5} {'median':>7} {'worst':>7}")
@@ -126,8 +132,8 @@ def _print(outcomes: Sequence[CaseOutcome]) -> None:
         print(f"  {_line(outcome)}")
     if disturbed:
         print(
-            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host gave more than {DISTURBED:.0%} of "
-            f"the time in which they had work to others ({max(outcome.taken for outcome in disturbed):.0%} at most), or other "
+            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host took more than {DISTURBED:.0%} of "
+            f"the time in which they had work ({max(outcome.taken for outcome in disturbed):.0%} at most), or other "
             f"work took more than {NOTICED_LOAD:.0%} of the cores ({max(outcome.foreign for outcome in disturbed):.0%} at most)"
         )
     for outcome in outcomes:

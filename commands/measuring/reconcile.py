@@ -1,4 +1,4 @@
-"""The command reconcile. Imports wait until a command runs."""
+"""The command reconcile: compare predictions with measured runs. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "predict and run scenarios, compare, and explain the difference"
+    words = "predict and train scenarios, and explain the differences"
     reconcile = commands.add_parser("reconcile", help=words, description=f"{words.capitalize()}.")
     add_scenario_arguments(reconcile, several=True)
     add_place_arguments(reconcile)
-    reconcile.add_argument("--max-error", type=_share, metavar="25%", help="exit with 1 when a step time is further off")
-    reconcile.add_argument("--explain", action="store_true", help="print all parts of each difference")
-    reconcile.add_argument("--update", type=Path, metavar="FILE", help="refit this cluster file to what was measured")
+    reconcile.add_argument(
+        "--max-error", type=_share, metavar="25%", help="exit with code 1 if the error of a step time is larger"
+    )
+    reconcile.add_argument("--explain", action="store_true", help="print all components of each difference")
+    reconcile.add_argument("--update", type=Path, metavar="FILE", help="refit this cluster file to the measurements")
     reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
     reconcile.set_defaults(command=_reconcile)
 
@@ -46,7 +48,7 @@ def _share(text: str) -> float:
     except ValueError:
         value = -1.0
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write it like 25%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write it as 25% or 0.25")
     return value
 
 
@@ -55,7 +57,7 @@ def _reconcile(options: argparse.Namespace) -> int:
     from scaleproof.validator.measure import MeasureOptions
 
     session = Session(options, MeasureOptions(options.timeout, interface=options.interface))
-    return session.told_once(partial(_reconcile_all, options, session))
+    return session.report_once(partial(_reconcile_all, options, session))
 
 
 def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
@@ -64,47 +66,47 @@ def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
     from scaleproof.validator.reconciliation.reconcile import measured_folder, reconcile
 
     if options.update is not None:
-        # before hours are spent on measuring for it
+        # fail early, before hours are spent on measuring
         load_cluster(options.update)
     scenarios = session.scenarios()
-    found = session.found(scenarios, partial(measured_folder, options.out) if options.out else None)
+    completed = session.completed(scenarios, partial(measured_folder, options.out) if options.out else None)
 
     def measured(scenario: Scenario) -> Run:
-        return found.get(scenario.name) or session.measure(
+        return completed.get(scenario.name) or session.measure(
             scenario, measured_folder(options.out, scenario) if options.out else None
         )
 
-    if not session.speaks:
+    if not session.prints:
         for scenario in scenarios:
-            if scenario.name not in found:
-                # rank 0 tells
+            if scenario.name not in completed:
+                # rank 0 reports the error
                 with contextlib.suppress(RunError):
                     measured(scenario)
         return 0
     print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7} {'in 90%':>7}")
-    tell = partial(_tell, _parts if options.explain else _words)
-    cases = reconcile(scenarios, measured, options.out, options.max_error, tell)
+    report = partial(_print_case, _table if options.explain else _sentences)
+    cases = reconcile(scenarios, measured, options.out, options.max_error, report)
     code = _verdict(cases, options.max_error)
     _remember(cases, options)
     return code
 
 
 def _remember(cases: Sequence[ReconciledCase], options: argparse.Namespace) -> None:
-    """Adds to the history of the output folder, and refits the cluster file that --update names."""
+    """Appends to the history in the output folder, and refits the cluster file that --update names."""
     from scaleproof.validator.reconciliation import history, refit
 
     if options.out is not None:
         history.append_cases(cases, options.out)
         for cluster in {history.fingerprint(case.scenario.cluster): case.scenario.cluster for case in cases}.values():
-            # one that nobody dated was not measured
+            # a cluster without a date was not measured
             if "date" in cluster.provenance:
                 history.append_cluster(cluster, options.out)
     if options.update is not None:
         print(refit.describe(refit.update(options.update, cases), options.update))
 
 
-def _tell(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> None:
-    """One line for the scenario, one for each phase and what explains the difference, as soon as it is measured."""
+def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> None:
+    """Prints a line for the scenario, one for each phase, and the explanation of the difference."""
     from scaleproof.simulator.common.units import format_time_s
     from scaleproof.simulator.run.run import Phase
 
@@ -125,29 +127,29 @@ def _tell(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> 
     sys.stdout.flush()
 
 
-def _words(explanation: Explanation) -> list[str]:
-    """The explanation in sentences."""
-    look: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
-    return [line for sentence in explanation.sentences for line in textwrap.wrap(sentence, _WIDTH, **look)]
+def _sentences(explanation: Explanation) -> list[str]:
+    """The explanation as wrapped sentences."""
+    layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+    return [line for sentence in explanation.sentences for line in textwrap.wrap(sentence, _WIDTH, **layout)]
 
 
-def _parts(explanation: Explanation) -> list[str]:
-    """All parts as a table, below the sentences: what both sides have of each, and what it brings to the difference."""
+def _table(explanation: Explanation) -> list[str]:
+    """The explanation as sentences and a table of components: predicted, measured, and contribution to the difference."""
     from scaleproof.simulator.common.units import format_time_s
     from scaleproof.validator.reconciliation.explain import label
 
-    def told(seconds: float | None) -> str:
+    def time(seconds: float | None) -> str:
         return "-" if seconds is None else format_time_s(seconds)
 
     def signed(seconds: float) -> str:
-        return f"{'-' if seconds < 0 else '+'}{format_time_s(abs(seconds))}" if seconds else told(0.0)
+        return f"{'-' if seconds < 0 else '+'}{format_time_s(abs(seconds))}" if seconds else time(0.0)
 
-    lines = [*_words(explanation), f"  {'part of the difference':<22} {'predicted':>10} {'measured':>10} {'brings':>10}"]
+    lines = [*_sentences(explanation), f"  {'part of the difference':<22} {'predicted':>10} {'measured':>10} {'effect':>10}"]
     for part in explanation.parts:
         if part.difference_s or part.predicted_s or part.measured_s:
-            sides = f"{told(part.predicted_s):>10} {told(part.measured_s):>10}"
+            sides = f"{time(part.predicted_s):>10} {time(part.measured_s):>10}"
             lines.append(f"    {label(part.name):<20} {sides} {signed(part.difference_s):>10}")
-    return [*lines, f"    {'all together':<42} {signed(explanation.difference_s):>10}"]
+    return [*lines, f"    {'total':<42} {signed(explanation.difference_s):>10}"]
 
 
 def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:

@@ -1,4 +1,4 @@
-"""The command score: published measurements against their predictions."""
+"""The command score: compare predictions with published measurements."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from typing import Any
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    score = commands.add_parser("score", help="predict published measurements, and print the errors")
-    where = "with the columns of a table in scenarios/published, or a folder of such; all that ship, if there is none"
+    score = commands.add_parser("score", help="predict published measurements and print the errors")
+    where = "table with the columns of those in scenarios/published, or a folder of tables (all shipped tables)"
     score.add_argument("tables", type=Path, nargs="*", metavar="FILE.csv", help=where)
-    score.add_argument("--calibrated", action="store_true", help="fit constants on the rows it names, and leave those out")
-    score.add_argument("--rows", type=Path, metavar="OUT.csv", help="write a line for each row that was scored")
     score.add_argument(
-        "--ablate", action="append", default=[], metavar="NAME", help="switch a mechanism of frameworks off, such as host"
+        "--calibrated", action="store_true", help="fit constants on the rows marked for calibration, and leave those rows out"
+    )
+    score.add_argument("--rows", type=Path, metavar="OUT.csv", help="write one line per scored row")
+    score.add_argument(
+        "--ablate",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="switch off a mechanism of frameworks, such as host; may be repeated",
     )
     score.add_argument(
-        "--default-framework", action="store_true", help="leave the framework of training runs to the default, as if unknown"
+        "--default-framework",
+        action="store_true",
+        help="use the default framework for training runs instead of the published one",
     )
     score.add_argument("--json", action="store_true", help="print the score as JSON")
     score.set_defaults(command=_score)

@@ -1,7 +1,7 @@
-"""Session: one command that measures scenarios, as the only process or as one of the ranks that somebody else started.
+"""A session of a measuring command, in a single process or in each of the ranks that torchrun or srun started.
 
-Under torchrun and srun every rank runs the whole command. They read scenarios, and find out what need not be measured,
-together: what goes wrong on one is told once, by rank 0.
+Under torchrun and srun every rank runs the whole command. All ranks read the scenarios and find the completed runs
+collectively; an error on any rank is reported once, by rank 0.
 """
 
 from __future__ import annotations
@@ -33,70 +33,72 @@ Folders = Callable[[Scenario], Path]
 
 
 class Session:
-    """What a command's options ask for. speaks: whether this process is the one to print and to write."""
+    """The state of a measuring command. prints: whether this process prints and writes files."""
 
     def __init__(self, options: Namespace, watch: MeasureOptions) -> None:
-        """Raises InputError and RankError where the ranks cannot meet."""
+        """Joins the other ranks, if any. Raises InputError and RankError if they cannot meet."""
         require_torch()
         self._options = options
         self._watch = watch
         self.where = where_to(options.on)
         self._place = place_in(os.environ) if self.where == "cluster" else None
-        self.speaks = self._place is None or self._place.rank == 0
-        if not self.speaks:
+        self.prints = self._place is None or self._place.rank == 0
+        if not self.prints:
             warnings.simplefilter("ignore")
         self._meeting = None if self._place is None else meet_others(watch)
-        # what nobody else may write to until the command ends
-        self._held = ExitStack()
+        # locks on the output folder, released when the command ends
+        self._locks = ExitStack()
 
     def scenarios(self) -> list[Scenario]:
-        """All of them, once every one is known to be measurable here and --out to be writable."""
-        found: list[Scenario] = []
-        self._together(lambda: found.extend(self._read()))
-        return found
+        """The scenarios of the command line, after checks that each can be measured here and that --out is writable."""
+        scenarios: list[Scenario] = []
+        self._collectively(lambda: scenarios.extend(self._read()))
+        return scenarios
 
-    def found(self, scenarios: Sequence[Scenario], folder_of: Folders | None) -> dict[str, Run | None]:
-        """Runs that need not be measured again, by scenario. Where this process does not speak, their names alone."""
+    def completed(self, scenarios: Sequence[Scenario], folder_of: Folders | None) -> dict[str, Run | None]:
+        """Completed runs by scenario name, with --resume. On ranks that do not print, the runs are None."""
         runs: dict[str, Run | None] = {}
-        if self._options.resume and folder_of and self.speaks:
-            kept = {one.name: results.find(folder_of(one), one, self.where, self._watch.verify) for one in scenarios}
-            runs = {name: run for name, run in kept.items() if run is not None}
-        names = self._together(lambda: list(runs))[0]
-        return runs if self.speaks else dict.fromkeys(names)
+        if self._options.resume and folder_of and self.prints:
+            for scenario in scenarios:
+                run = results.find(folder_of(scenario), scenario, self.where, self._watch.verify)
+                if run is not None:
+                    runs[scenario.name] = run
+        names = self._collectively(lambda: list(runs))[0]
+        return runs if self.prints else dict.fromkeys(names)
 
     def measure(self, scenario: Scenario, folder: Path | None) -> Run:
-        """`measure` with its progress on the terminal. folder: where finished steps of a run that fails are kept."""
+        """Measures a scenario and shows progress on the terminal. folder: keeps finished steps if the run fails."""
         watch = replace(self._watch, folder=folder)
-        if not self.speaks:
+        if not self.prints:
             return measure(scenario, self.where, watch)
         with working(f"measuring {scenario.name}") as status:
 
-            def tell(step: int) -> None:
+            def report(step: int) -> None:
                 status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}")
 
-            return measure(scenario, self.where, replace(watch, progress=tell))
+            return measure(scenario, self.where, replace(watch, progress=report))
 
     def keep(self, run: Run, scenario: Scenario, folder: Path) -> None:
-        """Writes a run; all ranks raise RunError where that fails."""
-        self._together(lambda: results.keep(run, scenario, folder) if self.speaks else None)
+        """Writes a run. All ranks raise RunError if that fails."""
+        self._collectively(lambda: results.keep(run, scenario, folder) if self.prints else None)
 
-    def _together(self, function: Callable[[], Any]) -> list[Any]:
+    def _collectively(self, function: Callable[[], Any]) -> list[Any]:
         return [function()] if self._meeting is None else self._meeting.together(function)
 
     def _read(self) -> list[Scenario]:
         if self._options.out is None and self._options.resume:
-            raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
+            raise InputError("--resume continues an earlier run; name its folder with --out DIR")
         if self._options.out is None and self._watch.profile:
-            raise InputError("--profile leaves traces in a folder; name it by --out DIR")
+            raise InputError("--profile writes traces to a folder; name it with --out DIR")
         scenarios = [load(reference, self._options.overrides) for reference in self._options.scenarios]
         names = [scenario.name for scenario in scenarios]
         if len(set(names)) < len(names):
-            raise InputError("two scenarios have the same name; results are kept by name, give each its own")
+            raise InputError("two scenarios have the same name; results are stored by name, so give each its own name")
         for scenario in scenarios:
             self._check(scenario)
-        if self._options.out is not None and self.speaks:
+        if self._options.out is not None and self.prints:
             results.prepare(self._options.out)
-            self._held.enter_context(locked_folder(self._options.out, "a measurement"))
+            self._locks.enter_context(locked_folder(self._options.out, "a measurement"))
         return scenarios
 
     def _check(self, scenario: Scenario) -> None:
@@ -107,32 +109,32 @@ class Session:
 
         check_joined(scenario, self._place)
 
-    def told_once(self, command: Callable[[], int]) -> int:
-        """What a command returns. Its errors are told by one rank; the others exit with their code alone."""
+    def report_once(self, command: Callable[[], int]) -> int:
+        """Runs a command and returns its exit code. One rank raises its errors; the others return only their exit code."""
         try:
-            with self._held:
+            with self._locks:
                 return command()
         except ScaleproofError as error:
-            if self.speaks:
+            if self.prints:
                 raise
             return error.exit_code
 
 
 def working(text: str) -> Status:
-    """A line on stderr that says what is going on, while it goes on; silent where stderr is not a terminal."""
+    """A status line on stderr; silent if stderr is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=True).status(text)
 
 
 @contextmanager
-def telling(text: str, before: str = "") -> Iterator[Callable[[str], None]]:
-    """`working`, and what tells of the next thing that goes on, after `before`: a line each where stderr is no terminal."""
+def progress(text: str, prefix: str = "") -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows progress on stderr after a prefix: in a status line, or as lines if it is no terminal."""
     with working(text) as status:
 
-        def tell(what: str) -> None:
-            status.update(before + what)
+        def report(activity: str) -> None:
+            status.update(prefix + activity)
             if not status.console.is_terminal:
-                print(before + what, file=sys.stderr, flush=True)
+                print(prefix + activity, file=sys.stderr, flush=True)
 
-        yield tell
+        yield report

@@ -1,1 +1,1 @@
-"""Commands that predict: they need neither torch nor a cluster."""
+"""Commands that predict. They need neither torch nor a cluster."""

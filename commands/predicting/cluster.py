@@ -1,4 +1,4 @@
-"""The command cluster: two descriptions side by side. Imports wait until it runs."""
+"""The command cluster: compare two cluster descriptions. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    cluster = commands.add_parser("cluster", help="compare cluster files", description="Look at cluster files.")
+    cluster = commands.add_parser("cluster", help="compare cluster files", description="Compare cluster files.")
     actions = cluster.add_subparsers(metavar="ACTION", required=True)
-    diff = actions.add_parser("diff", help="what two clusters say of the same things", description="Compare two clusters.")
+    diff = actions.add_parser(
+        "diff", help="compare the values of two clusters", description="Compare the values of two clusters."
+    )
     name = "a YAML file, or a name from 'scaleproof list'"
     diff.add_argument("a", metavar="A", help=name)
     diff.add_argument("b", metavar="B", help=name)

@@ -1,4 +1,4 @@
-"""The command collective: the time of a collective by size."""
+"""The command collective: predict the time of a collective operation by message size."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    collective = commands.add_parser("collective", help="time of a collective, by size", description="Time a collective.")
-    collective.add_argument(
-        "op", metavar="OP", help="allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
+    collective = commands.add_parser(
+        "collective",
+        help="predict the time of a collective operation, by size",
+        description="Predict the time of a collective operation.",
     )
-    collective.add_argument("--size", metavar="SIZE", help="such as 64MiB; without it, 8 B to 8 GiB")
-    collective.add_argument("--ranks", required=True, metavar="N", help="the number of ranks, or which ones: 0,8,16-19")
+    collective.add_argument(
+        "op",
+        metavar="OP",
+        help="operation: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter",
+    )
+    collective.add_argument("--size", metavar="SIZE", help="message size, such as 64MiB (all sizes from 8 B to 8 GiB)")
+    collective.add_argument("--ranks", required=True, metavar="N", help="number of ranks, or their indices, such as 0,8,16-19")
     collective.add_argument("--cluster", required=True, metavar="NAME", help="a YAML file, or a name from 'scaleproof list'")
-    collective.add_argument("--algorithm", metavar="NAME", help="such as ring; the library's choice if absent")
-    collective.add_argument("--sweep", action="store_true", help="all sizes from 8 B up to --size")
+    collective.add_argument("--algorithm", metavar="NAME", help="algorithm, such as ring (the communication library's choice)")
+    collective.add_argument("--sweep", action="store_true", help="predict all sizes from 8 B up to --size")
     collective.add_argument("--factor", type=int, choices=[2, 4], default=2, help="ratio of consecutive sizes of a sweep (2)")
-    collective.add_argument(
-        "--messages", action="store_true", help="simulate every message, with the links that messages share"
-    )
+    collective.add_argument("--messages", action="store_true", help="simulate every message and contention on shared links")
     collective.set_defaults(command=_collective)
 
 

@@ -1,4 +1,4 @@
-"""The command compare: two scenarios next to each other, and what each difference changes."""
+"""The command compare: compare two scenarios and the effects of their differences."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     compare = commands.add_parser(
         "compare",
-        help="differences between two scenarios, and their effects",
+        help="compare two scenarios and the effects of their differences",
         description="Compare the predictions of two scenarios.",
     )
     for side in "AB":
         compare.add_argument(side.lower(), metavar=side, help=_NAME)
         compare.add_argument(
-            f"--set-{side.lower()}", action="append", default=[], metavar="FIELD=VALUE", help=f"a field of {side} alone"
+            f"--set-{side.lower()}", action="append", default=[], metavar="FIELD=VALUE", help=f"override a field of {side} only"
         )
-    compare.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="a field of both")
+    compare.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="override a field of both"
+    )
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON, in SI units")
     compare.set_defaults(command=_compare)
 

@@ -1,4 +1,4 @@
-"""The command crossover: a map of which strategy is the fastest where. Imports wait until it runs."""
+"""The command crossover: map which strategy is fastest over two fields. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,30 @@ if TYPE_CHECKING:
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     crossover = commands.add_parser(
-        "crossover", help="which strategy is the fastest where", description="Map which strategy is the fastest where."
+        "crossover",
+        help="map which strategy is fastest over two fields",
+        description="Map which strategy is fastest over two fields.",
     )
     add_scenario_arguments(crossover)
     crossover.add_argument(
         "--x", default="", metavar="FIELD[=FROM..TO]",
-        help="across (the bandwidth between nodes, or inside the only one, a tenth to ten times what the scenario says)",
+        help="horizontal axis (bandwidth between nodes, or inside a single node, from 0.1 to 10 times the scenario's)",
     )  # fmt: skip
     crossover.add_argument(
         "--y", default="workers", metavar="FIELD[=FROM..TO]",
-        help="upward, also FIELD=ONE,TWO,... (workers, by powers of two to as many as there are devices)",
+        help="vertical axis, also FIELD=ONE,TWO,... (powers of two of workers, up to the number of devices)",
     )  # fmt: skip
     crossover.add_argument(
-        "--strategies", default="", metavar="NAMES", help="such as ring,tree,ps-1,ps-half,ps-all,scenario; a choice if absent"
+        "--strategies",
+        default="",
+        metavar="NAMES",
+        help="strategies to compare, such as ring,tree,ps-1,ps-half,ps-all,scenario (those that suit the scenario)",
     )
-    crossover.add_argument("--points", type=int, default=9, metavar="N", help="along x (9); borders are found between them")
+    crossover.add_argument(
+        "--points", type=int, default=9, metavar="N", help="points along x; borders are located between them (9)"
+    )
     crossover.add_argument("--json", action="store_true", help="print the map as JSON, in SI units")
-    crossover.add_argument("--out", type=Path, metavar="DIR", help="write points.csv, borders.csv and crossover.png into DIR")
+    crossover.add_argument("--out", type=Path, metavar="DIR", help="write points.csv, borders.csv and crossover.png to DIR")
     crossover.set_defaults(command=_crossover)
 
 
@@ -44,21 +51,21 @@ def _crossover(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.crossover.crossover import crossover
 
     names = [name.strip() for name in options.strategies.split(",") if name.strip()]
-    with Console(stderr=True).status("predicting all strategies, and bisecting borders"):
-        found = crossover(options.scenario, options.x, options.y, names, options.points, options.overrides)
+    with Console(stderr=True).status("predicting all strategies, and locating borders"):
+        result = crossover(options.scenario, options.x, options.y, names, options.points, options.overrides)
     if options.out:
-        _write(found, options.out)
-    print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
+        _write(result, options.out)
+    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
     return 0
 
 
-def _write(found: Crossover, folder: Path) -> None:
-    """What was found as tables and as a picture."""
+def _write(result: Crossover, folder: Path) -> None:
+    """Writes the map as tables and as a picture."""
     from scaleproof.reports.charts.crossover import picture
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.run.run import write_aside
 
     with locked_folder(folder, "crossover", PATIENCE_S):
-        write_aside(folder / "points.csv", found.table().to_csv(index=False).encode())
-        write_aside(folder / "borders.csv", found.border_table().to_csv(index=False).encode())
-        write_aside(folder / "crossover.png", picture(found, "png"))
+        write_aside(folder / "points.csv", result.table().to_csv(index=False).encode())
+        write_aside(folder / "borders.csv", result.border_table().to_csv(index=False).encode())
+        write_aside(folder / "crossover.png", picture(result, "png"))

@@ -1,4 +1,4 @@
-"""The command goodput: what failures leave of a throughput. Imports wait until it runs."""
+"""The command goodput: predict the throughput that remains under failures. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     goodput = commands.add_parser(
         "goodput",
-        help="what failures leave of the throughput: effective training time, by part",
-        description="The share of the time in which training gets on, though things fail, by what the rest is lost to.",
+        help="predict the throughput that remains under failures",
+        description="Predict the effective training time ratio under failures, with the lost time by cause.",
     )
     goodput.add_argument(
         "scenario", metavar="SCENARIO", help="a YAML file with `reliability`, or a name from 'scaleproof list'"
     )
     goodput.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as reliability.spares=8"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        dest="overrides",
+        help="override a field, such as reliability.spares=8; may be repeated",
     )
-    goodput.add_argument("--days", type=_days, default=30.0, metavar="N", help="how long the job runs (30)")
-    goodput.add_argument("--samples", type=positive, default=1000, metavar="N", help="of what may happen (1000)")
-    goodput.add_argument("--seed", type=_seed, default=0, metavar="N", help="of chance (0)")
-    goodput.add_argument("--json", action="store_true", help="print it as JSON, in SI units")
+    goodput.add_argument("--days", type=_days, default=30.0, metavar="N", help="duration of the job (30)")
+    goodput.add_argument("--samples", type=positive, default=1000, metavar="N", help="number of Monte Carlo samples (1000)")
+    goodput.add_argument("--seed", type=_seed, default=0, metavar="N", help="random seed (0)")
+    goodput.add_argument("--json", action="store_true", help="print the result as JSON, in SI units")
     goodput.set_defaults(command=_goodput)
 
 
 def _days(text: str) -> float:
-    """More than none. Raises ArgumentTypeError."""
+    """Parses a positive number of days. Raises ArgumentTypeError."""
     try:
         days = float(text)
     except ValueError:
@@ -41,7 +46,7 @@ def _days(text: str) -> float:
 
 
 def _seed(text: str) -> int:
-    """A whole number. Raises ArgumentTypeError."""
+    """Parses a whole number of at least 0. Raises ArgumentTypeError."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
     return int(text)
@@ -54,6 +59,6 @@ def _goodput(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.goodput import goodput
     from scaleproof.simulator.scenario.load import load
 
-    found = goodput(load(options.scenario, options.overrides), options.days, options.samples, options.seed)
-    print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
+    result = goodput(load(options.scenario, options.overrides), options.days, options.samples, options.seed)
+    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
     return 0

@@ -1,4 +1,4 @@
-"""The command model: a model's layers with FLOPs, parameters and activations."""
+"""The command model: print a model's layers with FLOPs, parameters and activations."""
 
 from __future__ import annotations
 
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     model = commands.add_parser(
-        "model", help="a model's layers: FLOPs, parameters, activations", description="Print a model's layers."
+        "model",
+        help="print a model's layers with FLOPs, parameters and activations",
+        description="Print a model's layers with FLOPs, parameters and activations.",
     )
     model.add_argument(
         "model", metavar="MODEL", help="a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function"
     )
-    model.add_argument("--seq", type=positive, metavar="N", help="tokens per sample")
+    model.add_argument("--seq", type=positive, metavar="N", help="tokens per sample (the model's own)")
     model.add_argument("--samples", type=positive, default=1, metavar="N", help="samples in one forward pass (1)")
     model.add_argument(
-        "--tensor", type=positive, default=1, metavar="N", help="tensor-parallel ranks; the table shows the share of one (1)"
+        "--tensor",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="number of tensor-parallel ranks; the table shows the shard of one rank (1)",
     )
-    model.add_argument("--precision", metavar="NAME", help="such as fp32 (bf16, fp16 or fp32, the first that the device has)")
+    model.add_argument(
+        "--precision", metavar="NAME", help="number format, such as fp32 (the first of bf16, fp16, fp32 that the device has)"
+    )
     against = model.add_mutually_exclusive_group()
     against.add_argument(
-        "--device", default="h100-80gb-sxm", metavar="NAME", help="the device whose peak rates the table uses (h100-80gb-sxm)"
+        "--device", default="h100-80gb-sxm", metavar="NAME", help="device whose peak rates are used (h100-80gb-sxm)"
     )
-    against.add_argument("--cluster", metavar="NAME", help="the device of this cluster instead")
+    against.add_argument("--cluster", metavar="NAME", help="use the device of this cluster")
     model.add_argument("--strict", action="store_true", help="refuse operators of unknown cost, for python: models")
     model.add_argument("--json", action="store_true", help="print the table as JSON")
     model.set_defaults(command=_model)
@@ -46,22 +54,22 @@ def _model(options: argparse.Namespace) -> int:
 
     changes = {"sequence": options.seq} if options.seq else {}
     model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
-    ground = _ground(options)
+    rates = _device_rates(options)
     try:
-        found = rows(model.build_layers(Shard(tensor=options.tensor)), ground)
+        table = rows(model.build_layers(Shard(tensor=options.tensor)), rates)
     except FieldError as error:
         if error.field != ("strategy", "tensor"):
             raise
         raise InputError(f"--tensor {options.tensor}: {error.message}") from None
     if options.json:
-        print(json.dumps({"model": model.name} | as_dict(found, ground), indent=2))
+        print(json.dumps({"model": model.name} | as_dict(table, rates), indent=2))
     else:
-        print(text(headline(model, options.tensor), found, ground))
+        print(text(headline(model, options.tensor), table, rates))
     return 0
 
 
-def _ground(options: argparse.Namespace) -> DeviceRates:
-    """The device, precision and peak rates that the table uses."""
+def _device_rates(options: argparse.Namespace) -> DeviceRates:
+    """The device, precision and peak rates of the table."""
     from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.errors import InputError
@@ -73,7 +81,7 @@ def _ground(options: argparse.Namespace) -> DeviceRates:
     else:
         device = load_device(catalog.find_part("device", options.device, Path()))
     peaks: dict[str, float] = {str(name): rate for name, rate in device.peak_flops.items()}
-    precision = options.precision or next((usual for usual in ("bf16", "fp16", "fp32") if usual in peaks), "fp32")
+    precision = options.precision or next((name for name in ("bf16", "fp16", "fp32") if name in peaks), "fp32")
     peak_flops = peaks.get(precision)
     if not peak_flops:
         known = ", ".join(sorted(peaks))

@@ -1,4 +1,4 @@
-"""The command predict: a scenario in, its predicted run out."""
+"""The command predict: predict the run of a scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from scaleproof.commands.arguments import add_scenario_arguments
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    predict = commands.add_parser("predict", help="predict a scenario", description="Predict a scenario.")
+    predict = commands.add_parser(
+        "predict",
+        help="predict step time, memory and cost of a scenario",
+        description="Predict step time, throughput, memory and cost of a scenario.",
+    )
     add_scenario_arguments(predict)
     predict.add_argument("--json", action="store_true", help="print the run as JSON")
     predict.add_argument("--out", type=Path, metavar="DIR", help="write the run and its spans to DIR/predicted")

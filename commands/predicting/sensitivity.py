@@ -1,4 +1,4 @@
-"""The command sensitivity: how throughput depends on each number of the cluster, the batch and the servers."""
+"""The command sensitivity: print the elasticity of throughput to each parameter of a scenario."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     sensitivity = commands.add_parser(
         "sensitivity",
-        help="which parameters throughput depends on",
-        description="By how much the throughput changes with each number of the cluster, the batch and the servers.",
+        help="print which parameters throughput depends on",
+        description="Print the elasticity of throughput to each parameter of the cluster, batch and servers: its relative "
+        "change per relative change of the parameter.",
     )
     add_scenario_arguments(sensitivity)
     sensitivity.add_argument("--json", action="store_true", help="print the elasticities as JSON")
@@ -27,6 +28,6 @@ def _sensitivity(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
     from scaleproof.simulator.scenario.load import load
 
-    found = sensitivity(load(options.scenario, options.overrides))
-    print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
+    result = sensitivity(load(options.scenario, options.overrides))
+    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
     return 0

@@ -1,4 +1,4 @@
-"""The commands list, show and schema: the files that ship, and the JSON schema of scenarios."""
+"""The commands list, show and schema: the shipped files, and the JSON schema of scenarios."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import Any, Final
 
-# Headings of the folders of scenarios; other folders are their own heading.
+# Headings of the folders of scenarios. Other folders are headed by their names.
 _TITLES: Final = {
-    "what-if": "scenarios", "systems": "scenarios: systems by name", "demo": "scenarios: the demo's, small enough to measure",
-    "netlab": "scenarios: for a network inside this machine",
+    "what-if": "scenarios", "systems": "scenarios: named systems", "demo": "scenarios of the demo, small enough to measure",
+    "netlab": "scenarios for an emulated network inside this machine",
 }  # fmt: skip
 
 
@@ -19,14 +19,14 @@ def mount(commands: Any) -> None:
     schema.set_defaults(command=_schema)
 
     listing = commands.add_parser(
-        "list", help="list the scenarios, systems, studies, claims, models, clusters and devices that ship"
+        "list", help="list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices"
     )
     listing.set_defaults(command=_list)
 
     show = commands.add_parser(
-        "show", help="print a scenario, study, claim, model, cluster, framework or device that ships, or published:ROW-ID"
+        "show", help="print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID"
     )
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME", help="a name from 'scaleproof list', or published:ROW-ID")
     show.set_defaults(command=_show)
 
 

@@ -1,4 +1,4 @@
-"""The command sweep: a study in, a table of its points out. Imports wait until it runs."""
+"""The command sweep: predict all points of a study. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,35 @@ if TYPE_CHECKING:
 
     from scaleproof.simulator.analysis.study.study import Study
 
-# errors that are told of those that points have
-_TOLD: Final = 3
+# number of distinct errors that are printed
+_MOST_ERRORS: Final = 3
 _LINE: Final = 80
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     sweep = commands.add_parser(
-        "sweep", help="forecast all points of a study", description="Forecast a scenario along axes of its fields."
+        "sweep", help="predict all points of a study", description="Predict a scenario over axes of its fields."
     )
-    sweep.add_argument("study", metavar="STUDY", help="a YAML file with a scenario and axes, or the name of one that ships")
-    sweep.add_argument("--out", type=Path, required=True, metavar="DIR", help="where tables are kept as points finish")
-    sweep.add_argument("--resume", action="store_true", help="go on with what is there, and compute none of it again")
-    sweep.add_argument("--intervals", action="store_true", help="tell how far each step time may be off; takes twice as long")
+    sweep.add_argument("study", metavar="STUDY", help="a YAML file with a scenario and axes, or a name from 'scaleproof list'")
     sweep.add_argument(
-        "--executor", default="local", metavar="NAME", help="who does the work: local (all cores), dask or slurm"
+        "--out", type=Path, required=True, metavar="DIR", help="folder of the result tables, written as points finish"
     )
-    sweep.add_argument("--scheduler", metavar="ADDRESS", help="of dask's scheduler, such as tcp://head:8786")
+    sweep.add_argument("--resume", action="store_true", help="continue an earlier sweep in --out")
     sweep.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="a field of all points' scenario"
+        "--intervals", action="store_true", help="also compute the 90%% interval of each step time; takes twice as long"
+    )
+    sweep.add_argument(
+        "--executor", default="local", metavar="NAME", help="what runs the sweep: local (all cores), dask or slurm (local)"
+    )
+    sweep.add_argument("--scheduler", metavar="ADDRESS", help="address of the dask scheduler, such as tcp://head:8786")
+    sweep.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        dest="overrides",
+        help="override a field of the scenario of all points; may be repeated",
     )
     sweep.set_defaults(command=_sweep)
 
@@ -44,32 +53,32 @@ def _sweep(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.study.sweep import sweep
 
     study = read(options.study, options.overrides)
-    with _progress(len(study), options.out) as told:
-        found = sweep(
+    with _progress(len(study), options.out) as advance:
+        points = sweep(
             study, options.out, resume=options.resume, executor=options.executor, scheduler=options.scheduler,
-            intervals=options.intervals, told=told,
+            intervals=options.intervals, told=advance,
         )  # fmt: skip
-    print(describe(study, found, options.out))
+    print(describe(study, points, options.out))
     return 0
 
 
-def describe(study: Study, found: pd.DataFrame, out: Path) -> str:
-    """What came of a study: how many points there are, the fastest of them, and what was wrong with others."""
+def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
+    """Console text of a study: the number of points, the fastest ones, and the most frequent errors."""
     from scaleproof.simulator.common.units import format_time_s
 
-    wrong = found["error"].dropna()
-    headline, lines = f"{len(found):,} points, {len(wrong):,} of them with an error, in {out}", []
-    for words, some in (("fastest", found), ("fastest that fits its memory", found[found["fits"].eq(True)])):
-        done = some.dropna(subset=["samples_per_s"]).sort_values("samples_per_s", kind="stable").tail(1)
-        if len(done) and (words == "fastest" or not found["fits"].dropna().all()):
+    wrong = points["error"].dropna()
+    headline, lines = f"{len(points):,} points, {len(wrong):,} of them with an error, in {out}", []
+    for words, rows in (("fastest", points), ("fastest that fits its memory", points[points["fits"].eq(True)])):
+        done = rows.dropna(subset=["samples_per_s"]).sort_values("samples_per_s", kind="stable").tail(1)
+        if len(done) and (words == "fastest" or not points["fits"].dropna().all()):
             point, rate = done["point"].tolist()[0], done["samples_per_s"].tolist()[0]
             lines.append(f"{words}: {rate:,.4g} samples/s at {_at(study, point)}")
-    if "time_to_target_s" in found:
-        done = found[~found["fits"].eq(False)].dropna(subset=["time_to_target_s"])
+    if "time_to_target_s" in points:
+        done = points[~points["fits"].eq(False)].dropna(subset=["time_to_target_s"])
         soonest = done.sort_values("time_to_target_s", kind="stable").head(1)
         for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
-            lines.append(f"soonest at its target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
-    lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_TOLD).items()]
+            lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
+    lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_MOST_ERRORS).items()]
     wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     return "\n".join([headline, *(line for text in lines for line in wrapper.wrap(text))])
 
@@ -83,7 +92,7 @@ def _at(study: Study, point: int) -> str:
 
 @contextmanager
 def _progress(points: int, out: Path) -> Iterator[Callable[[int], None]]:
-    """What hears of points as they are done: a bar with rate and time left, where there is a terminal to show it."""
+    """Yields a function that counts finished points, with a progress bar on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -99,15 +108,15 @@ def _progress(points: int, out: Path) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("points", total=points)
 
-        def told(more: int) -> None:
+        def advance(more: int) -> None:
             nonlocal done
-            # what was there before says nothing of the rate
+            # points of an earlier sweep do not count for the rate
             progress.update(bar, advance=more) if done else progress.update(bar, completed=more)
             done += more
 
         try:
-            yield told
+            yield advance
         except KeyboardInterrupt:
             progress.stop()
-            print(f"{done:,} of {points:,} points are in {out}; --resume goes on", file=sys.stderr)
+            print(f"{done:,} of {points:,} points are in {out}; --resume continues", file=sys.stderr)
             raise

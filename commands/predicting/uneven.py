@@ -15,13 +15,15 @@ def mount(commands: Any) -> None:
         help="cost of slow ranks and noise, by consistency model",
         description="Predict each perturbation of a scenario for synchronous, stale synchronous and asynchronous workers.",
     )
-    help_text = "with unevenness and parameter servers: a YAML file, or a name from 'scaleproof list'"
+    help_text = "a YAML file, or a name from 'scaleproof list', with the field `unevenness` and parameter servers"
     uneven.add_argument("scenario", metavar="SCENARIO", help=help_text)
     add_overrides(uneven)
     uneven.add_argument(
-        "--backups", type=int, metavar="N", help="backup workers, whose pushes are not waited for (one of 24 workers)"
+        "--backups", type=int, metavar="N", help="number of backup workers, whose pushes are not waited for (1 per 24 workers)"
     )
-    uneven.add_argument("--bound", type=int, default=3, metavar="N", help="steps by which the slowest worker may lag (3)")
+    uneven.add_argument(
+        "--bound", type=int, default=3, metavar="N", help="staleness bound: steps by which the slowest worker may lag (3)"
+    )
     uneven.add_argument("--json", action="store_true", help="print the table as JSON")
     uneven.set_defaults(command=_uneven)
 
@@ -33,6 +35,6 @@ def _uneven(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.stragglers import uneven
     from scaleproof.simulator.scenario.load import load
 
-    found = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
-    print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
+    result = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
+    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
     return 0

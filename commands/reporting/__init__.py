@@ -1,1 +1,1 @@
-"""Commands that write pages of what other commands left in a folder."""
+"""Commands that turn results of other commands into pages, pictures and tables."""

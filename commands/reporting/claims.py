@@ -1,4 +1,4 @@
-"""The command claims: what the field's articles say, and what comes of it. Imports wait until it runs."""
+"""The command claims: test claims of published articles. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     claims = commands.add_parser(
         "claims",
-        help="what the field's articles say: does it hold, when, and by which numbers",
-        description="Test what the field's articles say, by forecasts, and by measurements in a network inside this machine.",
+        help="test claims of published articles: whether, and under which conditions, they hold",
+        description="Test claims of published articles by prediction, and by measurement in an emulated network.",
     )
-    claims.add_argument("names", nargs="*", metavar="NAME", help="of a claim, or the path of one's YAML file; all, if none")
-    claims.add_argument("--json", action="store_true", help="print verdicts and numbers as JSON, in SI units")
-    claims.add_argument("--out", type=Path, metavar="DIR", help="write claims.json, and a figure of each claim as PNG and SVG")
-    claims.add_argument("--on", choices=["netlab"], help="measure those that can be there, and keep what comes of it")
+    claims.add_argument("names", nargs="*", metavar="NAME", help="name of a claim, or path of its YAML file (all claims)")
+    claims.add_argument("--json", action="store_true", help="print verdicts and values as JSON, in SI units")
+    claims.add_argument(
+        "--out", type=Path, metavar="DIR", help="write claims.json and a figure of each claim (PNG and SVG) to DIR"
+    )
+    claims.add_argument(
+        "--on", choices=["netlab"], help="measure the claims that can be measured in an emulated network, and keep the results"
+    )
     claims.set_defaults(command=_claims)
 
 
@@ -40,7 +44,7 @@ def _claims(options: argparse.Namespace) -> int:
     claims = [read(name) for name in options.names or names()]
     if options.on:
         _measure([claim for claim in claims if claim.netlab or options.names])
-    with Console(stderr=True).status("predicting all scenarios, and bisecting borders"):
+    with Console(stderr=True).status("predicting all scenarios, and locating borders"):
         results = _results(claims)
         plain = [result.plain() for result in results] if options.json or options.out else []
     if options.out:
@@ -59,7 +63,7 @@ def _results(claims: list[Claim]) -> list[Result]:
 
 
 def _measure(claims: list[Claim]) -> None:
-    """Each is kept as soon as it is measured."""
+    """Measures claims and keeps each result at once."""
     from rich.console import Console
 
     from scaleproof.reports.claims.measured import keep, measured
@@ -71,7 +75,7 @@ def _measure(claims: list[Claim]) -> None:
 
 
 def _trained(claim: Claim) -> Callable[[Scenario], Run]:
-    """Trains a scenario in a network inside this machine; compares it with one process where the claim is of that."""
+    """A function that trains a scenario in an emulated network, and verifies it if the claim is about the deviation."""
     from scaleproof import MeasureOptions, measure
 
     experiment = claim.netlab

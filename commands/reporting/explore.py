@@ -1,4 +1,4 @@
-"""The command that serves the explorer. Imports wait until it runs."""
+"""The command explore: serve the explorer. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     explore = commands.add_parser(
         "explore",
-        help="change a scenario by hand in a browser while its forecast follows",
-        description="Serve a page on this machine on which a scenario is changed by hand while its forecast follows.",
+        help="change a scenario in a browser and watch its prediction",
+        description="Serve a page on which the fields of a scenario are changed while its prediction is updated.",
     )
     explore.add_argument("scenario", nargs="?", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
     explore.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as strategy.workers=8"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        dest="overrides",
+        help="override a field, such as strategy.workers=8; may be repeated",
     )
-    explore.add_argument("--port", type=int, default=8471, metavar="N", help="0 takes any that is free (8471)")
-    explore.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="reached by others too (127.0.0.1)")
-    explore.add_argument("--no-browser", action="store_true", help="print the address, and open nothing")
+    explore.add_argument("--port", type=int, default=8471, metavar="N", help="port to listen on; 0 chooses a free one (8471)")
+    explore.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on; other than the default, it is open to other machines (127.0.0.1)",
+    )
+    explore.add_argument("--no-browser", action="store_true", help="print the address without opening a browser")
     explore.set_defaults(command=_explore)
 
 

@@ -1,4 +1,4 @@
-"""The command history. Imports wait until it runs."""
+"""The command history: list reconciled runs over time and detect drift. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from scaleproof.reports.read.history import Drift, History
 
-# Of all scenarios; those of one are all shown.
+# Number of rows printed for all scenarios together. With --scenario, all rows are printed.
 _MOST_ROWS: Final = 30
 
 
@@ -20,13 +20,15 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     history = commands.add_parser(
         "history",
-        help="what was reconciled over time, and whether the cluster drifts",
-        description="Show what was reconciled over time, and whether the cluster drifts.",
+        help="list reconciled runs over time, and detect drift of the cluster",
+        description="List reconciled runs over time, and detect drift of the cluster.",
     )
-    history.add_argument("place", type=Path, metavar="DIR|FILE", help="what reconcile wrote with --out, or its history.sqlite")
-    history.add_argument("--scenario", metavar="NAME", help="this one alone, all of its runs")
-    history.add_argument("--plot", type=Path, metavar="FILE", help="draw it against time: an .svg or .png")
-    history.add_argument("--json", action="store_true", help="print it as JSON")
+    history.add_argument(
+        "place", type=Path, metavar="DIR|FILE", help="folder that reconcile wrote with --out, or its history.sqlite"
+    )
+    history.add_argument("--scenario", metavar="NAME", help="list all runs of this scenario only")
+    history.add_argument("--plot", type=Path, metavar="FILE", help="draw the history against time, to an .svg or .png file")
+    history.add_argument("--json", action="store_true", help="print the history as JSON")
     history.set_defaults(command=_history)
 
 
@@ -38,16 +40,16 @@ def _history(options: argparse.Namespace) -> int:
     from scaleproof.simulator.run.run import write_aside
 
     if options.plot and options.plot.suffix not in (".svg", ".png"):
-        raise InputError(f"--plot {options.plot}: a picture is an .svg or a .png; give such a name")
+        raise InputError(f"--plot {options.plot}: give a file name that ends in .svg or .png")
     history = read(options.place)
     if options.scenario:
         chosen = history.reconciled[history.reconciled["scenario"] == options.scenario]
         if chosen.empty:
-            known = ", ".join(dict.fromkeys(history.reconciled["scenario"])) or "none at all"
+            known = ", ".join(dict.fromkeys(history.reconciled["scenario"])) or "no scenarios"
             raise InputError(f"--scenario {options.scenario}: not in this history; it has {known}")
         history = History(chosen, history.calibrated)
-    found = drifts(history.reconciled)
-    print(json.dumps(_plain(history, found), indent=2) if options.json else _text(history, found, bool(options.scenario)))
+    drifting = drifts(history.reconciled)
+    print(json.dumps(_plain(history, drifting), indent=2) if options.json else _text(history, drifting, bool(options.scenario)))
     if options.plot:
         from scaleproof.reports.charts.drift import drift
 
@@ -57,33 +59,33 @@ def _history(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plain(history: History, found: Sequence[Drift]) -> dict[str, Any]:
-    """As plain data for JSON."""
+def _plain(history: History, drifting: Sequence[Drift]) -> dict[str, Any]:
+    """The history as plain data for JSON."""
     return {
         "reconciled": _rows(history.reconciled),
         "calibrated": _rows(history.calibrated),
-        "drift": [one.plain() for one in found],
+        "drift": [one.plain() for one in drifting],
     }
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows; what is not there is None, and times are text."""
+    """The rows of a table. Missing values are None, times are text."""
     plain = table.astype(object).where(table.notna(), None)
     plain["at"] = [time.isoformat() for time in table["at"]]
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
-def _text(history: History, found: Sequence[Drift], is_one: bool) -> str:
-    """Runs, newest last, then the drift of each scenario and the cluster's latest quantities."""
+def _text(history: History, drifting: Sequence[Drift], is_one: bool) -> str:
+    """Console text: runs (newest last), the drift of each scenario, and the latest quantities of each cluster."""
     runs = history.reconciled
     shown = runs if is_one else runs.tail(_MOST_ROWS)
     lines = [f"{'when (UTC)':<16}  {'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7}  cluster"]
     if len(shown) < len(runs):
         lines.append(f"… {len(runs) - len(shown)} earlier")
     lines += [_run_line(run) for run in _rows(shown)]
-    if found:
+    if drifting:
         lines += ["", f"{'latest against the median of earlier runs':<41} {'earlier':>10} {'latest':>10} {'change':>7}"]
-        lines += [_drift_line(one, several_hosts=runs["host"].nunique() > 1) for one in found]
+        lines += [_drift_line(one, several_hosts=runs["host"].nunique() > 1) for one in drifting]
     if len(history.calibrated):
         lines += ["", f"{'calibrated':<41} {'low':>14} {'value':>14} {'high':>14}", *_quantity_lines(history.calibrated)]
     return "\n".join(lines)
@@ -105,12 +107,12 @@ def _drift_line(one: Drift, several_hosts: bool) -> str:
 
     name = f"{one.scenario} on {one.host}" if several_hosts else one.scenario
     runs = f"{one.runs - 1} earlier run{'s' if one.runs > 2 else ''}"
-    why = f"{runs}, too few to tell" if one.verdict == "too few" else f"{one.verdict}: noise reaches ±{one.reach:.1%}, {runs}"
+    why = f"{runs}, too few to judge" if one.verdict == "too few" else f"{one.verdict}: noise reaches ±{one.reach:.1%}, {runs}"
     return f"{name:<41} {format_time_s(one.earlier_s):>10} {format_time_s(one.latest_s):>10} {one.change:>+7.1%}  {why}"
 
 
 def _quantity_lines(calibrated: pd.DataFrame) -> list[str]:
-    """The latest of each quantity of each cluster."""
+    """Table rows of the latest value of each quantity of each cluster."""
     from scaleproof.simulator.cluster.quantities import QUANTITIES
 
     latest = calibrated.drop_duplicates(["cluster", "host", "quantity"], keep="last")

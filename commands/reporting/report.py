@@ -1,4 +1,4 @@
-"""The command report: a results folder as one page."""
+"""The command report: write a results folder as one page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from typing import Any
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    report = commands.add_parser("report", help="write a results folder as one page with figures and tables")
-    report.add_argument("folder", type=Path, metavar="DIR", help="what sweep, predict, measure or reconcile wrote with --out")
+    report = commands.add_parser(
+        "report",
+        help="write a results folder as one page with figures and tables",
+        description="Write a results folder as one HTML page with figures and tables.",
+    )
+    report.add_argument(
+        "folder", type=Path, metavar="DIR", help="folder that sweep, predict, measure or reconcile wrote with --out"
+    )
     report.set_defaults(command=_report)
 
 

@@ -1,4 +1,4 @@
-"""The command timeline: a predicted step as a picture."""
+"""The command timeline: draw a predicted step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def mount(commands: Any) -> None:
     timeline = commands.add_parser(
         "timeline",
         help="draw a predicted step: ranks against time",
-        description="Draw a step of a prediction: ranks against time.",
+        description="Draw a predicted step: ranks against time.",
     )
     add_scenario_arguments(timeline)
-    timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
+    timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="file to write, an .svg or .png")
     timeline.set_defaults(command=_timeline)
 
 
@@ -29,7 +29,7 @@ def _timeline(options: argparse.Namespace) -> int:
 
     form = options.out.suffix.removeprefix(".")
     if form not in ("svg", "png"):
-        raise InputError(f"--out {options.out}: a picture is an .svg or a .png; give such a name")
+        raise InputError(f"--out {options.out}: give a file name that ends in .svg or .png")
     write_aside(options.out, picture(load(options.scenario, options.overrides), form))
     print(options.out)
     return 0

@@ -1,1 +1,1 @@
-"""Results as console text: one module per kind of result."""
+"""Console text of results: one module per kind of result."""

@@ -1,4 +1,4 @@
-"""The table that calibrate prints: quantities with their intervals beside what was nominal, then the rest."""
+"""The table that calibrate prints: quantities with nominal value and interval, then compute, collectives and provenance."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from scaleproof.validator.calibration.cluster_file import asides
 
 _INDENT: Final = "  "
 _SUM: Final = "all_reduce"
-# Of columns, so that tables of one machine look alike.
+# Minimum column widths, so that tables of one machine have the same layout.
 _WIDTHS: Final = (19, 10, 12, 28, 6)
 
 
 def table(cluster: Mapping[str, Any]) -> str:
-    """What a calibrated cluster says, in lines for people."""
-    return "\n".join(_INDENT + line for line in (*_quantities(cluster), *_rest(cluster)))
+    """Console text of a calibrated cluster."""
+    return "\n".join(_INDENT + line for line in (*_quantities(cluster), *_other_lines(cluster)))
 
 
 def _quantities(cluster: Mapping[str, Any]) -> Iterator[str]:
     intervals: Mapping[str, Mapping[str, Any]] = cluster.get("uncertainty", {})
     if not intervals:
         return
-    nominal = any(found.get("nominal") for found in intervals.values())
+    nominal = any(interval.get("nominal") for interval in intervals.values())
     rows = [("quantity", "nominal", "measured", "90 % interval", "times")]
-    for name, found in intervals.items():
+    for name, interval in intervals.items():
         measured = str(_at(cluster, name)) if "." in name else "100 %"
-        ends = f"{found['low']} to {found['high']}"
-        rows.append((name, found.get("nominal") or "–", measured, ends, str(found.get("measurements", 0))))
+        ends = f"{interval['low']} to {interval['high']}"
+        rows.append((name, interval.get("nominal") or "–", measured, ends, str(interval.get("measurements", 0))))
     widths = [max(least, *(len(row[column]) for row in rows)) for column, least in enumerate(_WIDTHS)]
     for row in rows:
         cells = [f"{cell:<{width}}" if column == 0 else f"{cell:>{width}}" for column, (cell, width) in
@@ -35,10 +35,10 @@ def _quantities(cluster: Mapping[str, Any]) -> Iterator[str]:
         yield "  ".join(cells)
 
 
-def _rest(cluster: Mapping[str, Any]) -> Iterator[str]:
+def _other_lines(cluster: Mapping[str, Any]) -> Iterator[str]:
     cores, peaks = cluster["node"].get("cores"), cluster["device"]["peak"]
-    worth = f"{cores:.2f} cores' worth when all work; " if cores is not None else ""
-    yield f"compute: {worth}{', '.join(f'{rate} in {name}' for name, rate in peaks.items())} at most"
+    effective = f"{cores:.2f} effective cores when all are busy; " if cores is not None else ""
+    yield f"compute: {effective}{', '.join(f'{rate} in {name}' for name, rate in peaks.items())} at most"
     collectives = cluster.get("collectives", {}).get("measured", [])
     sums = [one for one in collectives if one.get("op", _SUM) == _SUM]
     for one in sums:
@@ -46,14 +46,14 @@ def _rest(cluster: Mapping[str, Any]) -> Iterator[str]:
         larger = f" from {one['from']} on" if "from" in one else ""
         yield f"{_SUM} over {where}{larger}: {one['latency']} + size / {one['bandwidth']}"
     if others := len(collectives) - len(sums):
-        yield f"and {others} other collective{'s' if others > 1 else ''}, which the file has"
-    told = cluster.get("provenance", {})
-    yield from (f"{name}: {told[name]}" for name in asides.NAMES if name in told)
+        yield f"and {others} other collective{'s' if others > 1 else ''}; see the file"
+    provenance = cluster.get("provenance", {})
+    yield from (f"{name}: {provenance[name]}" for name in asides.NAMES if name in provenance)
 
 
 def _at(cluster: Mapping[str, Any], path: str) -> Any:
-    """The field that a quantity is named after."""
-    found: Any = cluster
+    """The value of a field by its dotted path."""
+    value: Any = cluster
     for name in path.split("."):
-        found = found[name]
-    return found
+        value = value[name]
+    return value

@@ -1,4 +1,4 @@
-"""A comparison in words, as the console prints it: what changed, what it did, where the time goes, and how sure that is."""
+"""Console text of a comparison: changed fields, effects, step time breakdown, and which scenario is faster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaleproof.simulator.run.run import Run
 
 _MOST_CHANGES: Final = 24
 _LINE: Final = 80
-_LONGEST: Final = 22
-# from so many times as much on a change is told as a factor
-_MANY: Final = 3.0
-# the share of either step from which on a part of it is told
-_NOTICED: Final = 5e-4
+_MAX_VALUE_WIDTH: Final = 22
+# changes by at least this factor are printed as factors
+_LARGE_FACTOR: Final = 3.0
+# minimum share of either step time from which a part is printed
+_MIN_SHARE: Final = 5e-4
 _FORMS: Final[dict[str, Callable[[float], str]]] = {
     "s": format_time_s,
     "samples/s": format_number,
@@ -29,18 +29,18 @@ _FORMS: Final[dict[str, Callable[[float], str]]] = {
 
 
 def describe(comparison: Comparison) -> str:
-    """A comparison for people to read."""
+    """Console text of a comparison."""
     a, b = comparison.a, comparison.b
     lines = [_headline("A", a), _headline("B", b)]
     if comparison.changed:
         rows = [(change.field, _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
         lines += ["", *_table(("what changed", "A", "B"), rows)]
         more = len(comparison.changed) - len(rows)
-        lines += [f"  and {more} more, which --json has"] if more > 0 else []
+        lines += [f"  and {more} more, see --json"] if more > 0 else []
     else:
         lines += ["", "nothing changed"]
     lines += ["", *_table(("what it did", "A", "B", "change", "90 % between"), list(map(_effect, comparison.effects)))]
-    parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _NOTICED]
+    parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _MIN_SHARE]
     lines += ["", *_table(("where the time goes", "A", "B", "change", "90 % between"), list(map(_part, parts)))]
     return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in textwrap.wrap(text, _LINE))])
 
@@ -52,12 +52,12 @@ def _headline(label: str, run: Run) -> str:
 
 def _effect(effect: Effect) -> tuple[str, ...]:
     a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
-    # where it is many times as much, all of the line tells factors
-    many = max(1 + (told or 0.0) for told in (effect.change, effect.high)) >= _MANY
-    form = _factor if many else _percent
+    # print the whole line as factors if the change is large
+    is_large = max(1 + (change or 0.0) for change in (effect.change, effect.high)) >= _LARGE_FACTOR
+    form = _factor if is_large else _percent
     change = "" if effect.change is None else form(effect.change)
     between = "" if effect.low is None or effect.high is None else _between(form(effect.low), form(effect.high))
-    # a rate is named by what it counts
+    # a rate is named by its unit
     return effect.unit if "/" in effect.unit else effect.name, a, b, change, between
 
 
@@ -68,20 +68,20 @@ def _part(part: BreakdownDifference) -> tuple[str, ...]:
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:
-    ratio, told = comparison.ratio, comparison.apart
+    ratio, interval = comparison.ratio, comparison.apart
     fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
-    yield f"B is {fast} as A, with 90 % between {told.low:.3g} and {told.high:.3g}; {told.words()}"
+    yield f"B is {fast} as A, with 90 % between {interval.low:.3g} and {interval.high:.3g}; {interval.words()}"
     for effect in comparison.effects:
         if effect.name == TO_TARGET and effect.a and effect.b:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
-            yield f"to its target B takes {longer}, as far as the scenarios' models of convergence hold"
+            yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
         if run.fits is False:
-            yield f"{label} does not fit into its devices' memory{f'; it would with {run.fit_by}' if run.fit_by else ''}"
+            yield f"{label} does not fit into its devices' memory{f'; it would fit with {run.fit_by}' if run.fit_by else ''}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table: names to the left, the rest to the right, but for what stands last of five."""
+    """Lines of a table: the first column is left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) + (2 if column == 0 and row is not head else 0) for row in (head, *rows))
               for column in range(len(head))]  # fmt: skip
     for row in (head, *rows):
@@ -91,7 +91,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _between(low: str, high: str) -> str:
-    """'-2.9 to +14.6 %': a unit that both have is told once."""
+    """'-2.9 to +14.6 %': a common unit is printed once."""
     number, _, unit = low.rpartition(" ")
     return f"{number if number and high.endswith(f' {unit}') else low} to {high}"
 
@@ -113,4 +113,4 @@ def _seconds(change_s: float) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_VALUE_WIDTH else f"{text[: _MAX_VALUE_WIDTH - 1]}…"

@@ -1,4 +1,4 @@
-"""A measured convergence in words and as data: each setting's updates beside the model's, the fit, and how it holds up."""
+"""Console text and JSON data of a measured convergence: updates by setting, the fitted model, and its errors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from scaleproof.validator.experiments.convergence.record import piece
 _UNITS: Final = {
     "minimum_steps": "updates",
     "critical_batch": "samples",
-    "staleness_penalty": "of minimum_steps, by each update of another",
+    "staleness_penalty": "of minimum_steps per update of another worker",
 }
 _HEAD: Final = ("", "batch", "others", "behind", "rate", "updates", "model")
 
 
 def describe(scenario: Scenario, target: float, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> str:
-    """For people to read; the last line is a piece of a scenario."""
-    lines = [f"{scenario.name}: updates to a loss of {target:g}, by the best learning rate of each setting"]
+    """Console text. The last lines are YAML for a scenario."""
+    lines = [f"{scenario.name}: updates to a loss of {target:g} at the best learning rate of each setting"]
     lines += _table([_HEAD, *(_row(setting, one, fitted) for setting, one in found.items())])
     for name, error in fitted.errors.items():
         value = fitted.convergence.model_dump()[name]
         lines.append(f"{name:<18} {value:.3g} ± {error:.2g} {_UNITS[name]} (standard error)")
-    return "\n".join([*lines, *_held_out(fitted), piece(fitted)])
+    return "\n".join([*lines, *_cross_validation(fitted), piece(fitted)])
 
 
 def _row(setting: Setting, one: Chosen, fitted: FittedConvergence) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def _row(setting: Setting, one: Chosen, fitted: FittedConvergence) -> tuple[str,
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first column to the left, the others to the right."""
+    """Lines of a table: the first column is left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -50,25 +50,25 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def notes(scenario: Scenario, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> Iterator[str]:
-    """What is to be known of the runs before they are trusted."""
+    """Warnings about the runs."""
     if fitted.vague:
-        yield f"these runs hardly tell {' and '.join(fitted.vague)}; give more seeds, and settings that are further apart"
+        yield f"these runs hardly determine {' and '.join(fitted.vague)}; use more seeds, and settings that differ more"
     if missed := sum(one.missed for one in found.values()):
-        yield f"{missed} of the runs by these rates did not reach it in {scenario.steps} updates; they are not in the fit"
+        yield f"{missed} of the runs did not reach the target in {scenario.steps} updates; the fit leaves them out"
     if ends := [str(setting) for setting, one in found.items() if one.runs and one.is_at_the_end]:
-        yield f"the best rate is the largest or the smallest of those tried for {'; '.join(ends)}; try further ones"
+        yield f"the best learning rate is the largest or smallest tried for {'; '.join(ends)}; try larger or smaller ones"
 
 
-def _held_out(fitted: FittedConvergence) -> Iterator[str]:
+def _cross_validation(fitted: FittedConvergence) -> Iterator[str]:
     if not fitted.held_out:
-        yield f"runs are off the fit by {fitted.scatter:.0%} (standard deviation); too few settings to leave any out"
+        yield f"runs deviate from the fit by {fitted.scatter:.0%} (standard deviation); too few settings for cross-validation"
         return
-    off = [abs(one.error) for one in fitted.held_out]
-    yield f"held out, one of {len(off)} settings at a time: off by {median(off):.0%} in the median, {max(off):.0%} at most"
+    errors = [abs(one.error) for one in fitted.held_out]
+    yield f"leave-one-out over {len(errors)} settings: median error {median(errors):.0%}, largest {max(errors):.0%}"
 
 
 def plain(trials: Sequence[Trial], found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> dict[str, Any]:
-    """As data for JSON."""
+    """The trials and the fit as data for JSON."""
     return {
         "convergence": fitted.convergence.model_dump(exclude_none=True),
         "standard_errors": dict(fitted.errors),

@@ -1,4 +1,4 @@
-"""A map of strategies as the console prints it: a letter for the fastest everywhere, a legend, and where the borders are."""
+"""Console text of a strategy map: the letter of the fastest strategy at each place, a legend, and the borders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICKS: Final = 3
 
 
 def describe(found: Crossover) -> str:
-    """For people to read."""
+    """Console text of a strategy map."""
     letters = dict(zip(found.strategies, ascii_uppercase, strict=False)) | {"": _NONE}
     longest = max(map(len, found.strategies))
     texts = [found.y.text(value) for value in found.y.values]
@@ -28,14 +28,14 @@ def describe(found: Crossover) -> str:
     headline = f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}"
     lines = textwrap.wrap(headline, _LINE, subsequent_indent="  ", break_on_hyphens=False)
     lines += [line for name in found.strategies for line in _legend(found, name, f"  {letters[name]}  {name:<{longest}}  ")]
-    lines += [*_left_out(found, letters), "", f"  {found.y.field}"]
+    lines += [*_infeasible(found, letters), "", f"  {found.y.field}"]
     lines += [f"  {text:>{margin}} │{rows[text]}" for text in reversed(texts)]
     lines += [f"  {'':>{margin}} └{'─' * _WIDTH}", *_scale(found, margin), *_key("".join(rows.values())), ""]
     return "\n".join([*lines, *_borders(found)])
 
 
 def _legend(found: Crossover, name: str, begin: str) -> list[str]:
-    """What a letter stands for, and the framework that it is trained with."""
+    """The meaning of a letter: strategy and framework."""
     words = "; ".join(filter(None, (found.strategies[name], found.framework_words(name))))
     wrapper = textwrap.TextWrapper(
         _LEGEND, initial_indent=begin, subsequent_indent=" " * len(begin), break_on_hyphens=False, break_long_words=False
@@ -43,8 +43,8 @@ def _legend(found: Crossover, name: str, begin: str) -> list[str]:
     return wrapper.wrap(words)
 
 
-def _left_out(found: Crossover, letters: dict[str, str]) -> Iterator[str]:
-    """Which strategies cannot be trained at how many points, and why; those of which the same is true in one line."""
+def _infeasible(found: Crossover, letters: dict[str, str]) -> Iterator[str]:
+    """Strategies that are infeasible at some points, with the reason; those with the same reason share a line."""
     reasons: dict[str, list[str]] = {}
     for name in found.strategies:
         points = [point for point in found.points if point.strategy == name]
@@ -55,16 +55,16 @@ def _left_out(found: Crossover, letters: dict[str, str]) -> Iterator[str]:
             reason = f"are not valid at {len(wrong)} of {len(points)} points: {wrong[0].problem}"
             reasons.setdefault(reason, []).append(letters[name])
     for reason, names in reasons.items():
-        text = f"{', '.join(names)} {reason if len(names) > 1 else _of_one(reason)}"
+        text = f"{', '.join(names)} {reason if len(names) > 1 else _singular(reason)}"
         yield from textwrap.wrap(text, _LINE, initial_indent="  ", subsequent_indent="    ")
 
 
-def _of_one(reason: str) -> str:
+def _singular(reason: str) -> str:
     return f"is{reason.removeprefix('are')}" if reason.startswith("are") else f"does{reason.removeprefix('do')}"
 
 
 def _row(found: Crossover, y: float, letters: dict[str, str]) -> str:
-    """The fastest from the first value of x to the last, small where one that does not fit would be faster."""
+    """Letters of the fastest strategy along x; lower case where one that does not fit into memory would be faster."""
     segments = found.segments(y)
     begins, (first, last) = [begin for begin, _ in segments], (math.log(found.x.values[end]) for end in (0, -1))
     row = ""
@@ -72,23 +72,23 @@ def _row(found: Crossover, y: float, letters: dict[str, str]) -> str:
         x = math.exp(first + (last - first) * column / (_WIDTH - 1))
         place = max(bisect_right(begins, x), 1) - 1
         winner, end = segments[place][1], begins[place + 1] if place + 1 < len(begins) else math.inf
-        # what is true of the nearest point of the grid where the same strategy wins
-        alike = [value for value in found.x.values if begins[place] <= value < end] or found.x.values
-        nearest = min(alike, key=lambda value: abs(math.log(value / x)))
+        # memory is known at grid points only: use the nearest one where the same strategy wins
+        same_winner = [value for value in found.x.values if begins[place] <= value < end] or found.x.values
+        nearest = min(same_winner, key=lambda value: abs(math.log(value / x)))
         here = [point for point in found.points if point.x == nearest and point.y == y]
         row += letters[winner].lower() if _is_beaten(here, winner) else letters[winner]
     return row
 
 
 def _is_beaten(points: list[Point], winner: str) -> bool:
-    """Whether one that does not fit would be faster."""
+    """Whether a strategy that does not fit into memory would be faster than the winner."""
     rates = {point.strategy: point.pace for point in points}
     large = [rates[point.strategy] for point in points if point.fits is False]
     return max(large, default=0.0) > rates.get(winner, 0.0) * (1 + TIE)
 
 
 def _scale(found: Crossover, margin: int) -> Iterator[str]:
-    """Values under the ends and the middle of the map."""
+    """The labels of the x axis: values at both ends and in the middle."""
     first, last = (math.log(found.x.values[end]) for end in (0, -1))
     line = [" "] * _WIDTH
     for tick in range(_TICKS):
@@ -102,33 +102,33 @@ def _scale(found: Crossover, margin: int) -> Iterator[str]:
 
 
 def _key(rows: str) -> Iterator[str]:
-    """What is not a capital letter."""
+    """Explanations of lower-case letters and of the sign for no strategy."""
     if rows.upper() != rows:
-        yield "  small letters: one that does not fit into its devices' memory would be faster"
+        yield "  lower case: a strategy that does not fit into its devices' memory would be faster"
     if _NONE in rows:
-        yield f"  {_NONE}  none can be trained: none is valid and fits into its devices' memory"
+        yield f"  {_NONE}  no strategy is valid and fits into its devices' memory"
 
 
 def _borders(found: Crossover) -> Iterator[str]:
     if not found.borders:
-        yield "no borders: the same strategy is the fastest all along each row"
+        yield "no borders: the same strategy is fastest along each row"
         return
-    yield f"borders, to {TOLERANCE:.0%}".replace("%", " %")
+    yield f"borders (accuracy {TOLERANCE:.0%})".replace("%", " %")
     longest = max(len(found.y.text(border.y)) for border in found.borders)
     for border in found.borders:
         change = f"{border.below or 'none'} → {border.above or 'none'}"
-        yield f"  {found.y.text(border.y):>{longest}}  {change} from {found.x.text(border.x)} on{_doubt(found, border)}"
+        yield f"  {found.y.text(border.y):>{longest}}  {change} from {found.x.text(border.x)} on{_interval(found, border)}"
 
 
-def _doubt(found: Crossover, border: Border) -> str:
-    """Where it is with a probability of 90 %."""
+def _interval(found: Crossover, border: Border) -> str:
+    """The 90 % interval of a border."""
     if border.low is None or border.high is None:
         return ""
     low = f"{found.x.text(border.low)}" if border.low else "below the map"
     high = f"{found.x.text(border.high)}" if math.isfinite(border.high) else "beyond it"
     number, _, unit = low.rpartition(" ")
-    # a unit that both have is told once
+    # print a common unit once
     low = number if border.low and number and high.endswith(f" {unit}") else low
     if not border.low and not math.isfinite(border.high):
-        return "; too close to tell where, all along the row"
+        return "; the two are too close along the whole row to locate it"
     return f"; 90 % between {low} and {high}"

@@ -1,4 +1,4 @@
-"""Goodput in words, as the console prints it: how much of the time training gets on, where the rest goes, what would help."""
+"""Console text of goodput: effective training time ratio, lost time by cause, and the effect of improvements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from scaleproof.simulator.run.run import framework_words
 _WIDTH: Final = 100
 _BAR_WIDTH: Final = 24
 _DAY_S: Final = 86400.0
-# the share of the time from which on a part of it is told, and below which nothing is done that would be worth the name
-_NOTICED: Final = 5e-5
-_NOTHING: Final = 5e-4
+# minimum share of the time from which a part is printed
+_MIN_SHARE: Final = 5e-5
+# below this effective ratio, training makes no progress
+_NO_PROGRESS: Final = 5e-4
 
 
 def describe(found: Goodput) -> str:
-    """For people to read, in one screen."""
+    """Console text of a goodput prediction."""
     nodes = f"{found.counts['host']:,} node{'s' if found.counts['host'] > 1 else ''}"
     lines = [f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"]
     for title, rows in (
@@ -43,18 +44,18 @@ def describe(found: Goodput) -> str:
 def _ratio(found: Goodput) -> Iterator[str]:
     low, high = found.interval
     yield f"{_percent(found.ratio)} of the time, 90 % between {_percent(low)} and {_percent(high)}"
-    if found.ratio < _NOTHING:
-        yield "nothing gets done: failures come faster than training comes back and is saved"
+    if found.ratio < _NO_PROGRESS:
+        yield "no progress: failures are more frequent than restarts and checkpoints allow"
     yield f"{_percent(found.expected)} in closed form{_limited(found)}"
 
 
 def _limited(found: Goodput) -> str:
-    return ", if nodes were always at hand" if found.spares is not None else ""
+    return ", if nodes were always available" if found.spares is not None else ""
 
 
 def _parts(found: Goodput) -> Iterator[str]:
     for name, (share, _, _) in found.shares.items():
-        if abs(share) >= _NOTICED:
+        if abs(share) >= _MIN_SHARE:
             bar = "█" * round(share * _BAR_WIDTH)
             yield f"{name:<18} {format_time_s(share * found.days * _DAY_S):>9} {_percent(share):>7} {bar}".rstrip()
 
@@ -62,14 +63,14 @@ def _parts(found: Goodput) -> Iterator[str]:
 def _interruptions(found: Goodput) -> Iterator[str]:
     failures = f"{_number(found.failures)} failures, one every {format_time_s(found.times.mtbf_s)}"
     stops = [f"{_number(found.stops)} planned stops"] if found.stops else []
-    growths = [f"{_number(found.growths)} to grow again"] if found.growths else []
+    growths = [f"{_number(found.growths)} restarts to grow again"] if found.growths else []
     yield "; ".join([failures, *stops, *growths])
     rates = sorted(found.failures_per_day.items(), key=lambda item: -item[1])
     total = sum(found.failures_per_day.values())
-    yield ", ".join(f"{name}{_of(found.counts[name])} {_percent(rate / total)}" for name, rate in rates)
+    yield ", ".join(f"{name}{_count(found.counts[name])} {_percent(rate / total)}" for name, rate in rates)
 
 
-def _of(count: int) -> str:
+def _count(count: int) -> str:
     return f" ({count:,})" if count > 1 else ""
 
 
@@ -77,16 +78,16 @@ def _failure(found: Goodput) -> Iterator[str]:
     times = found.times
     lost_s = found.shares["lost work"][0] * found.days * _DAY_S / max(found.failures, 1.0)
     yield (
-        f"noticed after {format_time_s(times.detection_s)}; restart {format_time_s(times.restart_s)}, "
-        f"{format_time_s(found.saving.load_s)} of it to load; {format_time_s(lost_s)} of work lost on average"
+        f"detected after {format_time_s(times.detection_s)}; restart {format_time_s(times.restart_s)}, "
+        f"of which {format_time_s(found.saving.load_s)} to load; {format_time_s(lost_s)} of work lost on average"
     )
 
 
 def _spares(found: Goodput) -> Iterator[str]:
     if found.in_repair is not None:
         yield (
-            f"{found.spares or 'none'}; {_number(found.in_repair)} nodes would be in repair on average, and "
-            f"{found.enough_spares:,} spares enough 99% of the time"
+            f"{found.spares or 'none'}; {_number(found.in_repair)} nodes would be in repair on average; "
+            f"{found.enough_spares:,} spares suffice 99% of the time"
         )
 
 
@@ -98,40 +99,42 @@ def _checkpoints(found: Goodput) -> Iterator[str]:
         f"{', the optimum' if found.is_optimum else ''}: {format_bytes(saving.size_bytes)}, "
         f"training stops for {format_time_s(saving.stall_s)}{written}"
     )
-    told = ", ".join(f"{one.rule} {format_time_s(one.interval_s)} ({_percent(one.simulated)})" for one in found.choices)
-    yield f"optimum by {told}"
+    rules = ", ".join(
+        f"{choice.rule} {format_time_s(choice.interval_s)} ({_percent(choice.simulated)})" for choice in found.choices
+    )
+    yield f"optimum by {rules}"
 
 
 def _rate(found: Goodput) -> Iterator[str]:
     tokens = found.tokens_per_sample
-    each = f", {format_number(found.goodput_samples_per_s * tokens)} tokens/s" if tokens else ""
-    yield f"{format_number(found.goodput_samples_per_s)} of {format_number(found.samples_per_s)} samples/s{each}"
+    token_rate = f", {format_number(found.goodput_samples_per_s * tokens)} tokens/s" if tokens else ""
+    yield f"{format_number(found.goodput_samples_per_s)} of {format_number(found.samples_per_s)} samples/s{token_rate}"
     count, name = (found.trained_samples * tokens, "tokens") if tokens else (found.trained_samples, "samples")
-    yield f"{format_count(count)} {name} in all"
+    yield f"{format_count(count)} {name} in total"
 
 
 def _cost(found: Goodput) -> Iterator[str]:
     if found.cost_USD is None:
         return
-    spares = f", {found.spares:,} spare nodes among it" if found.spares else ""
-    each = found.cost_USD_per_million
+    spares = f", {found.spares:,} spare nodes included" if found.spares else ""
+    unit_cost = found.cost_USD_per_million
     name = "tokens" if found.tokens_per_sample else "samples"
-    told = f"; {format_USD(each)} a million {name}" if each is not None else ""
-    yield f"{format_USD(found.cost_USD)}{spares}{told}"
+    per_million = f"; {format_USD(unit_cost)} per million {name}" if unit_cost is not None else ""
+    yield f"{format_USD(found.cost_USD)}{spares}{per_million}"
 
 
 def _halved(found: Goodput) -> Iterator[str]:
-    told = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in found.halved.items())
-    yield f"{told} (in closed form{_limited(found)})"
+    ratios = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in found.halved.items())
+    yield f"{ratios} (in closed form{_limited(found)})"
 
 
 def _warnings(found: Goodput) -> Iterator[str]:
     yield from found.warnings
     if found.shares["fewer workers"][0] < 0:
-        yield "fewer workers are faster than all of them; see what scaleproof predict says with fewer"
+        yield "fewer workers are faster than all of them; try scaleproof predict with fewer"
     if found.simulated_days < found.days:
         yield (
-            f"only {_days(found.simulated_days)} are simulated, after which it goes on alike; the ratio of "
+            f"only {_days(found.simulated_days)} are simulated and taken to repeat; the ratio over "
             f"{_days(found.days)} varies less"
         )
 

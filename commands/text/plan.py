@@ -1,4 +1,4 @@
-"""A plan in words and as data: the best, why the next lost, and what less memory costs."""
+"""Console text and JSON data of a plan: the best configurations, the gap to the second, and the cost of less memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from scaleproof.simulator.common.units import format_bytes, format_energy_J, for
 from scaleproof.simulator.scenario.dump import dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE
 
-# Rows of the front that are printed, and the share of a step from which on a cause is told.
-_MOST_OF_FRONT: Final = 6
-_NOTICED: Final = 0.001
+# Number of rows of the Pareto front that are printed.
+_MAX_FRONT_ROWS: Final = 6
+# Minimum share of a difference from which a cause is printed.
+_MIN_SHARE: Final = 0.001
 _NONE: Final = "–"
 _DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
 
 
-def describe(planned: PlanResult, doubt: Doubt) -> str:
-    """For people to read."""
-    lines = [*_headline(planned), "", *_table(_columns(planned, doubt)), ""]
+def describe(planned: PlanResult, intervals: Doubt) -> str:
+    """Console text of a plan."""
+    lines = [*_headline(planned), "", *_table(_columns(planned, intervals)), ""]
     lines += [
-        *_behind(planned, doubt),
+        *_second(planned, intervals),
         *_front(planned),
         *_by_servers(planned),
         "",
-        "the best, for a scenario file:",
+        "the best configuration, for a scenario file:",
         f"  {dump_framework(planned.best[0].scenario)}",
         f"  {dump_part(planned.best[0].scenario, 'strategy')}",
         f"  {dump_part(planned.best[0].scenario, 'training', ('zero', 'recompute'))}",
@@ -36,8 +37,8 @@ def describe(planned: PlanResult, doubt: Doubt) -> str:
     return "\n".join(lines)
 
 
-def plain(planned: PlanResult, doubt: Doubt) -> dict[str, Any]:
-    """As data for JSON, in SI units."""
+def plain(planned: PlanResult, intervals: Doubt) -> dict[str, Any]:
+    """A plan as data for JSON, in SI units."""
     count = len(planned.configurations)
     return {
         "objective": planned.objective,
@@ -48,7 +49,7 @@ def plain(planned: PlanResult, doubt: Doubt) -> dict[str, Any]:
         "replayed": planned.replayed,
         "replay_seconds": planned.replay_s,
         "proved": planned.proved,
-        "best": [_choice(planned, doubt, number) for number in range(len(planned.best))],
+        "best": [_choice(planned, intervals, number) for number in range(len(planned.best))],
         "frameworks": _frameworks(planned),
         "framework_is_default": planned.framework_is_default,
         "front": [
@@ -59,26 +60,26 @@ def plain(planned: PlanResult, doubt: Doubt) -> dict[str, Any]:
     }
 
 
-def _choice(planned: PlanResult, doubt: Doubt, number: int) -> dict[str, Any]:
+def _choice(planned: PlanResult, intervals: Doubt, number: int) -> dict[str, Any]:
     choice = planned.best[number]
-    low, high = doubt.interval(number)
+    low, high = intervals.interval(number)
     step_s = choice.run.step_time_s
-    told: dict[str, Any] = {"strategy": choice.scenario.strategy.kind} | planned.configurations.row(choice.row)
-    told |= {
+    data: dict[str, Any] = {"strategy": choice.scenario.strategy.kind} | planned.configurations.row(choice.row)
+    data |= {
         "step_time_s": step_s, "low_s": low * step_s, "high_s": high * step_s, "samples_per_s": choice.run.samples_per_s,
         "memory_bytes": choice.memory_bytes, "cost_USD": choice.run.cost_USD, "energy_J": choice.run.energy_J,
     }  # fmt: skip
-    return told | ({"best_is_faster": _faster(planned, doubt, number)} if number else {})
+    return data | ({"best_is_faster": _faster(planned, intervals, number)} if number else {})
 
 
-def _faster(planned: PlanResult, doubt: Doubt, number: int) -> float:
-    """The probability that the best takes less time than another."""
+def _faster(planned: PlanResult, intervals: Doubt, number: int) -> float:
+    """The probability that the best configuration is faster than another."""
     best, other = planned.best[0], planned.best[number]
-    return doubt.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
+    return intervals.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:
-    """Ranks along an axis; as many tensor-parallel ranks share experts' matrices as all others, where nothing is said."""
+    """Number of ranks along an axis. Experts have the tensor-parallel size of the other layers by default."""
     if name == "expert_tensor" and row.get("expert", 1) > 1:
         return int(row[name] or row["tensor"])
     return int(row.get(name) or 1)
@@ -97,26 +98,26 @@ def _headline(planned: PlanResult) -> Iterator[str]:
     yield f"framework{'s' if len(frameworks) > 1 else ''}: {', '.join(frameworks)}{default}"
     if planned.proved:
         with_servers = ", or with servers by prediction" if planned.configurations.has_servers().any() else ""
-        yield f"proved: no other that fits beats the best in {planned.objective} by replay{with_servers}"
+        yield f"proved: no other configuration that fits beats the best in {planned.objective} by replay{with_servers}"
     else:
-        yield f"not proved: after {planned.replayed} replays others may still beat the best"
+        yield f"not proved: after {planned.replayed} replays, others may still beat the best"
 
 
 def _frameworks(planned: PlanResult) -> list[str]:
-    """Names of the frameworks that were chosen from."""
+    """Names of the candidate frameworks."""
     return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
 
 
-def _columns(planned: PlanResult, doubt: Doubt) -> dict[str, list[str]]:
-    """The table, by the heads of its columns."""
+def _columns(planned: PlanResult, intervals: Doubt) -> dict[str, list[str]]:
+    """Columns of the table by their heads."""
     best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
-    intervals = [doubt.interval(number) for number in range(len(best))]
+    bounds = [intervals.interval(number) for number in range(len(best))]
     columns = {
         "": [f"{number}" for number in range(1, len(best) + 1)],
         "step": [format_time_s(one.run.step_time_s) for one in best],
         "90 % between": [
             f"{format_time_s(low * one.run.step_time_s)} and {format_time_s(high * one.run.step_time_s)}"
-            for one, (low, high) in zip(best, intervals, strict=True)
+            for one, (low, high) in zip(best, bounds, strict=True)
         ],
     }
     if _objective(best[0], planned):
@@ -143,14 +144,14 @@ def _columns(planned: PlanResult, doubt: Doubt) -> dict[str, list[str]]:
 
 
 def _servers(row: Mapping[str, Any]) -> str:
-    """'8 dedicated, by node' of servers to which machines' workers push as one."""
+    """'8 dedicated, by node': number, placement, and whether workers of a node push aggregated gradients."""
     if "servers" not in row:
         return _NONE
     return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
 
 
 def _objective(choice: PlanChoice, planned: PlanResult) -> str:
-    """What a step comes to, where that is not its time."""
+    """Objective value of a step, if the objective is not its time."""
     run = choice.run
     if planned.objective == "energy" and run.energy_J:
         return format_energy_J(run.energy_J["per_step"])
@@ -168,8 +169,8 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)) + f"  {row[-1]}"
 
 
-def _behind(planned: PlanResult, doubt: Doubt) -> Iterator[str]:
-    """Why the second lost, and how sure that is."""
+def _second(planned: PlanResult, intervals: Doubt) -> Iterator[str]:
+    """Why the second is slower, and with what probability."""
     if len(planned.best) < 2:
         return
     first, second = planned.best[:2]
@@ -178,41 +179,41 @@ def _behind(planned: PlanResult, doubt: Doubt) -> Iterator[str]:
         yield "the second takes as long as the best"
     else:
         parts = {cause: second.run.breakdown_s[cause] - seconds for cause, seconds in first.run.breakdown_s.items()}
-        told = [
+        causes = [
             f"{cause.replace('_', ' ')} {'+' if seconds > 0 else '−'}{format_time_s(abs(seconds))}"
             for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
-            if abs(seconds) >= _NOTICED * more_s
+            if abs(seconds) >= _MIN_SHARE * more_s
         ]
-        yield f"the second takes {more_s / first.run.step_time_s:.2%} longer: {', '.join(told)}".replace("%", " %")
-    faster = _faster(planned, doubt, 1)
+        yield f"the second takes {more_s / first.run.step_time_s:.2%} longer: {', '.join(causes)}".replace("%", " %")
+    faster = _faster(planned, intervals, 1)
     sure = f"{faster:.0%}".replace("%", " %")
-    apart = "the best is faster" if faster >= SURE else "the two cannot be told apart: the best is faster"
-    yield f"{apart} with a probability of {sure}"
-    same = sum(_faster(planned, doubt, number) < SURE for number in range(1, len(planned.best)))
+    verdict = "the best is faster" if faster >= SURE else "the two are not distinguishable: the best is faster"
+    yield f"{verdict} with a probability of {sure}"
+    same = sum(_faster(planned, intervals, number) < SURE for number in range(1, len(planned.best)))
     if same > 1:
-        yield f"of the {len(planned.best) - 1} behind the best {same} cannot be told apart from it"
+        yield f"{same} of the {len(planned.best) - 1} others are not distinguishable from the best"
 
 
 def _front(planned: PlanResult) -> Iterator[str]:
-    """What less memory costs, as estimated."""
+    """The Pareto front of estimated step time and memory."""
     front: Sequence[int] = planned.front
     if len(front) < 2:
         return
-    step = max(1, -(-len(front) // _MOST_OF_FRONT))
+    step = max(1, -(-len(front) // _MAX_FRONT_ROWS))
     parts = [
         f"{format_time_s(float(planned.expected_s[row]))} with {format_bytes(float(planned.memory_bytes[row]))}"
         for row in sorted({*front[::step], front[-1]}, key=front.index)
     ]
-    yield f"nothing is both faster and leaner than (estimated, {len(front)} in all): {', '.join(parts)}"
+    yield f"Pareto front of step time and memory (estimated, {len(front)} in total): {', '.join(parts)}"
 
 
 def _by_servers(planned: PlanResult) -> Iterator[str]:
-    """What more servers bring, where they stand: the least that is expected of each number."""
-    found = planned.configurations
+    """The shortest estimated step time by placement and number of servers."""
+    configurations = planned.configurations
     least_s: dict[tuple[str, int], float] = {}
-    for row in np.flatnonzero(found.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
-        one, expected_s = found.row(row), float(planned.expected_s[row])
-        key = one["placement"], one["servers"]
+    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
+        config, expected_s = configurations.row(row), float(planned.expected_s[row])
+        key = config["placement"], config["servers"]
         least_s[key] = min(expected_s, least_s.get(key, expected_s))
     for placement in sorted({placement for placement, _ in least_s}, reverse=True):
         steps = [

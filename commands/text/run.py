@@ -1,4 +1,4 @@
-"""A run in words, as the console prints it: how fast it is, where the time goes, what it compares with, what it takes."""
+"""Console text of a run: speed, step time breakdown, scaling efficiency, memory, energy and cost."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from scaleproof.simulator.common.units import (
 )
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
-# the share of a step from which on a part of it is told
-_NOTICED: Final = 5e-4
-# of a step, what is less is none
+# minimum share of a step from which a part is printed
+_MIN_SHARE: Final = 5e-4
+# shares of a step below this are rounding errors
 _ROUNDING: Final = 1e-9
 _WIDTH: Final = 100
 _BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
-# the share of a prediction's variance from which on a quantity is told
-_MATTERS: Final = 0.1
+# minimum share of a prediction's variance from which a quantity is printed
+_MIN_VARIANCE_SHARE: Final = 0.1
 
 
 def describe(run: Run) -> str:
-    """A run for people to read, in one screen."""
+    """Console text of a run."""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     lines = [f"{run.scenario}: {run.strategy} on {ranks}, {_origin(run)}"]
     for title, rows in (
@@ -61,10 +61,10 @@ def _origin(run: Run) -> str:
     return ", ".join([run.origin, *(["paced"] if run.compute == "paced" else []), *place])
 
 
-def _network(told: Mapping[str, str]) -> Iterator[str]:
-    """What a network that was laid for the run was found to carry."""
-    if "link rate" in told:
-        yield f"links: {told['link rate']}; round trip: {told['round trip']}; latency: {told['latency']}"
+def _network(provenance: Mapping[str, str]) -> Iterator[str]:
+    """Measured properties of an emulated network."""
+    if "link rate" in provenance:
+        yield f"links: {provenance['link rate']}; round trip: {provenance['round trip']}; latency: {provenance['latency']}"
 
 
 def _step_time(run: Run) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _throughput(run: Run) -> Iterator[str]:
 
 
 def _interval(run: Run) -> Iterator[str]:
-    """What a prediction may come to, as far as the cluster's numbers are uncertain, and which of them matter most."""
+    """The prediction interval, and the quantities that contribute most to it."""
     if run.prediction_interval_s is None:
         return
     low_s, high_s = run.prediction_interval_s
@@ -95,27 +95,31 @@ def _interval(run: Run) -> Iterator[str]:
     if bill and run.step_time_s > 0:
         low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
         parts.append(f"{low} and {high} a step")
-    most = [f"{name} {share:.0%}" for name, share in run.spread.items() if share >= _MATTERS][:_LARGEST_HOLDERS]
+    # without a prefix, "model" would read as the neural network
+    names = {"model": "simulator model error"}
+    most = [f"{names.get(name, name)} {share:.0%}" for name, share in run.spread.items() if share >= _MIN_VARIANCE_SHARE][
+        :_LARGEST_HOLDERS
+    ]
     yield "; ".join([", ".join(parts), *(["mostly " + ", ".join(most)] if most else [])])
 
 
 def _to_target(run: Run) -> Iterator[str]:
-    """When a target loss is reached, by a model, and how far that is from the fewest steps and samples that do."""
+    """Time to the target loss by the convergence model, with the excess over the fewest steps and samples."""
     if run.to_target is None or run.time_to_target_s is None:
         return
-    told, between = run.to_target, ""
+    target, between = run.to_target, ""
     if run.time_to_target_interval_s:
         low_s, high_s = map(format_time_s, run.time_to_target_interval_s)
         between = f", 90 % between {low_s} and {high_s}"
-    # rounding leaves next to nothing
-    stale = f", {told['staleness']:.3g} by others in a worker's step" if told["staleness"] > _NOTICED else ""
+    # ignore rounding errors
+    stale = f", {target['staleness']:.3g} updates by others during a worker's step" if target["staleness"] > _MIN_SHARE else ""
     yield (
         f"modelled: {format_time_s(run.time_to_target_s)}{between}, "
-        f"by {format_number(told['steps'])} updates of {format_number(told['batch'])} samples{stale}"
+        f"by {format_number(target['steps'])} updates of {format_number(target['batch'])} samples{stale}"
     )
-    over = (f"{told[what]:.3g} times the fewest" for what in ("steps_over_fewest", "samples_over_fewest"))
+    over = (f"{target[key]:.3g} times the fewest" for key in ("steps_over_fewest", "samples_over_fewest"))
     bill = f"; {format_USD(run.cost_USD['per_step'] * run.time_to_target_s / run.step_time_s)}" if run.cost_USD else ""
-    yield f"{' updates, '.join(over)} samples{bill}; as good as the model's calibration"
+    yield f"{' updates, '.join(over)} samples{bill}; as accurate as the convergence model's calibration"
 
 
 def _utilisation(run: Run) -> Iterator[str]:
@@ -128,37 +132,37 @@ def _parts(run: Run) -> Iterator[str]:
     for cause in BREAKDOWN:
         seconds = run.breakdown_s.get(cause, 0.0)
         share = seconds / run.step_time_s if run.step_time_s else 0.0
-        if abs(share) >= _NOTICED:
+        if abs(share) >= _MIN_SHARE:
             bar = "█" * round(share * _BAR_WIDTH)
             yield f"{cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%} {bar}".rstrip()
 
 
 def _communication(run: Run) -> Iterator[str]:
-    if any(seconds > _NOTICED * run.step_time_s for seconds in run.communication_s.values()):
+    if any(seconds > _MIN_SHARE * run.step_time_s for seconds in run.communication_s.values()):
         least_s = _ROUNDING * run.step_time_s
-        told = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
-        yield ", ".join(f"{text} {name}" for name, text in told.items())
+        times = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
+        yield ", ".join(f"{text} {name}" for name, text in times.items())
 
 
 def _input(run: Run) -> Iterator[str]:
-    if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
-        yield "bound by its input"
+    if run.breakdown_s.get("waiting_for_input", 0.0) > _MIN_SHARE * run.step_time_s:
+        yield "bound by data loading"
 
 
 def _servers(servers: Mapping[str, Any] | None) -> Iterator[str]:
-    """What holds a run with servers up, and how far apart its workers are where they go each on its own."""
+    """Load of the parameter servers, and staleness of asynchronous workers."""
     if servers is None:
         return
     busiest, queue = servers["bottleneck"], servers["queue_length"]
     yield (
-        f"busiest: {busiest}, {servers['busy'][busiest]:.1%}; servers serve {servers['utilisation']['mean']:.1%} of the time, "
+        f"busiest: {busiest}, {servers['busy'][busiest]:.1%}; servers busy {servers['utilisation']['mean']:.1%} of the time, "
         f"{queue['mean']:.2g} wait on average, {queue['max']} at most"
     )
-    apart = [(name, servers[name]) for name in ("clock_gap", "version_staleness") if servers[name]["max"] > 0]
-    told = [f"{name.replace('_', ' ')} {gap['mean']:.3g} on average, {gap['max']} at most" for name, gap in apart]
-    told += [f"{servers['dropped']:.1%} of pushes dropped"] if servers["dropped"] > 0 else []
-    if told:
-        yield "; ".join(told)
+    gaps = [(name, servers[name]) for name in ("clock_gap", "version_staleness") if servers[name]["max"] > 0]
+    parts = [f"{name.replace('_', ' ')} {gap['mean']:.3g} on average, {gap['max']} at most" for name, gap in gaps]
+    parts += [f"{servers['dropped']:.1%} of pushes dropped"] if servers["dropped"] > 0 else []
+    if parts:
+        yield "; ".join(parts)
 
 
 def _efficiency(run: Run) -> Iterator[str]:
@@ -169,7 +173,7 @@ def _efficiency(run: Run) -> Iterator[str]:
 
 
 def _memory(run: Run) -> Iterator[str]:
-    """What ranks need at most and at least, of what they have; what holds most of it; what to do where it does not fit."""
+    """Memory per rank (largest and smallest stage), the largest holders, and a remedy if it does not fit."""
     if run.memory_bytes is None:
         return
     of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
@@ -180,7 +184,7 @@ def _memory(run: Run) -> Iterator[str]:
     yield need
     yield ", ".join(_largest(run.memory_bytes))
     if run.fits is False:
-        yield "does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
+        yield "does not fit" + (f"; would fit with {run.fit_by}" if run.fit_by else "")
 
 
 def _largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Listing: measured runs as rows of tables for people, and as data for programs."""
+"""Console tables and JSON data of measured runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import Kept, is_right
 
-# Stands beside a run with warnings.
+# Marks a run with warnings.
 MARK: Final = "!"
 _WIDEST_NAME: Final = 40
-# Of columns whose cells are not known before the first is printed.
+# Width of a column whose cells are not known before the first row is printed.
 _STEP_TIME_WIDTH: Final = 18
 _RIGHT: Final = frozenset({"ranks", "step time"})
-_VERDICT: Final = "trained rightly"
+_VERDICT: Final = "trained correctly"
 _VERDICT_WIDTH: Final = 18
 
 _Row = Mapping[str, str]
 
 
 class Table:
-    """Rows that are printed one after the other, as runs are measured. verified: whether any is compared with one process."""
+    """A table that is printed row by row as runs are measured. verified: whether runs are compared with one process."""
 
     def __init__(self, scenarios: Iterable[Scenario], verified: bool) -> None:
         self._widths = {
@@ -39,29 +39,29 @@ class Table:
         }
 
     def head(self, run: Run) -> str:
-        """The titles, before the first run's row; where its network was laid for it, a line before says how real that is."""
+        """The column titles, after a line about latency if the network is emulated."""
         titles = _line(dict(zip(self._widths, self._widths, strict=True)) | {"note": ""}, self._widths)
-        told = run.provenance
-        if "link rate" not in told:
+        provenance = run.provenance
+        if "link rate" not in provenance:
             return titles
-        # how long it is asked to be differs from scenario to scenario
-        latency = told["latency"].partition(",")[0]
-        return f"netlab: links were tried before each run; latency: {latency}\n{titles}"
+        # the requested latency after the comma differs between scenarios
+        latency = provenance["latency"].partition(",")[0]
+        return f"netlab: links are tested before each run; latency: {latency}\n{titles}"
 
     def row(self, run: Run, note: str = "") -> str:
         return _line(_cells(run) | {"note": note}, self._widths)
 
 
 def listing(kept: Sequence[Kept], above: Path) -> str:
-    """A table of runs that lie below the folder `above`. What all of them share is said once."""
+    """A table of runs in subfolders of `above`. A host that all of them share is given once, in a column title."""
     runs = [one.run for one in kept if one.run is not None]
     hosts = {run.provenance.get("host", "") for run in runs}
     where, host = ("on", ["host"]) if len(hosts) != 1 else (f"on {min(hosts)}", [])
     names = ["scenario", "strategy", "ranks", "step time", "", where, *host, "date"]
     names += [_VERDICT] if any(run.verified for run in runs) else []
     rows = [None if one.run is None else _kept_cells(one.run, where) for one in kept]
-    told = [row for row in rows if row is not None]
-    widths = {name: max([len(name), *(len(row[name]) for row in told)]) for name in names}
+    readable = [row for row in rows if row is not None]
+    widths = {name: max([len(name), *(len(row[name]) for row in readable)]) for name in names}
     widths |= {"scenario": _name_width(run.scenario for run in runs), "note": 0}
     lines = [_line({name: name for name in names} | {"note": ""}, widths)]
     for one, row in zip(kept, rows, strict=True):
@@ -70,11 +70,11 @@ def listing(kept: Sequence[Kept], above: Path) -> str:
 
 
 def plain(kept: Kept) -> dict[str, Any]:
-    """A run of the list for programs."""
+    """A run of the list as data for JSON."""
     run = kept.run
     if run is None:
         return {"folder": str(kept.folder), "damaged": kept.problem}
-    told = run.provenance
+    provenance = run.provenance
     return {
         "folder": str(kept.folder),
         "scenario": run.scenario,
@@ -85,7 +85,7 @@ def plain(kept: Kept) -> dict[str, Any]:
         "step_time_min_s": min(run.step_times_s, default=None),
         "step_time_max_s": max(run.step_times_s, default=None),
         "compute": run.compute,
-        **{name: told.get(name) for name in ("on", "host", "date", "partial")},
+        **{name: provenance.get(name) for name in ("on", "host", "date", "partial")},
         "trained_rightly": is_right(run),
         "deviation": run.verified["deviation"] if run.verified else None,
         "warnings": list(run.warnings),
@@ -93,7 +93,7 @@ def plain(kept: Kept) -> dict[str, Any]:
 
 
 def share(run: Run, name: str) -> str:
-    """A number of the comparison with one process, to one digit."""
+    """A value of the comparison with one process, to one digit."""
     return f"{run.verified[name]:.1g}" if run.verified else ""
 
 
@@ -119,18 +119,18 @@ def _cells(run: Run) -> dict[str, str]:
 
 
 def _kept_cells(run: Run, where: str) -> dict[str, str]:
-    told, cells = run.provenance, _cells(run)
+    provenance, cells = run.provenance, _cells(run)
     return cells | {
         "strategy": run.strategy,
         where: cells["on"],
-        "host": told.get("host", ""),
-        "date": _date(told.get("date", "")),
-        "note": f"partial, {told['partial']}" if "partial" in told else "",
+        "host": provenance.get("host", ""),
+        "date": _date(provenance.get("date", "")),
+        "note": f"partial, {provenance['partial']}" if "partial" in provenance else "",
     }
 
 
 def _date(text: str) -> str:
-    """To the minute; without the year where that is this one."""
+    """A date to the minute, without the current year."""
     return text[:16].replace("T", " ").removeprefix(f"{datetime.now(UTC).year}-")
 
 
@@ -144,4 +144,4 @@ def _step_time(run: Run) -> str:
 
 def _verdict(run: Run) -> str:
     right = is_right(run)
-    return "not asked" if right is None else f"{'yes' if right else 'no'}, off by {share(run, 'deviation')}"
+    return "not verified" if right is None else f"{'yes' if right else 'no'}, off by {share(run, 'deviation')}"

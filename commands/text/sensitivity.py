@@ -1,4 +1,4 @@
-"""Sensitivity in words, as the console prints it: what a hundredth more of each number brings, with a bar."""
+"""Console text of a sensitivity analysis: the effect of 1 % more of each parameter, with a bar."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scaleproof.simulator.common.units import format_number
 
 _LINE: Final = 80
 _BAR_WIDTH: Final = 10
-# from here on what is left over is told, and that there is more than the whole
-_NOTICED: Final = 0.01
-_TOO_MUCH: Final = 0.05
+# minimum share of the step from which the remainder, or an excess, is printed
+_MIN_REST: Final = 0.01
+_MAX_EXCESS: Final = 0.05
 
 
 def describe(found: Sensitivity) -> str:
-    """For people to read, in one screen."""
+    """Console text of a sensitivity analysis."""
     run = found.run
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     lines = [f"{run.scenario}: {run.strategy} on {ranks}, {format_number(run.samples_per_s)} samples/s"]
@@ -44,14 +44,14 @@ def _row(one: Elasticity) -> tuple[str, str, str, str, str]:
 def _verdict(found: Sensitivity) -> Iterator[str]:
     most = found.bottleneck
     if most is None:
-        yield "bottleneck: none of these; the step takes no time that follows from the cluster"
+        yield "bottleneck: none of these; the step time does not depend on the cluster"
         return
     share = f"{abs(most.value or 0.0):.0%}".replace("%", " %")
-    yield f"bottleneck: {most.name}; {share} of the step follows from it"
-    if found.rest >= _NOTICED:
-        yield f"{found.rest:.0%} of the step follows from none of the cluster's numbers above".replace("%", " %")
-    if found.rest <= -_TOO_MUCH:
-        yield "these add up to more than the step: the order of messages changes with each, and throughput to and fro with it"
+    yield f"bottleneck: {most.name}; it accounts for {share} of the step"
+    if found.rest >= _MIN_REST:
+        yield f"{found.rest:.0%} of the step depends on none of the cluster's parameters above".replace("%", " %")
+    if found.rest <= -_MAX_EXCESS:
+        yield "these add up to more than the step: each parameter changes the order of messages, and throughput with it"
 
 
 def _between(low: str, high: str) -> str:

@@ -1,4 +1,4 @@
-"""What unevenness costs, as the console prints it: a row for each kind of it, a column for each way to wait."""
+"""Console text of the cost of perturbations: a row for each kind, a column for each consistency model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from scaleproof.simulator.analysis.stragglers import ALONE, Cell, Uneven
 from scaleproof.simulator.common.units import format_number
 
 _LINE = 100
-# what is lost is told from this share on
-_NOTICED = 0.005
+# minimum share of lost throughput that is printed
+_MIN_SHARE = 0.005
 
 
 def describe(found: Uneven) -> str:
-    """For people to read."""
+    """Console text of the cost of perturbations."""
     longest = max(map(len, found.ways))
     lines = [
-        f"{found.scenario}: samples/s of {found.workers} workers, by what is uneven and how they wait for one another",
+        f"{found.scenario}: samples/s of {found.workers} workers, by perturbation and consistency model",
         *_table(found),
         "",
         *(
@@ -25,8 +25,8 @@ def describe(found: Uneven) -> str:
             for name, words in found.ways.items()
         ),
     ]
-    told = [*_stale(found), *_problems(found)]
-    lines += ["", *(line for text in told for line in textwrap.wrap(text, _LINE, subsequent_indent="  "))] if told else []
+    notes = [*_stale(found), *_problems(found)]
+    lines += ["", *(line for text in notes for line in textwrap.wrap(text, _LINE, subsequent_indent="  "))] if notes else []
     return "\n".join(lines)
 
 
@@ -43,12 +43,12 @@ def _cell(cell: Cell) -> str:
     if cell.samples_per_s is None:
         return "–"
     lost = (cell.of_even or 1.0) - 1
-    change = f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _NOTICED else ""
+    change = f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _MIN_SHARE else ""
     return f"{format_number(cell.samples_per_s)} {change:>6}"
 
 
 def _stale(found: Uneven) -> Iterator[str]:
-    """What the ways to wait less cost: gradients that come late, or not at all."""
+    """Staleness and dropped pushes of the consistency models that wait less."""
     for way in found.ways:
         cells = [row[way] for kind, row in found.cells.items() if kind != ALONE]
         behind = [cell.staleness for cell in cells if cell.staleness]
@@ -65,7 +65,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _problems(found: Uneven) -> Iterator[str]:
-    """Why some cannot be trained so, and what is to be known of forecasts; each once."""
+    """Problems and warnings, each once."""
     cells = [(way, cell) for row in found.cells.values() for way, cell in row.items()]
     yield from dict.fromkeys(f"{way}: {cell.problem}" for way, cell in cells if cell.problem)
     yield from dict.fromkeys(f"warning: {text}" for _, cell in cells for text in cell.warnings)

@@ -1,1 +1,1 @@
-"""TODO: reports.charts."""
+"""Charts as data, and how they are drawn: interactive for a page, still for paper."""

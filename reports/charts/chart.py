@@ -1,5 +1,4 @@
-"""Chart: what a figure shows, apart from how it is drawn: `reports.charts.interactive` for the page, `reports.charts.still`
-for paper."""
+"""The contents of charts. `reports.charts.interactive` draws them for the page, `reports.charts.still` for paper."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Final, Literal
 from scaleproof.reports.charts.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 
 Symbol = Literal["circle", "square", "triangle-up", "diamond", "x", "cross", "star"]
-# What tells series apart: colour and shape, so that either is enough. More of them than colours come again in other shapes.
+# Series differ in both colour and shape, so that either suffices. Colours repeat with other shapes.
 COLOURS: Final = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS: Final[tuple[Symbol, ...]] = ("circle", "square", "triangle-up", "diamond", "x", "star", "cross")
 CELL_COLOURS: Final = (*COLOURS, YELLOW)
@@ -20,8 +19,7 @@ _FAR_DECADES: Final = 3
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """title: with the unit. ticks: places and what stands there, where that is not for the drawing to choose.
-    zero: whether it begins there."""
+    """An axis of a chart. title: with unit. ticks: values and labels, chosen by the renderer if empty. zero: begins at zero."""
 
     title: str
     log: bool = False
@@ -33,8 +31,8 @@ class ChartAxis:
 
 @dataclass(frozen=True)
 class Line:
-    """Points in order, joined where `joined`, with a symbol each where there is one. texts: of each point, on hover. name: in
-    the legend, where those of one name are shown and hidden together; none where it is ""."""
+    """Points in order, with a line if `joined` and a symbol if given. texts: hover text of each point. name: legend entry,
+    which shows and hides all marks of that name; no entry if ""."""
 
     name: str
     colour: str
@@ -49,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Band:
-    """What lies between low and high along x."""
+    """The area between low and high along x."""
 
     name: str
     colour: str
@@ -60,7 +58,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Rectangles from `left` on, as wide as `width`, around `middle`, as high as `height`. labels: written into them."""
+    """Rectangles: left edge, width, vertical middle and height. labels: texts inside the rectangles."""
 
     name: str
     colour: str
@@ -77,7 +75,7 @@ Mark = Line | Band | Boxes
 
 @dataclass(frozen=True)
 class View:
-    """One state of a chart. finding: what it shows, in a line. choices: of each of the chart's choosers, which leads here."""
+    """One state of a chart. finding: its result in a line. choices: the option of each chooser that selects it."""
 
     x: ChartAxis
     y: ChartAxis
@@ -88,9 +86,8 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """name: its files' name. caption: how to read it. views: the first is what paper shows. choosers: what its views differ in,
-    each with what there is to choose from. height_px: on the page. along: it is zoomed along x alone. square: it is no wider
-    than high."""
+    """A figure. name: file name. caption: how to read it. views: states, the first of which paper shows. choosers: names and
+    options by which views differ. height_px: on the page. along: zoom along x only. square: width at most the height."""
 
     name: str
     heading: str
@@ -103,7 +100,7 @@ class Chart:
 
 
 def log_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
-    """1, 2 and 5 of each power of ten between them, on axes that reach far the powers alone."""
+    """Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten; only the powers on long axes."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     leading = (1, 2, 5) if last - first <= _FAR_DECADES else (1,)
     places = [digit * 10.0**power for power in range(first, last + 1) for digit in leading]
@@ -111,5 +108,5 @@ def log_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 
 def looks(count: int) -> list[tuple[str, Symbol]]:
-    """Colour and symbol for so many series."""
+    """Colours and symbols of `count` series."""
     return [(COLOURS[i % len(COLOURS)], SYMBOLS[i % len(SYMBOLS)]) for i in range(count)]

@@ -1,4 +1,4 @@
-"""A map of strategies as a picture: which is the fastest, by two fields, its borders, and how sure those are."""
+"""A picture of a strategy map: the fastest strategy by two fields, with borders and their intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROW_IN: Final = 0.42
 
 
 def picture(found: Crossover, form: Format) -> bytes:
-    """The map as PNG or SVG, which tells in its description what it shows."""
+    """The map as PNG or SVG, with the borders as its description."""
     description = json.dumps({"scenario": found.scenario, "borders": found.plain()["borders"]}, separators=(",", ":"))
     return render(1.3 + _ROW_IN * len(found.y.values), lambda figure: _draw(figure, found), form, description)
 
@@ -47,7 +47,7 @@ def _draw(figure: Figure, found: Crossover) -> None:
 
 
 def _draw_row(axes: Axes, found: Crossover, row: int, colours: dict[str, str]) -> list[str]:
-    """A band for each strategy that wins in a row, and its borders; the strategies that do."""
+    """Draws the bands of a row and its borders. Returns the strategies that win in it."""
     y, last = found.y.values[row], found.x.values[-1]
     segments = found.segments(y)
     ends = [*(begin for begin, _ in segments[1:]), last]

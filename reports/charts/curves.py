@@ -1,4 +1,4 @@
-"""Curves: throughput as workers are added, predicted and measured, of several ways to train."""
+"""Curves of predicted and measured throughput by number of workers, for several strategies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARKS: Final = ((VERMILLION, "s"), (ORANGE, "D"), (BLUE, "o"), (GREEN, "^"))
 
 
 class ThroughputPoint(NamedTuple):
-    """Samples per second of so many workers, on both sides."""
+    """Predicted and measured samples per second of a number of workers."""
 
     workers: int
     predicted: float
@@ -23,7 +23,7 @@ class ThroughputPoint(NamedTuple):
 
 
 def curves(families: Mapping[str, Sequence[ThroughputPoint]], finding: str) -> bytes:
-    """A PNG picture with a curve for each family, four at most. finding: what it shows, in a line."""
+    """A PNG picture with a curve for each of at most four families. finding: the title."""
 
     def draw(figure: Figure) -> None:
         panel = figure.subplots()

@@ -1,4 +1,4 @@
-"""Drift: step times, errors and calibrated quantities against time."""
+"""A picture of step times, errors and calibrated quantities against time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scaleproof.reports.read.history import History
 
-# Of more than these nothing could be read; `scaleproof history --json` has all.
+# Maximum numbers of panels; `scaleproof history --json` has all data.
 _MOST_SCENARIOS: Final = 8
 _MOST_QUANTITIES: Final = 9
 # Columns of the grid: a scenario's step times take four and its errors two, a quantity takes two.
@@ -34,7 +34,7 @@ _DRIFTING: Final[dict[str, Any]] = _DOT | {"markersize": 6.5, "zorder": 4}
 def drift(history: History, form: Format = "svg") -> bytes:
     """A row for each scenario, step times and errors, the latest reconciled first, and a panel for each calibrated quantity.
 
-    Raises InputError where there is nothing to draw.
+    Raises InputError if the history is empty.
     """
     runs, quantities = _series(history.reconciled, "scenario"), _series(history.calibrated, "quantity")
     if not runs and not quantities:
@@ -79,7 +79,7 @@ def _times(table: pd.DataFrame) -> list[datetime]:
 
 
 def _date(axes: Axes, limits: tuple[datetime, datetime], is_last: bool) -> None:
-    """The axis of time, written out under the last row alone."""
+    """Formats the time axis, with labels under the last row only."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator = AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ def _date(axes: Axes, limits: tuple[datetime, datetime], is_last: bool) -> None:
 
 
 def _draw_times(axes: Axes, runs: pd.DataFrame, names_host: bool) -> None:
-    """Measured step times with their intervals, over what was predicted with its own."""
+    """Draws measured step times over predicted ones, both with intervals."""
     when, measured_s = _times(runs), runs["measured_s"]
     size, unit = _unit(float(measured_s.median()), _SIZES)
     low, high = (runs[f"predicted_{side}_s"] / size for side in ("low", "high"))
@@ -102,7 +102,7 @@ def _draw_times(axes: Axes, runs: pd.DataFrame, names_host: bool) -> None:
     _dots(axes, runs, "measured_s", ("measured_low_s", "measured_high_s"), size)
     axes.set_ylabel(unit)
     axes.margins(y=0.18)
-    # the work under a name may have changed; the last is that of today
+    # the work of a scenario name may have changed: use the runs of the latest work
     found = drifts(runs[runs["workload"] == runs["workload"].iloc[-1]])
     if found and found[0].verdict == "drifts":
         axes.plot(when[-1:], measured_s.iloc[-1:] / size, color=VERMILLION, **_DRIFTING)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def _finding(name: str, found: Drift | None) -> str:
     if found is None:
         return f"{name}: one run"
     if found.verdict == "too few":
-        return f"{name}: {found.change:+.1%} against {found.runs - 1} before, too few to tell"
+        return f"{name}: {found.change:+.1%} against {found.runs - 1} before, too few to judge"
     return f"{name} {'drifts' if found.verdict == 'drifts' else 'is steady'}: {found.change:+.1%}, noise ±{found.reach:.1%}"
 
 
@@ -132,7 +132,7 @@ def _draw_errors(axes: Axes, runs: pd.DataFrame) -> None:
 
 
 def _draw_quantity(axes: Axes, values: pd.DataFrame) -> None:
-    """A quantity as it was calibrated, in the unit in which it is read."""
+    """Draws a calibrated quantity in a readable unit."""
     name = str(values["quantity"].iloc[-1])
     size, unit = _unit_of(name, float(values["value"].median()))
     axes.plot(_times(values), values["value"] / size, color=paler(BLUE, 0.55), linewidth=0.8, zorder=2)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def _draw_quantity(axes: Axes, values: pd.DataFrame) -> None:
 
 
 def _dots(axes: Axes, table: pd.DataFrame, middle: str, edges: tuple[str, str], size: float) -> None:
-    """Values with their intervals, where they have any."""
+    """Draws values with their intervals, if any."""
     values = table[middle]
     below, above = values - table[edges[0]], table[edges[1]] - values
     reach = [side.fillna(0).clip(lower=0) / size for side in (below, above)]
@@ -152,7 +152,7 @@ def _dots(axes: Axes, table: pd.DataFrame, middle: str, edges: tuple[str, str], 
 
 
 def _unit_of(quantity: str, value: float) -> tuple[float, str]:
-    """The size and the name of the unit in which a quantity is read."""
+    """Size and name of the unit of a quantity."""
     if quantity not in QUANTITIES:
         return 1.0, ""
     if quantity.endswith(".bandwidth"):
@@ -161,7 +161,7 @@ def _unit_of(quantity: str, value: float) -> tuple[float, str]:
 
 
 def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest unit of which there is at least one."""
+    """The largest unit that is not above the value."""
     return next((unit for unit in units if value >= unit[0]), units[-1])
 
 

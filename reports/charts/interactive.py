@@ -1,4 +1,4 @@
-"""Interactive: a chart as plotly.js draws it, as plain data. Colours that depend on the page's theme are named as CSS does."""
+"""Charts as plain data for plotly.js. Colours that depend on the page's theme are CSS variables."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, Final
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK
 
-# what is hard to see on a dark page; the page says what they are
+# colours that are hard to see on a dark page, as variables that the page defines
 _THEMED: Final = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)"}
 _DIGITS: Final = 6
 
 
 def script_json(plain: Any) -> str:
-    """JSON that may stand in a script element: nothing in it ends the element, or begins a comment."""
+    """JSON that is safe in a script element: nothing in it ends the element or begins a comment."""
     dumped = json.dumps(plain, separators=(",", ":"), allow_nan=False)
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def plain(chart: Chart) -> dict[str, Any]:
-    """All the page needs to draw a chart."""
+    """A chart as data for the page."""
     return {
         "choosers": chart.choosers,
         "along": chart.along,
@@ -32,10 +32,10 @@ def plain(chart: Chart) -> dict[str, Any]:
 
 
 def legend(chart: Chart) -> list[tuple[str, str, str]]:
-    """Name, colour and shape ("line", "dashed", "box" or a symbol) of what the chart's views show, each name once."""
+    """Legend entries of a chart: name, colour and shape ("line", "dashed", "box" or a symbol), each name once."""
     found: dict[str, tuple[str, str]] = {}
     for mark in (mark for view in chart.views for mark in view.marks):
-        # what has a symbol stands for its band, and for what is dashed, as well
+        # a mark with a symbol also represents the band and the dashed line of its name
         if mark.name and (mark.name not in found or (isinstance(mark, Line) and mark.symbol)):
             shape = "box"
             if isinstance(mark, Line):
@@ -100,7 +100,7 @@ def _boxes(mark: Boxes) -> dict[str, Any]:
     drawn |= {"y": _numbers(mark.middle), "width": _numbers(mark.height)}
     drawn["marker"] = {"color": _themed(mark.colour), "line": {"width": 0.5, "color": "var(--card)"}}
     if mark.labels:
-        # of texts there is one kind: what is written into boxes; what hovers stands aside then
+        # plotly has one text per box, used for labels here; hover texts go to customdata
         drawn["customdata"] = [_text(text) for text in mark.texts]
         drawn |= {"text": [_text(words) for words in mark.labels], "textposition": "inside", "insidetextanchor": "middle"}
         drawn |= {"textangle": 0, "hovertemplate": "%{customdata}<extra></extra>"}
@@ -114,10 +114,10 @@ def _themed(colour: str) -> str:
 
 
 def _text(words: str) -> str:
-    """plotly.js takes markup for markup; lines are told apart by it as well."""
+    """Escapes markup for plotly.js, and writes line breaks as markup."""
     return html.escape(words, quote=False).replace("\n", "<br>")
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """With as many digits as a drawing shows."""
+    """Numbers rounded to the digits that a drawing shows; None if not finite."""
     return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in values]

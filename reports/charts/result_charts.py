@@ -1,4 +1,4 @@
-"""Charts over all cases of a reconcile: scaling, and predicted against measured. Each is None without data."""
+"""Charts over all cases of a reconcile folder: scaling, accuracy and errors. Each is None without data."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _LOOKS: Final[dict[str, tuple[str, Symbol]]] = {
     "hybrid": (PURPLE, "diamond"),
 }
 _BIN: Final = 0.05
-# errors beyond this share are told as this, so that one of them does not hide the others
+# errors are clipped to this share, so that one does not hide the others
 _MOST_ERROR: Final = 1.0
 _MOST_COUNTS: Final = 6
 
 
 def _look(family: str) -> tuple[str, Symbol]:
-    """Grey crosses for families that are not ours."""
+    """Colour and symbol of a family; grey crosses for unknown ones."""
     return _LOOKS.get(family, (GREY, "x"))
 
 
 def bars(cases: Sequence[Case]) -> list[Bar]:
-    """Predicted above measured, of each case."""
+    """Bars of all cases, predicted above measured."""
     return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs]
 
 
 def scaling(cases: Sequence[Case]) -> Chart | None:
-    """Samples/s against training ranks, by family; None unless some family ran on several rank counts."""
+    """Samples/s against training ranks, by family; None unless a family has several numbers of ranks."""
     families = _families(cases)
     if not any(len({case.compute_ranks for case in members}) > 1 for members in families.values()):
         return None
@@ -48,8 +48,8 @@ def scaling(cases: Sequence[Case]) -> Chart | None:
     x = ChartAxis("training ranks", limits=(0.0, most * 1.08), ticks=_counts(families))
     view = View(x, ChartAxis("samples/s"), tuple(marks), _scaling_finding(families))
     caption = (
-        "Lines and open marks are the forecast with its 90 % interval, filled ones the measurement; dashed lines are what "
-        "adding ranks would bring if nothing were lost. Scenarios that differ in more than their ranks are not joined. "
+        "Lines and open marks are predictions with 90 % intervals, filled marks are measurements; dashed lines show ideal "
+        "scaling. Scenarios that differ in more than their ranks are not joined. "
         "Parameter servers do not count as training ranks."
     )
     return Chart("scaling", "Throughput against training ranks", (view,), caption)
@@ -72,9 +72,9 @@ def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
     joined = _differ_in_ranks(cases)
     marks: list[Mark] = []
     known = [(run.compute_ranks, run.samples, run.prediction_interval_s) for _, run in predicted]
-    told = [(ranks, samples / ends[1], samples / ends[0]) for ranks, samples, ends in known if ends]
-    if joined and len(told) > 1:
-        ranks, low, high = (list(map(float, column)) for column in zip(*told, strict=True))
+    rates = [(ranks, samples / ends[1], samples / ends[0]) for ranks, samples, ends in known if ends]
+    if joined and len(rates) > 1:
+        ranks, low, high = (list(map(float, column)) for column in zip(*rates, strict=True))
         marks.append(Band(name, colour, ranks, low, high))
     for runs, hollow in ((predicted, True), (measured, False)):
         x, y = [float(run.compute_ranks) for _, run in runs], [run.samples_per_s for _, run in runs]
@@ -88,8 +88,8 @@ def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
 
 
 def _differ_in_ranks(cases: Sequence[Case]) -> bool:
-    """Whether they are one scenario on more and more ranks, as far as runs tell: several on as many ranks are not, nor are
-    those whose efficiency is against different baselines."""
+    """Whether cases are one scenario on different numbers of ranks, judged by their runs: numbers of ranks must differ, and
+    efficiencies must have the same baseline."""
     runs = [case.predicted for case in cases if case.predicted] or [case.measured for case in cases if case.measured]
     baselines = [run.baseline or {} for run in runs]
     kinds = [kind for kind in ("weak", "strong") if all(kind in baseline for baseline in baselines)]
@@ -103,7 +103,7 @@ def _scaling_text(case: Case, run: Run) -> str:
 
 
 def _ideal_rate(runs: Sequence[Run]) -> float | None:
-    """Samples/s and rank of the baseline, from the first run that is compared with one."""
+    """Samples/s per rank of the baseline, from the first run that has one."""
     for run in runs:
         for kind in ("weak", "strong"):
             if kind in (run.efficiency or {}):
@@ -112,7 +112,7 @@ def _ideal_rate(runs: Sequence[Run]) -> float | None:
 
 
 def _scaling_finding(families: dict[str, list[Case]]) -> str:
-    """'From 2 to 4 ranks: data parallel 1.3×, pipeline 1.5×', by measured runs where there are any."""
+    """'From 2 to 4 ranks: data parallel 1.3×, pipeline 1.5×', by measured runs if there are any."""
     gains: dict[tuple[int, int], list[str]] = {}
     for family, members in families.items():
         if not _differ_in_ranks(members):
@@ -122,8 +122,8 @@ def _scaling_finding(families: dict[str, list[Case]]) -> str:
         if first.compute_ranks < last.compute_ranks:
             gain = f"{family_name(family)} {last.samples_per_s / first.samples_per_s:.2g}×"
             gains.setdefault((first.compute_ranks, last.compute_ranks), []).append(gain)
-    told = [f"from {first} to {last} ranks: {', '.join(words)}" for (first, last), words in gains.items()]
-    words = "; ".join(told)
+    gain_words = [f"from {first} to {last} ranks: {', '.join(words)}" for (first, last), words in gains.items()]
+    words = "; ".join(gain_words)
     return f"{words[:1].upper()}{words[1:]}"
 
 
@@ -157,7 +157,7 @@ def accuracy(cases: Sequence[Case]) -> Chart | None:
     counts = [(sum(abs(case.error or 0) <= share for case in compared), share) for share in (CLOSE, FAIR)]
     finding = f"Of {len(compared)}, " + ", ".join(f"{count} within ±{percent(share)}" for count, share in counts)
     caption = (
-        "Each point is a scenario; on the line, forecast and measurement are equal; above it the forecast was too slow, "
+        "Each point is a scenario; on the line, prediction and measurement are equal; above it the prediction was too slow, "
         "below it too fast."
     )
     view = View(x_axis, y_axis, tuple(marks), finding)
@@ -170,7 +170,7 @@ def _accuracy_text(case: Case) -> str:
 
 
 def errors(cases: Sequence[Case]) -> Chart | None:
-    """How many errors are of which size; None unless there are several."""
+    """A histogram of errors; None unless there are several."""
     compared = [case for case in cases if case.error is not None]
     if len(compared) < 2:
         return None
@@ -192,11 +192,11 @@ def errors(cases: Sequence[Case]) -> Chart | None:
     zero = Line("no error", INK, [0.0, 0.0], [0.0, most * 1.08], dashed=True)
     x = ChartAxis("error: (predicted − measured) / measured", limits=(-reach, reach), percent=True)
     slow = sum((case.error or 0.0) > 0 for case in compared)
-    finding = f"{slow} of {len(compared)} forecast too slow, {len(compared) - slow} too fast"
+    finding = f"{slow} of {len(compared)} predicted too slow, {len(compared) - slow} too fast"
     every = -(-int(most) // _MOST_COUNTS)
     counts = tuple((float(count), str(count)) for count in range(0, int(most) + 1, every))
     view = View(x, ChartAxis("scenarios", ticks=counts, limits=(0.0, most * 1.08)), (boxes, zero), finding)
-    caption = "How many scenarios have an error of which size; right of zero the forecast was too slow."
+    caption = "Number of scenarios by error; right of zero the prediction was too slow."
     if any(abs(case.error or 0.0) > _MOST_ERROR for case in compared):
-        caption += f" Errors beyond {percent(_MOST_ERROR)} stand at the end."
+        caption += f" Errors beyond {percent(_MOST_ERROR)} are drawn at the end."
     return Chart("errors", "Errors by size", (view,), caption, height_px=260)

@@ -1,4 +1,4 @@
-"""Charts of runs that lie under one another: where the time of a step goes, and what holds memory."""
+"""Bar charts of runs: step time by cause, and memory by holder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleproof.reports.pages.text import cause_words, milliseconds, percent, sp
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
-# more bars than this cannot be read in one figure; the tables have all
+# maximum number of bars in a figure; the tables have all
 MOST_BARS: Final = 48
 _CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
 _HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
@@ -22,7 +22,7 @@ _GIB: Final = 2.0**30
 
 
 class Bar(NamedTuple):
-    """A run, what it is called, and what stands beside its bar; bars of one group lie close together."""
+    """A bar: group, words next to the bar, and run. Bars of one group are close together."""
 
     group: str
     words: str
@@ -34,27 +34,27 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
     bars = [bar for bar in bars if bar.run.breakdown_s][:MOST_BARS]
     if not bars:
         return None
-    # what is left over may be a little below zero, which a stack cannot show
+    # the remainder may be slightly negative, which a stack cannot show
     parts = [{cause: max(0.0, bar.run.breakdown_s.get(cause, 0.0)) * 1e3 for cause in BREAKDOWN} for bar in bars]
 
-    def told(row: int, cause: str) -> str:
+    def hover_text(row: int, cause: str) -> str:
         run, part_s = bars[row].run, parts[row][cause] / 1e3
         share = percent(part_s / run.step_time_s)
         return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
 
     rows = _rows(bars)
-    marks = _stacked(rows, parts, _CAUSE_COLOURS, told)
+    marks = _stacked(rows, parts, _CAUSE_COLOURS, hover_text)
     x = ChartAxis("ms per step", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
     caption = (
         "A bar is one step of a training rank, the mean over ranks and steps; its parts are what the rank did or waited for. "
-        "Bars alike in length but not in parts are right for the wrong reason."
+        "Bars of equal length with different parts are right for the wrong reason."
     )
     return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
 
 
 def _breakdown_finding(runs: Sequence[Run]) -> str:
-    """The largest causes, over measured runs where there are any."""
+    """The largest causes, over measured runs if there are any."""
     measured = [run for run in runs if run.origin == "measured"] or list(runs)
     total_s = sum(run.step_time_s for run in measured)
     parts_s = {cause: sum(run.breakdown_s.get(cause, 0.0) for run in measured) for cause in BREAKDOWN}
@@ -66,25 +66,25 @@ def _breakdown_finding(runs: Sequence[Run]) -> str:
 
 
 def memory(bars: Sequence[Bar]) -> Chart | None:
-    """GiB of the fullest rank by what holds it, against what a rank has; None without data."""
+    """GiB of the fullest rank by holder, against its capacity; None without data."""
     bars = [bar for bar in bars if bar.run.memory_bytes][:MOST_BARS]
     if not bars:
         return None
-    held = [{name: max(0.0, size) / _GIB for name, size in (bar.run.memory_bytes or {}).items()} for bar in bars]
-    totals = {name: sum(part.get(name, 0.0) for part in held) for part in held for name in part}
+    used = [{name: max(0.0, size) / _GIB for name, size in (bar.run.memory_bytes or {}).items()} for bar in bars]
+    totals = {name: sum(part.get(name, 0.0) for part in used) for part in used for name in part}
     names = sorted((name for name in totals if totals[name] > 0), key=lambda name: -totals[name])
-    # as many as there are colours, the rest as one
+    # merge holders beyond the number of colours
     shown, rest = names[: len(_HOLDER_COLOURS)], names[len(_HOLDER_COLOURS) :]
     colours = dict(zip(shown, _HOLDER_COLOURS, strict=False)) | ({"all else": GREY} if rest else {})
     parts = [
-        {name: part.get(name, 0.0) for name in shown} | {"all else": sum(part.get(name, 0.0) for name in rest)} for part in held
+        {name: part.get(name, 0.0) for name in shown} | {"all else": sum(part.get(name, 0.0) for name in rest)} for part in used
     ]
 
-    def told(row: int, name: str) -> str:
+    def hover_text(row: int, name: str) -> str:
         return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(parts[row][name] * _GIB)}"
 
     rows = _rows(bars)
-    marks: list[Mark] = list(_stacked(rows, parts, colours, told))
+    marks: list[Mark] = list(_stacked(rows, parts, colours, hover_text))
     capacities = [(bar.run.capacity_bytes or 0.0) / _GIB for bar in bars]
     for row, capacity, bar in zip(rows, capacities, bars, strict=True):
         if capacity:
@@ -93,7 +93,9 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     ends = [*capacities, *(sum(part.values()) for part in parts)]
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
-    caption = "A bar is the peak of the training rank that needs the most, by what holds it; the line is what a rank has."
+    caption = (
+        "A bar is the peak of the training rank that needs the most memory, by holder; the line is the capacity of a rank."
+    )
     return Chart("memory", "Memory per rank against capacity", (view,), caption, height_px=_height_px(rows))
 
 
@@ -115,9 +117,12 @@ def _memory_finding(runs: Sequence[Run]) -> str:
 
 
 def _stacked(
-    rows: Sequence[float], parts: Sequence[Mapping[str, float]], colours: Mapping[str, str], told: Callable[[int, str], str]
+    rows: Sequence[float],
+    parts: Sequence[Mapping[str, float]],
+    colours: Mapping[str, str],
+    hover_text: Callable[[int, str], str],
 ) -> list[Boxes]:
-    """A box for each part that is there, one after another in their order."""
+    """Boxes of the parts of each row, stacked in order."""
     ends = [0.0] * len(rows)
     result = []
     for name, colour in colours.items():
@@ -125,7 +130,7 @@ def _stacked(
         widths = [parts[i][name] for i in there]
         places = [ends[i] for i in there], widths, [rows[i] for i in there], [_BAR] * len(there)
         if there:
-            result.append(Boxes(cause_words(name), colour, *places, [told(i, name) for i in there]))
+            result.append(Boxes(cause_words(name), colour, *places, [hover_text(i, name) for i in there]))
         for i, width in zip(there, widths, strict=True):
             ends[i] += width
     return result

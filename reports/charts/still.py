@@ -1,4 +1,4 @@
-"""Still: a chart's first view as PNG or SVG, for paper and for where there are no scripts."""
+"""Still pictures: the first view of a chart as PNG and SVG, for paper and for browsers without scripts."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _SHAPES: Final = {
     "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X", "star": "*", "cross": "P",
 }  # fmt: skip
 _LONGEST: Final = 46
-# of a title: in a line, in all, and how high a line is
+# of a title: letters in a line, letters in total, and height of a line
 _LETTERS: Final = 100
 _MOST_LETTERS: Final = 300
 _LINE_IN: Final = 0.17
 
 
 def still(chart: Chart) -> Drawn:
-    """As PNG and SVG."""
+    """The first view of a chart as PNG and SVG."""
     names = len({mark.name for mark in chart.views[0].marks if mark.name})
     extra_in = 0.2 * (names // 4) + _LINE_IN * max(0, len(_titles(chart)) - 1)
     return render_both(chart.height_px / _PX_PER_INCH + extra_in, lambda figure: _draw(figure, chart))
 
 
 def _titles(chart: Chart) -> list[str]:
-    """What the first view shows, in lines that fit, and what is chosen in it."""
+    """The wrapped finding of the first view, and its choices."""
     view = chart.views[0]
     chosen = [f"{name} {words}" for (name, _), words in zip(chart.choosers, view.choices, strict=False)]
-    told = (label(words, _MOST_LETTERS) for words in (view.finding, ", ".join(chosen)))
-    return [line for words in told for line in textwrap.wrap(words, _LETTERS)]
+    texts = (label(words, _MOST_LETTERS) for words in (view.finding, ", ".join(chosen)))
+    return [line for words in texts for line in textwrap.wrap(words, _LETTERS)]
 
 
 def _draw(figure: Figure, chart: Chart) -> None:

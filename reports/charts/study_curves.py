@@ -15,68 +15,71 @@ from scaleproof.simulator.common.units import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-# values that lie further apart than this are shown on logarithmic axes
+# ratio of values from which axes are logarithmic
 FAR: Final = 40
 MOST_TICKS: Final = 14
 _GIB: Final = 2.0**30
 _MOST_CASES: Final = 200
-# lines whose ends are told in words
-_MOST_TOLD: Final = 3
+# number of lines in a finding
+_MOST_LINES_IN_FINDING: Final = 3
 
-# A row of a study's points, by column; those of a line by x.
+# A row of a study's points by column, and the rows of a line by x.
 Row = Mapping[Any, Any]
 Rows = Sequence[Row]
 
 
 def throughput(study: Studied, measured: Sequence[Case] = ()) -> Chart | None:
-    """What each strategy brings as GPUs are added, with what was measured on top."""
+    """Throughput of each strategy against the number of GPUs, with measured points."""
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
         known = [row for row in rows if _is_there(row["rate_low"])]
         ends = ([row[column] for row in known] for column in ("x", "rate_low", "rate_high"))
         band: list[Mark] = [Band(name, colour, *ends)] if len(known) > 1 else []
-        return [*band, _line(name, rows, colour, symbol, [row["rate"] for row in rows], [_told(study, row) for row in rows])]
+        return [
+            *band,
+            _line(name, rows, colour, symbol, [row["rate"] for row in rows], [_hover_text(study, row) for row in rows]),
+        ]
 
-    def beside(lines: Mapping[str, Rows]) -> list[Mark]:
+    def overlay(lines: Mapping[str, Rows]) -> list[Mark]:
         return _ideal(study, lines) + _measured(study, measured)
 
-    parts = ["bands hold the true value in nine of ten cases"] if study.good["rate_low"].notna().any() else []
-    parts += ["the dashed line is what adding GPUs would bring if nothing were lost"] if study.across == "GPUs" else []
+    parts = ["bands contain the true value in nine of ten cases"] if study.good["rate_low"].notna().any() else []
+    parts += ["the dashed line is ideal scaling"] if study.across == "GPUs" else []
     caption = "; ".join(parts)
     caption = f"{caption[:1].upper()}{caption[1:]}." if caption else ""
     rates = study.good["rate"]
     far = study.across == "GPUs" and _is_far(study)
     y = ChartAxis(f"{study.unit}/s", far, log_ticks(rates.min(), rates.max()) if far else ())
-    return _curves(study, ("throughput", "Throughput", caption), y, "rate", marks, beside)
+    return _curves(study, ("throughput", "Throughput", caption), y, "rate", marks, overlay)
 
 
 def efficiency(study: Studied) -> Chart | None:
-    """Scaling efficiency: weak where it is known."""
+    """Scaling efficiency: weak if known, else strong."""
     kind, column = ("weak", "efficiency") if study.good["efficiency"].notna().any() else ("strong", "strong_efficiency")
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
         texts = [f"{row['line']}\n{size_of(study, row)}\n{percent(row[column])} efficient" for row in rows]
         return [_line(name, rows, colour, symbol, [row[column] for row in rows], texts)]
 
-    caption = f"Throughput a GPU against that of the smallest configuration that holds the model ({kind} scaling)."
+    caption = f"Throughput per GPU relative to the smallest configuration that fits the model ({kind} scaling)."
     y = ChartAxis(f"{kind} scaling efficiency", percent=True)
     return _curves(study, ("efficiency", "Efficiency", caption), y, column, marks)
 
 
 def memory(study: Studied) -> Chart | None:
-    """What the fullest rank needs, against what it has; also of points that do not fit."""
+    """Memory of the fullest rank against its capacity, including points that do not fit."""
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
         texts = [f"{row['line']}\n{size_of(study, row)}\n{format_bytes(row['memory_bytes'])} a rank" for row in rows]
         return [_line(name, rows, colour, symbol, [row["memory_bytes"] / _GIB for row in rows], texts)]
 
-    def beside(lines: Mapping[str, Rows]) -> list[Mark]:
+    def overlay(lines: Mapping[str, Rows]) -> list[Mark]:
         known = {row["x"]: row["capacity_bytes"] / _GIB for rows in lines.values() for row in rows}
         ends = sorted((x, size) for x, size in known.items() if _is_there(size))
         return [Line("capacity of a rank", INK, [x for x, _ in ends], [size for _, size in ends], dashed=True)] if ends else []
 
     y = ChartAxis("memory of the fullest rank, GiB")
-    return _curves(study, ("memory-scaling", "Memory", ""), y, "memory_bytes", marks, beside, unfit=True)
+    return _curves(study, ("memory-scaling", "Memory", ""), y, "memory_bytes", marks, overlay, unfit=True)
 
 
 def _line(name: str, rows: Rows, colour: str, symbol: Symbol, y: Sequence[float], texts: Sequence[str]) -> Line:
@@ -90,10 +93,11 @@ def _is_there(value: float) -> bool:
 def _curves(
     study: Studied, names: tuple[str, str, str], y: ChartAxis, column: str,
     marks: Callable[[str, Rows, str, Symbol], list[Mark]],
-    beside: Callable[[Mapping[str, Rows]], list[Mark]] = lambda lines: [], unfit: bool = False,
+    overlay: Callable[[Mapping[str, Rows]], list[Mark]] = lambda lines: [], unfit: bool = False,
 ) -> Chart | None:  # fmt: skip
-    """A view for each combination of circumstances; None unless there are several x. names: of the chart, its heading's
-    beginning, its caption. beside: what is drawn beside the lines. unfit: whether to show what does not fit."""
+    """A view for each combination of circumstances; None unless there are several x. names: name, beginning
+    of the heading, and caption of the chart. overlay: marks in addition to the lines. unfit: whether to show points that do
+    not fit."""
     points = study.points[study.points["rate"].notna()] if unfit else study.good
     points = points[points[column].notna() & points["x"].notna()]
     if points["x"].nunique() < 2:
@@ -105,14 +109,14 @@ def _curves(
         lines = {line: fastest[choices, line] for line in look if (choices, line) in fastest}
         if lines:
             drawn = [mark for line, rows in lines.items() for mark in marks(line, rows, *look[line])]
-            views.append(View(x, y, (*drawn, *beside(lines)), _at_end(study, lines, column), choices))
+            views.append(View(x, y, (*drawn, *overlay(lines)), _at_end(study, lines, column), choices))
     name, heading, caption = names
     choosers = tuple((one.name, one.words) for one in study.circumstances)
     return Chart(name, f"{heading} against {study.across}", tuple(views), caption, choosers)
 
 
 def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row]]:
-    """Of each x the fastest, by circumstances and line."""
+    """The fastest point of each x, by circumstances and line."""
     found: dict[tuple[tuple[str, ...], str], dict[float, Row]] = {}
     for row in points.sort_values(["x", "rate"]).to_dict("records"):
         found.setdefault((row["choices"], row["line"]), {})[row["x"]] = row
@@ -120,10 +124,10 @@ def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row
 
 
 def _at_end(study: Studied, lines: Mapping[str, Rows], column: str) -> str:
-    """What the first lines have where x is the largest: 'On 32 GPUs: ring 6,639 images/s, servers 4,273 images/s'."""
+    """The values of the first lines at the largest x: 'On 32 GPUs: ring 6,639 images/s, servers 4,273 images/s'."""
     last = max(rows[-1]["x"] for rows in lines.values())
     ends = {line: rows[-1] for line, rows in lines.items() if rows[-1]["x"] == last}
-    parts = [f"{line} {_words(study, column, end[column])}" for line, end in list(ends.items())[:_MOST_TOLD]]
+    parts = [f"{line} {_words(study, column, end[column])}" for line, end in list(ends.items())[:_MOST_LINES_IN_FINDING]]
     size = size_of(study, next(iter(ends.values())))
     return f"{'On' if study.across == 'GPUs' else 'At'} {size}: {', '.join(parts)}"
 
@@ -152,14 +156,14 @@ def _x_axis(study: Studied, points: pd.DataFrame) -> ChartAxis:
     return ChartAxis(study.across, far, log_ticks(min(words), max(words)) if far else ())
 
 
-def _told(study: Studied, row: Row) -> str:
-    """What hovers over a point."""
+def _hover_text(study: Studied, row: Row) -> str:
+    """The hover text of a point."""
     between = f" ({rate(row['rate_low'])} to {rate(row['rate_high'])})" if _is_there(row["rate_low"]) else ""
     return "\n".join([row["line"], size_of(study, row), f"{rate(row['rate'])} {study.unit}/s{between}"])
 
 
 def _ideal(study: Studied, lines: Mapping[str, Rows]) -> list[Mark]:
-    """What the first of the lines would bring with all of its smallest baseline's efficiency."""
+    """The ideal scaling of the first line."""
     known = [row for row in next(iter(lines.values())) if _is_there(row["efficiency"])]
     if study.across != "GPUs" or not known:
         return []
@@ -170,7 +174,7 @@ def _ideal(study: Studied, lines: Mapping[str, Rows]) -> list[Mark]:
 
 
 def _measured(study: Studied, cases: Sequence[Case]) -> list[Mark]:
-    """What the folder has of runs beside the study, where x is how many ranks train."""
+    """Measured runs in the study's folder, if x is the number of training ranks."""
     if study.across != "GPUs" or study.unit == "tokens":
         return []
     runs = [case.measured for case in cases[:_MOST_CASES] if case.measured]

@@ -1,4 +1,4 @@
-"""Maps of a study: which strategy wins where, and what cannot be had together. Each is None without data."""
+"""Maps of a study: the fastest strategy by two fields, and trade-offs. Each is None without data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _PALER: Final = 0.25
 _MANY_CELLS: Final = 60
 _GIB: Final = 2.0**30
-# a lead of less than this share is none
+# leads below this share count as ties
 _NOTHING: Final = 0.01
 _EVEN: Final = "even"
 
 
 def crossover(study: Studied) -> Chart | None:
-    """Which strategy wins where, by two fields; None unless there are two strategies and two such fields."""
+    """The fastest strategy by two fields; None unless there are two strategies and two such fields."""
     import pandas as pd
 
     fields = [one for one in study.circumstances if len(one.words) > 1]
@@ -68,7 +68,7 @@ def _without(choices: tuple[str, ...], place: int) -> tuple[str, ...]:
 
 
 def _cells(points: pd.DataFrame) -> Any:
-    """The fastest of each strategy at each place."""
+    """The fastest point of each strategy in each cell."""
     if points.empty:
         return []
     return points.loc[points.groupby(["x", "column", "line"])["rate"].idxmax()].groupby(["x", "column"])
@@ -95,7 +95,7 @@ def _map(
             count = len(texts)
             places = [i - 0.48 for i in columns_of], [0.96] * count, [float(j) for j in rows_of], [0.94] * count
             marks.append(Boxes(line or "none", colours[line], *places, texts, leads if labelled else ()))
-    title, ticks = _unit_apart(name, columns)
+    title, ticks = _common_unit(name, columns)
     x_axis = ChartAxis(title, ticks=_thinned(ticks), limits=(-0.5, len(columns) - 0.5))
     y_axis = ChartAxis(study.across, ticks=_thinned([words for _, words in rows]), limits=(-0.5, len(rows) - 0.5))
     leads_of = [(line, lead) for line, cells in found.items() for *_, lead in cells]
@@ -103,18 +103,18 @@ def _map(
 
 
 def _lead(first: float, second: float) -> str:
-    """By how much the first is faster; _EVEN where that says nothing."""
+    """The relative lead of the fastest strategy; _EVEN for a tie."""
     return _EVEN if first < (1 + _NOTHING) * second else f"+{percent(first / second - 1)}"
 
 
-def _unit_apart(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """'network bandwidth, Gbit/s' and numbers alone, where all have the same unit."""
+def _common_unit(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """'network bandwidth, Gbit/s' and bare numbers, if all words have the same unit."""
     numbers, units = zip(*(one.partition(" ")[::2] for one in words), strict=True)
     return (f"{name}, {units[0]}", numbers) if units[0] and len(set(units)) == 1 else (name, words)
 
 
 def _map_finding(cells: Sequence[tuple[str, str]]) -> str:
-    """Who wins how much of the map. cells: winner, and by how much it leads."""
+    """The share of the map that each strategy wins. cells: winner and lead."""
     if len({line for line, _ in cells}) == 1:
         return f"{cells[0][0]} is the fastest everywhere" if cells[0][0] else ""
     counts = Counter(_EVEN if lead == _EVEN else line or "none" for line, lead in cells)
@@ -124,13 +124,13 @@ def _map_finding(cells: Sequence[tuple[str, str]]) -> str:
 
 
 def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
-    """Not more than can be read."""
+    """Tick labels, thinned to a readable number."""
     every = -(-len(words) // MOST_TICKS)
     return tuple((float(i), text) for i, text in enumerate(words) if i % every == 0)
 
 
 def pareto(study: Studied) -> list[Chart]:
-    """Time against memory, and against money where that is known: what nothing is better than in both."""
+    """Pareto fronts of time and memory, and of time and cost if known."""
     good = study.good
     if len(good) < 3:
         return []
@@ -154,7 +154,7 @@ def pareto(study: Studied) -> list[Chart]:
 
 
 def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
-    """Logarithmic where values are far apart."""
+    """An axis that is logarithmic if values span a large ratio."""
     far = bool(values.min() > 0 and values.max() > FAR * values.min())
     return ChartAxis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
 

@@ -1,4 +1,4 @@
-"""What all figures share: colours, type, and how a figure becomes PNG bytes."""
+"""Colours, type and rendering of all figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito, Color Universal Design (2008): told apart with every common kind of colour blindness.
+# Okabe and Ito, Color Universal Design (2008): distinguishable with every common kind of colour blindness.
 ORANGE: Final = "#E69F00"
 SKY: Final = "#56B4E9"
 GREEN: Final = "#009E73"
@@ -27,7 +27,7 @@ Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
-_COLOURS: Final = 128  # in a picture, with those between two that meet
+_COLOURS: Final = 128  # in a picture, including blended edges
 _MARKERS: Final = {
     "data_parallel": (BLUE, "o"),
     "parameter_server": (VERMILLION, "s"),
@@ -65,7 +65,7 @@ _PARAMETERS: Final[Any] = {
 
 
 class Drawn(NamedTuple):
-    """A figure in both forms."""
+    """A figure as PNG and SVG."""
 
     png: bytes
     svg: bytes
@@ -80,7 +80,7 @@ def render(height_in: float, draw: Callable[[Figure], object], form: Format = "p
 
 
 def render_both(height_in: float, draw: Callable[[Figure], object]) -> Drawn:
-    """The same in both forms."""
+    """A figure as PNG and SVG."""
     return Drawn(*_rendered(height_in, draw, ("png", "svg"), ""))
 
 
@@ -96,7 +96,7 @@ def _rendered(height_in: float, draw: Callable[[Figure], object], forms: Sequenc
         result = []
         for form in forms:
             result.append(_saved(figure, form, description))
-            # once it is laid out it stays so
+            # keep the layout of the first rendering
             figure.set_layout_engine(None)
     return result
 
@@ -110,7 +110,7 @@ def _saved(figure: Figure, form: Format, description: str) -> bytes:
 
 
 def _png(figure: Figure, description: str) -> bytes:
-    """A picture of few colours with no more than these, which takes a third of the bytes."""
+    """A picture reduced to a palette, a third of the bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -122,25 +122,25 @@ def _png(figure: Figure, description: str) -> bytes:
     said = PngInfo()
     said.add_text("Description", description)
     buffer = io.BytesIO()
-    # colours that cover little, as those of a legend do, are kept as well
+    # keep colours that cover little, such as those of a legend
     few = pixels.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(buffer, "png", optimize=True, pnginfo=said if description else None)
     return buffer.getvalue()
 
 
 def paler(colour: str, share: float) -> str:
-    """A colour such as '#0072B2' that is mixed with so much white."""
+    """A colour such as '#0072B2' mixed with a share of white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
 def title(axes: Axes, finding: str) -> None:
-    """What the figure shows, as a sentence above it."""
+    """Sets the finding of a figure as its title."""
     axes.set_title(finding, pad=8)
 
 
 def marker(family: str) -> tuple[str, str]:
-    """Colour and marker shape of a family; grey crosses for families that are not ours."""
+    """Colour and marker shape of a family; grey crosses for unknown families."""
     return _MARKERS.get(family, (GREY, "X"))
 
 

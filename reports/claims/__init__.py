@@ -1,1 +1,1 @@
-"""What the field's articles say, each claim tested by forecasts, and by measurements in a network inside one machine."""
+"""Claims of published articles, tested by prediction and by measurement in an emulated network."""

@@ -1,4 +1,4 @@
-"""Claim: a sentence, the scenarios that test it, and the bound that decides; read from YAML."""
+"""A claim: a sentence, the scenarios that test it, and the bound that decides; read from YAML."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Read = Annotated[str, AfterValidator(_known), Field(description="the quantity th
 
 
 class ClaimAxis(Spec):
-    """What varies: a number from `from` to `to`, evenly by its logarithm, or the `values` that are listed.
+    """The varied number: from `from` to `to` in logarithmic steps, or the listed `values`.
 
-    whole: whether it is a whole number. set: the fields that follow it.
+    whole: whether it is a whole number. set: the fields that depend on it.
     """
 
     name: Name
@@ -61,7 +61,7 @@ class ClaimAxis(Spec):
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The values at which all lines are forecast."""
+        """The values at which all lines are predicted."""
         if self.values is not None:
             return self.values
         assert self.from_ is not None, "else there are values"
@@ -77,12 +77,12 @@ class ClaimAxis(Spec):
         return all(isinstance(place, int | float) for place in self.places)
 
     def text(self, place: Place) -> str:
-        """A value with its unit, for people."""
+        """Text of a value with its unit."""
         return f"{number_text(place)} {self.unit}".strip()
 
 
 def number_text(place: Place) -> str:
-    """An axis' value without its unit, for people."""
+    """Text of an axis value without its unit."""
     if isinstance(place, str):
         return place
     if isinstance(place, tuple):
@@ -91,14 +91,14 @@ def number_text(place: Place) -> str:
 
 
 def _given_shortly(line: Any) -> Any:
-    """A line that is nothing but overrides may be given as these."""
+    """Accepts a line given by its overrides alone."""
     return line if isinstance(line, Mapping) and "set" in line else {"set": line}
 
 
 class ClaimLine(Spec):
-    """One of what is compared. quantity: what is read of it, that of the experiment if absent.
+    """A line of an experiment. quantity: its quantity, by default that of the experiment.
 
-    trials: of a search, `at_once` at the same time; what is read is then taken as often as there are rounds of them.
+    trials: number of trials of a search, `at_once` of them concurrently; the value is multiplied by the number of rounds.
     """
 
     set: Overrides = Field(default_factory=dict)
@@ -107,7 +107,7 @@ class ClaimLine(Spec):
     at_once: Count = 1
 
     def rounds(self, place: Place) -> int:
-        """How many times the scenario is run, one after the other."""
+        """Number of consecutive rounds of trials."""
         if self.trials is None:
             return 1
         trials = place if self.trials == _HERE else self.trials
@@ -116,7 +116,7 @@ class ClaimLine(Spec):
 
 
 class Bound(Spec):
-    """What the claim says of a line: its quantity, or how many times as large as that of the line `against` it is."""
+    """Bounds on the value of a line, or on its ratio to the line `against`."""
 
     of: Name
     against: Name | None = None
@@ -134,7 +134,7 @@ class Bound(Spec):
         return (self.of,) if self.against is None else (self.of, self.against)
 
     def value(self, values: Mapping[str, float]) -> float:
-        """What is held against the bound."""
+        """The value that is compared with the bound."""
         value = values[self.of]
         if self.against is None:
             return value
@@ -145,7 +145,7 @@ class Bound(Spec):
         return self.side(values) == 0
 
     def side(self, values: Mapping[str, float]) -> int:
-        """0 where it holds, −1 below that, 1 above."""
+        """0 if a value satisfies the bound, −1 below, 1 above."""
         value = self.value(values)
         if self.at_least is not None and not value >= self.at_least:
             return -1
@@ -153,7 +153,7 @@ class Bound(Spec):
 
 
 class Test(Bound):
-    """The bound that decides. where: what else must be so for the claim to say something."""
+    """The bound that decides. where: a condition for the claim to apply."""
 
     __test__ = False
 
@@ -161,16 +161,16 @@ class Test(Bound):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The lines that decide."""
+        """Names of the lines that the test needs."""
         return (*self.lines, *(self.where.lines if self.where else ()))
 
     def says(self, values: Mapping[str, float]) -> bool:
-        """Whether the claim says something of such a case."""
+        """Whether the claim applies to given values."""
         return self.where is None or self.where.holds(values)
 
 
 class Experiment(Spec):
-    """Scenarios along an axis, line by line, and what decides. scenario: a name, a path from the file, or its fields."""
+    """Scenarios along an axis, line by line, with a test. scenario: a name, a path relative to the file, or fields."""
 
     scenario: str | Mapping[str, Any]
     set: Overrides = Field(default_factory=dict)
@@ -192,7 +192,7 @@ class Experiment(Spec):
         return self.lines[name].quantity or self.quantity
 
     def overrides(self, name: str, place: Place) -> list[str]:
-        """What a line's scenario has at a place of the axis, as `load` takes it."""
+        """The overrides of a line at a value of the axis, for `load`."""
         given = {**self.set, **self.lines[name].set}
         # the axis comes last, but for what the line says itself
         given |= {field: value for field, value in self.axis.set.items() if field not in given}
@@ -200,8 +200,8 @@ class Experiment(Spec):
 
 
 class Claim(Experiment):
-    """claim: the sentence. because: why the verdict is what it is. netlab: the experiment that is measured, whose quantity,
-    lines and test are those above where it says nothing else."""
+    """A claim. claim: the sentence. because: the reason of the verdict. netlab: the experiment to measure, with the quantity,
+    lines and test of the claim by default."""
 
     name: Name
     claim: str
@@ -211,12 +211,12 @@ class Claim(Experiment):
 
     @model_validator(mode="before")
     @classmethod
-    def _same_unless_told(cls, data: Any) -> Any:
+    def _defaults_of_claim(cls, data: Any) -> Any:
         netlab = data.get("netlab") if isinstance(data, Mapping) else None
         if not isinstance(netlab, Mapping):
             return data
-        alike = {key: data[key] for key in ("quantity", "lines", "test") if key in data}
-        return {**data, "netlab": alike | dict(netlab)}
+        defaults = {key: data[key] for key in ("quantity", "lines", "test") if key in data}
+        return {**data, "netlab": defaults | dict(netlab)}
 
     @model_validator(mode="after")
     def _is_measured_where_it_can_be(self) -> Self:
@@ -232,7 +232,7 @@ class Claim(Experiment):
 
 
 def _put(value: Any, place: Place) -> Any:
-    """A field's value with the axis' in place of what stands for it."""
+    """A field's value with the axis value inserted for its placeholder."""
     if isinstance(value, Mapping):
         return {key: _put(inner, place) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -243,25 +243,27 @@ def _put(value: Any, place: Place) -> Any:
 
 
 def _override(field: str, value: Any) -> str:
-    """JSON is YAML; text is read as YAML itself, so that a number, or a list, may be put into it."""
+    """An override as text. Values are JSON, which is YAML; text is parsed as YAML, so that it may be a number or a list."""
     return f"{field}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def names() -> list[str]:
-    """Claims that ship."""
+    """Names of the shipped claims."""
     return catalog.names(FOLDER)
 
 
 def read(reference: str) -> Claim:
-    """A claim by name or path. Raises NotFoundError, or ScenarioError with every problem as `file:line:column: …`."""
+    """Reads a claim by name or path. Raises NotFoundError, or ScenarioError with all problems as `file:line:column: …`."""
     path = _file(reference)
     located = yaml_file.read(path)
     if not isinstance(located.data, dict):
         raise ScenarioError([f"{path}: a claim is a mapping with claim, because, scenario, axis, quantity, lines and test"])
     # a claim is called by its file, which also says where paths in it start
     own: dict[str, Any] = {"name": path.stem, "path": path}
-    if told := [f"{located.place((key,))}: {key}: unknown key; the file's own is taken" for key in own if key in located.data]:
-        raise ScenarioError(told)
+    if problems := [
+        f"{located.place((key,))}: {key}: unknown key; the file's own is taken" for key in own if key in located.data
+    ]:
+        raise ScenarioError(problems)
     try:
         return Claim.model_validate(located.data | own)
     except ValidationError as error:

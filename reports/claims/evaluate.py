@@ -1,6 +1,6 @@
-"""Evaluates claims: forecasts an experiment's lines along its axis, and finds where what the claim says is so.
+"""Evaluates claims: predicts an experiment's lines along its axis, and finds where the claim holds.
 
-Whether it is so is known at the axis' values; where it changes between two of them, the border is bisected.
+The claim is tested at the values of the axis; between two values with different results, the border is bisected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOLERANCE: Final = 0.01
 
 @dataclass(frozen=True)
 class AxisPoint:
-    """One place of the axis. values: of each line, what was read of it. says: whether the claim says something there."""
+    """A value of the axis. values: the quantity of each line. says: whether the claim applies there."""
 
     x: Place
     values: Mapping[str, float]
@@ -43,7 +43,7 @@ class AxisPoint:
 
 @dataclass(frozen=True)
 class Stretch:
-    """From one place of the axis to another the claim holds; None where that is an end of the axis."""
+    """A part of the axis where the claim holds. An end is None at the end of the axis."""
 
     begin: float | None
     end: float | None
@@ -51,9 +51,8 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What came of an experiment. points: in the order of the axis. borders: in the same order, where what the claim says
-    begins or ceases to be so; None where they were not looked for. frameworks: of each line, in words; empty where it was
-    measured."""
+    """The result of an experiment. points: in the order of the axis. borders: values where the claim begins or ceases to
+    hold, in the same order; None if not computed. frameworks: of each line; empty if measured."""
 
     experiment: Experiment
     points: tuple[AxisPoint, ...]
@@ -62,7 +61,7 @@ class ExperimentResult:
 
     @cached_property
     def telling(self) -> tuple[AxisPoint, ...]:
-        """The points of which the claim says something."""
+        """The points to which the claim applies."""
         return tuple(point for point in self.points if point.says)
 
     @property
@@ -74,7 +73,7 @@ class ExperimentResult:
 
     @property
     def condition(self) -> str:
-        """Where it holds, for people; empty where that is everywhere or nowhere."""
+        """Text of where the claim holds; empty if everywhere or nowhere."""
         axis = self.experiment.axis
         if self.verdict != "holds when":
             return ""
@@ -87,7 +86,7 @@ class ExperimentResult:
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Where it holds along the axis."""
+        """The stretches of the axis where the claim holds."""
         assert self.borders is not None, "measured points have no borders between them"
         edges: list[float | None] = [None, *self.borders, None]
         first = self.telling[0].holds
@@ -95,7 +94,7 @@ class ExperimentResult:
         return tuple(Stretch(begin, end) for begin, end in pairs)
 
     def tested(self, point: AxisPoint) -> float:
-        """What is held against the bound."""
+        """The value that is compared with the bound."""
         return self.experiment.test.value(point.values)
 
 
@@ -105,7 +104,7 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def _words(axis: ClaimAxis, stretch: Stretch) -> str:
-    """'workers ≥ 8', for people."""
+    """Text of a condition: 'workers ≥ 8'."""
     begin, end = stretch.begin, stretch.end
     if axis.whole and end is not None:
         end -= 1
@@ -118,7 +117,7 @@ def _words(axis: ClaimAxis, stretch: Stretch) -> str:
 
 
 class Ground:
-    """An experiment's scenarios, and what is read of them; each is forecast once."""
+    """The scenarios of an experiment and their values. Each scenario is predicted once."""
 
     def __init__(self, claim: Claim, experiment: Experiment, forecast: Forecast = timed) -> None:
         self._claim, self._experiment, self._forecast = claim, experiment, forecast
@@ -126,11 +125,11 @@ class Ground:
         self._base, self._path = _base(claim, experiment)
 
     def scenario(self, line: str, place: Place) -> Scenario:
-        """Of a line at a place. Raises ScenarioError."""
+        """The scenario of a line at a value of the axis. Raises ScenarioError."""
         return build(copy.deepcopy(self._base), self._path, self._experiment.overrides(line, place))
 
     def value(self, line: str, place: Place) -> float:
-        """What is read of a line at a place."""
+        """The quantity of a line at a value of the axis."""
         key = tuple(self._experiment.overrides(line, place))
         if key not in self._runs:
             self._runs[key] = (self.scenario(line, place), [])
@@ -144,45 +143,45 @@ class Ground:
         return read(self._experiment, line, place, scenario, run)
 
     def frameworks(self, place: Place) -> dict[str, str]:
-        """What each line is trained with at a place: 'pytorch-ddp, by default'."""
+        """The framework of each line at a value of the axis: 'pytorch-ddp, by default'."""
         scenarios = {line: self.scenario(line, place) for line in self._experiment.lines}
         return {line: framework_words(one.framework.name, one.framework_is_default) for line, one in scenarios.items()}
 
     def point(self, place: Place, lines: Sequence[str]) -> AxisPoint:
-        """Of some of the lines, among them those that decide."""
+        """A point of the given lines, which include those of the test."""
         return point_of(self._experiment, place, {line: self.value(line, place) for line in lines})
 
 
 def read(experiment: Experiment, line: str, place: Place, scenario: Scenario, run: Callable[[], Run]) -> float:
-    """What the experiment reads of a line's run."""
+    """The quantity of a line's run."""
     quantity = KINDS[experiment.quantity_of(line)]
     return quantity.read(scenario, run) * experiment.lines[line].rounds(place)
 
 
 def point_of(experiment: Experiment, place: Place, values: Mapping[str, float]) -> AxisPoint:
-    """With what the test says of it."""
+    """A point with the result of the test."""
     test = experiment.test
     return AxisPoint(place, values, test.says(values), test.holds(values))
 
 
 def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forecast = timed) -> ExperimentResult:
-    """What is predicted to come of a claim's experiment, or of another of its own.
+    """Predicts the result of a claim's experiment, or of a given one.
 
-    Raises ScenarioError where a scenario is none, InputError where the claim says nothing anywhere on the axis.
+    Raises ScenarioError for an invalid scenario, InputError if the claim applies nowhere on the axis.
     """
     experiment = experiment or claim
     ground = Ground(claim, experiment, forecast)
     points = tuple(ground.point(place, list(experiment.lines)) for place in experiment.axis.places)
     found = ExperimentResult(experiment, points, None, ground.frameworks(experiment.axis.places[0]))
     if not found.telling:
-        raise InputError(f"{claim.path}: test: nowhere on the axis is what it asks for in where; give another axis or bound")
+        raise InputError(f"{claim.path}: test: the condition `where` holds nowhere on the axis; give another axis or condition")
     if not experiment.axis.is_number or experiment.axis.values is not None:
         return found
     return replace(found, borders=tuple(_borders(ground, experiment, found.telling)))
 
 
 def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:
-    """Where the bound's ends are crossed: both between two points of which one is below what holds and one above."""
+    """The crossings of the bound's ends; two between a point below and a point above the bound."""
     for left, right in pairwise(points):
         assert isinstance(left.x, int | float), "a range is one of numbers"
         assert isinstance(right.x, int | float), "as above"
@@ -192,13 +191,13 @@ def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]
 
 
 def _crossed(experiment: Experiment, left: AxisPoint, right: AxisPoint) -> list[int]:
-    """Sides that are left on the way from one point to the next, but for the last."""
+    """Sides of the bound that are left between two consecutive points, without the last side."""
     first, last = (experiment.test.side(point.values) for point in (left, right))
     return list(range(first, last, 1 if first < last else -1))
 
 
 def _bisected(ground: Ground, experiment: Experiment, left: float, right: float, side: int) -> float:
-    """Where this side is left: the first whole number that is beyond it, or between two numbers that are close enough."""
+    """The value at which a side is left: the first whole number beyond it, or between two numbers within the tolerance."""
     test = experiment.test
     rises = side < test.side(ground.point(right, test.needed).values)
 
@@ -213,7 +212,7 @@ def _bisected(ground: Ground, experiment: Experiment, left: float, right: float,
 
 
 def _base(claim: Claim, experiment: Experiment) -> tuple[Located, Path]:
-    """The scenario that all lines start from, unread, and where paths in it start."""
+    """The base scenario of all lines, unparsed, and the folder of its relative paths."""
     given = experiment.scenario
     if isinstance(given, str):
         path = claim.path.parent / given if "/" in given else catalog.find_scenario(given)

@@ -1,4 +1,4 @@
-"""A claim as a picture: what is compared, the bound that decides, and what was measured."""
+"""A picture of a claim: the compared lines, the bound, and measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LINE: Final = 32
 
 
 def figure(result: Result, form: Format) -> bytes:
-    """Panels from above: the lines; what is tested, where that is a ratio; what was measured. Green is where it holds."""
+    """Panels from the top: the lines; the tested ratio, if any; measurements. The claim holds in green areas."""
     panels = 1 + (result.predicted.experiment.test.against is not None) + (result.measured is not None)
     return render(_PANEL_IN * panels, lambda canvas: _draw(canvas, result, panels), form, result.claim.claim)
 
@@ -58,7 +58,7 @@ def _draw(canvas: Figure, result: Result, panels: int) -> None:
 
 
 def _lines(axes: Axes, found: ExperimentResult) -> None:
-    """What was read of each line."""
+    """Draws the values of each line."""
     experiment = found.experiment
     places = _places(axes, found)
     for number, name in enumerate(experiment.lines):
@@ -75,7 +75,7 @@ def _lines(axes: Axes, found: ExperimentResult) -> None:
 
 
 def _tested(axes: Axes, sides: Mapping[str, ExperimentResult]) -> None:
-    """What is held against the bound: a line with hollow marks of what was predicted, full ones of what was measured."""
+    """Draws the values that are compared with the bound: hollow marks for predictions, filled marks for measurements."""
     last = list(sides.values())[-1]
     test, experiment = last.experiment.test, last.experiment
     places, drawn = _places(axes, last), _limits(experiment)
@@ -92,7 +92,7 @@ def _tested(axes: Axes, sides: Mapping[str, ExperimentResult]) -> None:
 
 
 def _scaled(axes: Axes, text: Callable[[float], str], values: Sequence[float]) -> None:
-    """Values as people read them: by their logarithms where they are far apart, from zero where they are not."""
+    """Scales an axis: logarithmic if values span a large ratio, else from zero."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     known = [value for value in values if np.isfinite(value)]
@@ -111,12 +111,12 @@ def _wrapped(words: str) -> str:
 
 
 def _limits(experiment: Experiment) -> list[float]:
-    """The numbers of the bound."""
+    """The limits of the bound."""
     return [limit for limit in (experiment.test.at_least, experiment.test.at_most) if limit is not None]
 
 
 def _bounds(axes: Axes, experiment: Experiment) -> None:
-    """The bound as lines across."""
+    """Draws the bound as horizontal lines."""
     test = experiment.test
     text = ratio if test.against else KINDS[experiment.quantity_of(test.of)].text
     for name, value in (("at least", test.at_least), ("at most", test.at_most)):
@@ -135,7 +135,7 @@ def _bounds(axes: Axes, experiment: Experiment) -> None:
 
 
 def _places(axes: Axes, found: ExperimentResult) -> list[float]:
-    """Where the axis' values are drawn: numbers by their logarithms, others one beside the other."""
+    """Positions of axis values: numbers by their logarithms, others one after the other."""
     axis = found.experiment.axis
     places = [point.x for point in found.points]
     if axis.is_number:
@@ -148,7 +148,7 @@ def _places(axes: Axes, found: ExperimentResult) -> list[float]:
 
 
 def _shaded(axes: Axes, found: ExperimentResult, places: list[float]) -> None:
-    """Green where the claim holds: between borders where they are known, else around the points."""
+    """Shades where the claim holds: between borders if they are known, else around the points."""
     if found.borders is not None:
         if found.verdict == "does not hold":
             return

@@ -1,6 +1,6 @@
-"""What came of claims when they were measured: kept beside them in a file, with when, on what, and all numbers.
+"""Records of measured claims: a file next to the claims with date, machine and all values.
 
-Verdicts are not kept: they follow from the numbers and the claim's test, whenever they are told.
+Verdicts are not stored: they are computed from the values and the claim's test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MACHINE: Final = ("cpu", "cores", "system", "python", "torch", "backend")
 
 @dataclass(frozen=True)
 class Record:
-    """date: of the first run. machine: what they ran on and with. points: by place of the axis, what was read of each line.
-    runs: of each scenario its strategy, its step time with the interval of that, and what it warned of."""
+    """A measured claim. date: of the first run. machine: hardware and software. points: values of each line by axis value.
+    runs: strategy, step time with interval, and warnings of each scenario."""
 
     date: str
     machine: Mapping[str, str]
@@ -35,11 +35,11 @@ class Record:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What runs warned of, each once."""
+        """Warnings of the runs, each once."""
         return tuple(dict.fromkeys(line for run in self.runs for line in run["warnings"]))
 
     def found(self, claim: Claim) -> ExperimentResult | None:
-        """What came of the claim's experiment; None where these are numbers of another one."""
+        """The result of the claim's experiment; None if the record is of another one."""
         experiment = claim.netlab
         if experiment is None or [_plain(place) for place in experiment.axis.places] != [point["x"] for point in self.points]:
             return None
@@ -52,12 +52,12 @@ class Record:
 
 
 def _plain(place: Place) -> Any:
-    """As JSON has it."""
+    """A record as data for JSON."""
     return list(place) if isinstance(place, tuple) else place
 
 
 def read_all(folder: Path) -> dict[str, Record]:
-    """What was measured of the claims in a folder, by name. Raises InputError for a file that says something else."""
+    """Reads the records of the claims in a folder, by name. Raises InputError for an invalid file."""
     path = folder / FILE
     if not path.is_file():
         return {}
@@ -71,7 +71,7 @@ def read_all(folder: Path) -> dict[str, Record]:
 
 
 def keep(folder: Path, name: str, record: Record) -> None:
-    """Puts a claim's record beside those of the others."""
+    """Adds a claim's record to the file of its folder."""
     with locked_file(folder / FILE, "claims", PATIENCE_S):
         records = read_all(folder) | {name: record}
         plain = {one: asdict(records[one]) for one in sorted(records)}
@@ -79,7 +79,7 @@ def keep(folder: Path, name: str, record: Record) -> None:
 
 
 def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:
-    """Runs all scenarios of the claim's experiment, each once. measure: trains one. Raises InputError where it has none."""
+    """Measures all scenarios of the claim's experiment, each once. measure: trains one. Raises InputError if none."""
     if claim.netlab is None:
         raise InputError(f"{claim.name}: there is nothing to measure; give the claim an experiment called netlab")
     runs: list[tuple[Scenario, Run]] = []
@@ -94,12 +94,12 @@ def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:
         date=first["date"],
         machine={name: first[name] for name in _MACHINE if name in first},
         points=tuple({"x": _plain(point.x), "values": dict(point.values)} for point in found.points),
-        runs=tuple(_told(scenario, run) for scenario, run in runs),
+        runs=tuple(_run_data(scenario, run) for scenario, run in runs),
     )
 
 
-def _told(scenario: Scenario, run: Run) -> dict[str, Any]:
-    """What is kept of a run beside what is read of it."""
+def _run_data(scenario: Scenario, run: Run) -> dict[str, Any]:
+    """The data of a run that a record has in addition to its value."""
     strategy = scenario.strategy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {
         "strategy": {"kind": run.strategy} | strategy,

@@ -1,4 +1,4 @@
-"""Quantities: the numbers that claims are decided by, read of a forecast or of a measured run."""
+"""The quantities of claims, computed from a prediction or a measured run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quantity:
-    """words: what it is, with its unit. text: a value for people. read: of a scenario and of its run, which is made where it is
-    asked for. is_measured: whether a measured run tells it too."""
+    """A quantity. words: description with unit. text: formats a value. read: value of a scenario and its run, which is computed
+    on demand. is_measured: whether measured runs have it too."""
 
     words: str
     text: Callable[[float], str]
@@ -53,7 +53,7 @@ def _rate(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """How many times as large, for people."""
+    """Text of a ratio."""
     return f"{value:.3g}×" if np.isfinite(value) else "∞" if value > 0 else "–"
 
 
@@ -84,7 +84,7 @@ def _exposed(scenario: Scenario, run: Timed) -> float:
 def _staleness(scenario: Scenario, run: Timed) -> float:
     servers = run().servers
     if servers is None:
-        raise InputError(f"{scenario.name}: staleness is told of parameter servers; give such a strategy")
+        raise InputError(f"{scenario.name}: staleness is defined for parameter servers; give such a strategy")
     return float(servers["version_staleness"]["mean"])
 
 
@@ -93,8 +93,8 @@ def _memory(scenario: Scenario, run: Timed) -> float:
 
 
 def _memory_share(scenario: Scenario, run: Timed) -> float:
-    held = memory(scenario)
-    return held.worst.total_bytes / held.capacity_bytes if held.capacity_bytes else float("inf")
+    use = memory(scenario)
+    return use.worst.total_bytes / use.capacity_bytes if use.capacity_bytes else float("inf")
 
 
 def _states_share(scenario: Scenario, run: Timed) -> float:
@@ -107,7 +107,7 @@ def _parameters(scenario: Scenario, run: Timed) -> float:
 
 
 def _busiest_link(scenario: Scenario, run: Timed) -> float:
-    """What goes one way through the link of a node, of that through which the most goes."""
+    """Bytes in one direction through the busiest link of a node."""
     program = scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
     tasks = np.flatnonzero(np.isin(program.kind, (Kind.TRANSFER, Kind.COLLECTIVE)))
     index, resource, per_unit = program.routes.used(program.route[tasks])
@@ -117,8 +117,8 @@ def _busiest_link(scenario: Scenario, run: Timed) -> float:
 
 
 def _gradients(scenario: Scenario) -> tuple[Numbers, Numbers, Numbers]:
-    """The mean gradient of each worker's samples, how many these are, and the mean over all samples: of least squares in as
-    many dimensions as there are samples, drawn from the scenario's seed."""
+    """Mean gradients of the workers, their numbers of samples, and the mean over all samples, for a least-squares problem with
+    as many dimensions as samples, drawn from the scenario's seed."""
     plan, total = scenario.strategy.plan, scenario.total_samples
     shares = np.array(plan.shares or (scenario.samples_per_worker,) * plan.workers)
     draw = np.random.default_rng(scenario.training.seed)
@@ -138,7 +138,7 @@ def _unweighted_deviation(scenario: Scenario, run: Timed) -> float:
 
 
 def _weighted_deviation(scenario: Scenario, run: Timed) -> float:
-    """Of a measured run that of its parameters from those of one process; of a forecast, of the sum itself."""
+    """Deviation from training in one process: of parameters (measured run), or of the sum of gradients (prediction)."""
     means, shares, whole = _gradients(scenario)
     if (verified := run().verified) is not None:
         return float(verified["deviation"])

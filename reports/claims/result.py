@@ -1,4 +1,4 @@
-"""Result: a claim with what is predicted and what was measured of it."""
+"""The result of a claim: prediction and measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleproof.reports.claims.measured import Record
 
 @dataclass(frozen=True)
 class Result:
-    """predicted: of the claim itself. record: what was measured of it, if that was."""
+    """A claim with its prediction and the record of its measurement, if any."""
 
     claim: Claim
     predicted: ExperimentResult
@@ -21,21 +21,21 @@ class Result:
 
     @cached_property
     def measured(self) -> ExperimentResult | None:
-        """What was measured comes to; None where nothing was, or of a claim that has changed since."""
+        """The measured result; None without a record, or if the claim has changed since."""
         return self.record.found(self.claim) if self.record else None
 
     @cached_property
     def foretold(self) -> ExperimentResult | None:
-        """What is predicted of what is measured."""
+        """The prediction of the measured experiment."""
         return evaluate(self.claim, self.claim.netlab) if self.claim.netlab else None
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """The result as data for JSON."""
         measured = None
         if self.record and self.measured and self.foretold:
-            told = {"on": "netlab", "date": self.record.date, "machine": dict(self.record.machine)}
+            data = {"on": "netlab", "date": self.record.date, "machine": dict(self.record.machine)}
             measured = (
-                told | _plain(self.measured) | {"predicted": _plain(self.foretold), "warnings": list(self.record.warnings)}
+                data | _plain(self.measured) | {"predicted": _plain(self.foretold), "warnings": list(self.record.warnings)}
             )
         return {
             "name": self.claim.name,

@@ -1,4 +1,4 @@
-"""Claims for people to read: verdicts, and the numbers that they follow from."""
+"""Console text of claims: verdicts, and the values behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH: Final = 110
 
 
 def describe(results: Sequence[Result], at_length: bool) -> str:
-    """The verdicts of claims; at_length: with the numbers of each."""
+    """The verdicts of claims. at_length: with the values of each."""
     parts = [_one(result, at_length) for result in results]
     return "\n".join([*parts, _count(results)] if len(results) > 1 else parts)
 
@@ -36,7 +36,7 @@ def day(date: str) -> str:
 
 
 def bound(test: Bound, experiment: Experiment) -> str:
-    """What the claim is held to, for people: 'ring at least 90 %'."""
+    """Text of a bound: 'ring at least 90 %'."""
     text = KINDS[experiment.quantity_of(test.of)].text if test.against is None else ratio
     limits = [f"at least {text(test.at_least)}" if test.at_least is not None else ""]
     limits.append(f"at most {text(test.at_most)}" if test.at_most is not None else "")
@@ -58,7 +58,7 @@ def _one(result: Result, at_length: bool) -> str:
 
 
 def _frameworks(found: ExperimentResult) -> str:
-    """'framework: pytorch-ddp, by default', with the lines that have it where they differ."""
+    """'framework: pytorch-ddp, by default', with its lines if they differ."""
     lines: dict[str, list[str]] = {}
     for line, words in found.frameworks.items():
         lines.setdefault(words, []).append(line)
@@ -72,7 +72,7 @@ def _wrapped(text: str, begin: str) -> list[str]:
 
 
 def _numbers(found: ExperimentResult, foretold: ExperimentResult | None = None) -> list[str]:
-    """What was read of each line along the axis; what had been predicted below what was measured."""
+    """Table of the values of each line along the axis, with predicted values below measured ones."""
     experiment = found.experiment
     quantity = KINDS[experiment.quantity]
     rows = [[experiment.axis.name, *(experiment.axis.text(point.x) for point in found.points)]]
@@ -91,10 +91,10 @@ def _numbers(found: ExperimentResult, foretold: ExperimentResult | None = None) 
         for row in rows
     ]
     test = experiment.test
-    held = f"{quantity.words}; holds if {bound(test, experiment)}"
+    criterion = f"{quantity.words}; holds if {bound(test, experiment)}"
     if test.where:
-        held += f", of those where {bound(test.where, experiment)}"
-    return [f"    {line}" for line in (*textwrap.wrap(held, _WIDTH), *table)]
+        criterion += f", of those where {bound(test.where, experiment)}"
+    return [f"    {line}" for line in (*textwrap.wrap(criterion, _WIDTH), *table)]
 
 
 def _count(results: Sequence[Result]) -> str:
@@ -103,5 +103,5 @@ def _count(results: Sequence[Result]) -> str:
         f"{verdicts.count(one)} {words}"
         for one, words in (("holds", "hold"), ("holds when", "hold when"), ("does not hold", "do not"))
     ]
-    alike = [result.measured.verdict == result.foretold.verdict for result in results if result.measured and result.foretold]
-    return f"{len(results)} claims: {', '.join(parts)}; {len(alike)} measured, {sum(alike)} of these as predicted"
+    agree = [result.measured.verdict == result.foretold.verdict for result in results if result.measured and result.foretold]
+    return f"{len(results)} claims: {', '.join(parts)}; {len(agree)} measured, {sum(agree)} of these as predicted"

@@ -1,1 +1,1 @@
-"""The explorer: a page on loopback on which a scenario is changed by hand while its forecast follows."""
+"""The explorer: a local page on which a scenario is changed while its prediction is updated."""

@@ -1,4 +1,4 @@
-"""Answers: what a page shows of a question, as JSON."""
+"""The response to a request of the page, as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from scaleproof.reports.explorer import sentences
 from scaleproof.reports.explorer.controls import controls
-from scaleproof.reports.explorer.lanes import lanes
 from scaleproof.reports.explorer.question import Question
+from scaleproof.reports.explorer.timeline_columns import timeline_columns
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
 from scaleproof.simulator.engine import NONE, Timeline, Variation, events, replay, simulate_steady
 from scaleproof.simulator.memory import memory
@@ -36,18 +36,18 @@ _SETTING: Final = re.compile(r"\bset ([a-z_.]+=[\w.]+)")
 _NUMBER: Final = re.compile(r"\bgive (?:at most |at least |a multiple such as )?(\d+)")
 
 
-def asked(question: Question) -> Scenario:
-    """Raises NotFoundError or ScenarioError."""
+def scenario_of(question: Question) -> Scenario:
+    """The scenario of a request. Raises NotFoundError or ScenarioError."""
     return load(question.reference, question.sets)
 
 
 def answer(question: Question) -> bytes:
-    """A question's answer as JSON. What is wrong with it is told in the answer, with the field it belongs to."""
-    with warnings.catch_warnings(record=True) as told:
+    """The response to a request as JSON. Errors are part of it, with the field that they concern."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             found = _answer(question)
-            found["warnings"] = [*found.get("warnings", []), *(str(one.message) for one in told)]
+            found["warnings"] = [*found.get("warnings", []), *(str(one.message) for one in caught)]
             return _json(found, question)
         except Exception as error:
             # numbers beyond all sense lead anywhere; the page lives on
@@ -60,7 +60,7 @@ def _json(found: dict[str, Any], question: Question) -> bytes:
 
 
 def _shared(question: Question) -> dict[str, Any]:
-    """The same question as a command line and as a page's address."""
+    """The request as a command line and as the page's address."""
     words = ["scaleproof", "predict", question.reference]
     for one in question.sets:
         words += ["--set", one]
@@ -69,17 +69,17 @@ def _shared(question: Question) -> dict[str, Any]:
 
 def _answer(question: Question) -> dict[str, Any]:
     try:
-        scenario = asked(question)
+        scenario = scenario_of(question)
     except ScaleproofError as error:
         return {"error": _problem(error, question.sets), "controls": _nearest_controls(question)}
     try:
         run, is_exact = _first_look(scenario) if question.first else (predict(scenario), True)
     except ScaleproofError as error:
         return {"error": _problem(error, question.sets), "controls": controls(scenario)}
-    return _told(run, scenario, is_exact) | ({} if question.first else {"controls": controls(scenario)})
+    return _response(run, scenario, is_exact) | ({} if question.first else {"controls": controls(scenario)})
 
 
-def _told(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
+def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
     return {
         "name": scenario.name,
         "description": scenario.description,
@@ -93,14 +93,14 @@ def _told(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
         "bottleneck": sentences.bottleneck(run),
         "numbers": sentences.numbers(run),
         "breakdown": sentences.breakdown(run),
-        "memory": sentences.held(run),
-        "timeline": lanes(run),
+        "memory": sentences.memory_parts(run),
+        "timeline": timeline_columns(run),
         "warnings": list(run.warnings),
     }
 
 
 def _first_look(scenario: Scenario) -> tuple[Run, bool]:
-    """A run without what takes long to tell (interval, efficiency, remedies), and whether it is exact for all that."""
+    """A run without the slow parts (interval, efficiency, remedies), and whether it is exact nevertheless."""
     looks: list[bool] = []
 
     def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:
@@ -113,29 +113,29 @@ def _first_look(scenario: Scenario) -> tuple[Run, bool]:
         return events.simulate(program, min(steps, _FEW_STEPS + 1), variation)
 
     run = accounted(timed(scenario, simulate=simulate), scenario)
-    held = memory(scenario)
+    use = memory(scenario)
     run = replace(
         run,
-        memory_bytes_per_rank=held.worst.total_bytes,
-        memory_bytes=held.worst.holders_bytes,
-        capacity_bytes=held.capacity_bytes,
-        fits=held.fits,
+        memory_bytes_per_rank=use.worst.total_bytes,
+        memory_bytes=use.worst.holders_bytes,
+        capacity_bytes=use.capacity_bytes,
+        fits=use.fits,
     )
     return run, all(looks)
 
 
 def _nearest_controls(question: Question) -> list[dict[str, Any]]:
-    """Controls of the scenario with as many of the settings, from the first on, as can be."""
+    """The controls of the scenario with the longest valid prefix of the settings."""
     for end in range(len(question.sets) - 1, -1, -1):
         try:
-            return controls(asked(replace(question, sets=question.sets[:end])))
+            return controls(scenario_of(replace(question, sets=question.sets[:end])))
         except ScaleproofError:
             continue
     return []
 
 
 def _problem(error: BaseException, sets: tuple[str, ...]) -> dict[str, Any]:
-    """What is wrong: `message`, the `field` it belongs to, and `remedies`, settings that may mend it."""
+    """What is wrong: `message`, the `field` it belongs to, and `remedies`, settings that may fix it."""
     field, message = "", str(error)
     if isinstance(error, FieldError):
         field, message = ".".join(map(str, error.field)), error.message
@@ -145,7 +145,7 @@ def _problem(error: BaseException, sets: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _placed(problem: str, sets: tuple[str, ...]) -> tuple[str, str]:
-    """The field that a problem is told of, and what is told, without its place in a file."""
+    """The field of a problem and its message, without its place in a file."""
     field = ""
     for one in sets:
         if problem.startswith(start := f"--set {one}: "):
@@ -158,7 +158,7 @@ def _placed(problem: str, sets: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _remedies(field: str, message: str) -> list[str]:
-    """What the message says to set, as `field=value`."""
+    """The remedies in a message, as `field=value`."""
     found = _SETTING.findall(message)
     if not found and field and (number := _NUMBER.search(message)):
         found = [f"{'batch.total' if field == 'batch' else field}={number[1]}"]
@@ -166,7 +166,7 @@ def _remedies(field: str, message: str) -> list[str]:
 
 
 def as_yaml(question: Question) -> str:
-    """A scenario file that `scaleproof predict` reads to the same answer. Raises NotFoundError or ScenarioError."""
-    scenario = asked(question)
+    """A scenario file with which `scaleproof predict` gives the same result. Raises NotFoundError or ScenarioError."""
+    scenario = scenario_of(question)
     head = f"# {shlex.join(['scaleproof', 'predict', f'{Path(scenario.name).stem}.yaml'])}\n"
     return head + dump.dump(scenario, by_name=True)

@@ -1,4 +1,4 @@
-"""Controls: what a page offers to change in a scenario, with the choices that are valid beside everything else it says."""
+"""The controls of the page: fields of a scenario, with the choices that are valid with its other fields."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def controls(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _choice(field: str, label: str, words: str, options: Iterable[Option], now: object) -> Control:
-    """A list of options, of which the one is chosen that says `now`; one is put first where none does."""
+    """A list of options with `now` selected; `now` is added first if it is missing."""
     listed = list(options)
     if all(option["says"] != str(now) for option in listed):
         listed.insert(0, {"says": str(now), "label": f"{now} (as it is)", "sets": []})
@@ -65,7 +65,7 @@ def _option(says: object, label: str, *sets: str, hint: str = "") -> Option:
 
 
 class _Choices:
-    """What may be chosen of one scenario."""
+    """The valid choices for one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -92,7 +92,7 @@ class _Choices:
                       options, scenario.training.optimizer)  # fmt: skip
 
     def _unless(self, is_supported: bool) -> list[str]:
-        """The setting that leaves the framework to the default, where the one that is named does not support a choice."""
+        """The setting that resets the framework to the default, if the named one does not support a choice."""
         return [] if is_supported or self._scenario.framework_is_default else [_ANY_FRAMEWORK]
 
     def _supports(self, *needed: str) -> bool:
@@ -104,7 +104,7 @@ class _Choices:
         return kernels.generation if kernels and kernels.generation else ""
 
     def _for_precision(self, precision: Precision) -> list[str]:
-        """The settings that change the precision; how 8-bit products are scaled is left out where there are none."""
+        """The settings that change the precision, without an 8-bit recipe for 16 bits and more."""
         training = self._scenario.training
         if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
             return [f"training.precision={precision}", *self._unless(not is_narrow(precision) or self._supports("fp8"))]
@@ -113,13 +113,13 @@ class _Choices:
         return [dump.dump_part(changed, "training").replace(": ", "=", 1)]
 
     def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
-        """The same for a strategy, or for a stage of ZeRO."""
+        """The settings that reset the framework for a strategy, or for a ZeRO stage, if it does not support it."""
         training, cluster = self._scenario.training, self._scenario.cluster
         needed = features(strategy, training.precision, training.zero if zero is None else zero, cluster)
         return self._unless(self._supports(*needed))
 
     def framework(self) -> Control:
-        """The frameworks that ship and support all that the scenario needs."""
+        """The choice of shipped frameworks that support the scenario."""
         scenario, strategy, training = self._scenario, self._strategy, self._scenario.training
         needed = features(strategy, training.precision, training.zero, scenario.cluster)
         usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
@@ -135,7 +135,7 @@ class _Choices:
         return _choice("framework", "Framework", words, options, scenario.framework.name)
 
     def _model(self, model: facts.ModelFacts) -> Option:
-        """A model, and a strategy that can train it where the present one cannot."""
+        """The choice of models, with a new strategy if the present one cannot train it."""
         plan, sets = self._strategy.plan, [f"model={model.name}"]
         if self._scenario.training.recompute.kind == "selective" and not model.scores:
             sets.append(f"training.recompute={'full' if model.heads else 'none'}")
@@ -152,7 +152,7 @@ class _Choices:
         return _option(model.name, model.name, *sets, hint=model.description)
 
     def _samples(self, model: facts.ModelFacts) -> int:
-        """In a microbatch: as many as now, unless texts take the place of images, which are much smaller, or the reverse."""
+        """Samples per microbatch: the present number, unless texts replace the much smaller images, or the reverse."""
         if bool(model.heads) == hasattr(self._scenario.model, "heads"):
             return max(1, self._scenario.samples_per_worker // self._strategy.microbatches)
         return _TEXTS if model.heads else _IMAGES
@@ -179,7 +179,7 @@ class _Choices:
             yield _choice("cluster.nodes", "Nodes", f"{each}; {needed} are in use", options, cluster.nodes)
 
     def _other_cluster(self, other: facts.ClusterFacts) -> Option:
-        """A cluster, and what else has to change so that the strategy fits on it."""
+        """The choice of clusters, with other changes so that the strategy fits on it."""
         scenario, strategy, sets = self._scenario, self._strategy, [f"cluster={other.name}"]
         servers = strategy.nodes_needed(scenario.cluster) - -(-strategy.training_ranks // scenario.cluster.node.devices)
         needed = -(-strategy.training_ranks // other.devices) + servers
@@ -218,7 +218,7 @@ class _Choices:
         return _choice("strategy.kind", "Strategy", words, options, strategy.kind)
 
     def _for_kind(self, kind: str) -> list[str]:
-        """What a family needs: hybrids begin as pipelines with replicas."""
+        """The settings with which a family begins; hybrids begin as pipelines with replicas."""
         needed = {"hybrid": ("data_parallel", "pipeline")}.get(kind, (kind,))
         return self._unless(self._supports(*needed))
 
@@ -239,7 +239,7 @@ class _Choices:
                 yield self._degree(field, name, label, words)
 
     def _is_offered(self, field: str) -> bool:
-        """Whether the model has what this divides, and servers are a matter of the family."""
+        """Whether a degree applies to the model and the family."""
         if field in ("tensor", "context"):
             return self._possible({field: 2}) or getattr(self._strategy.plan, field) > 1
         if field == "expert":
@@ -315,10 +315,10 @@ class _Choices:
         ]
         yield _choice("strategy.placement", "Servers run", "machines of their own cost more, and share no network card",
                       options, strategy.placement)  # fmt: skip
-        yield self._switch("overlap", "Overlap", "push and pull beside the passes")
+        yield self._switch("overlap", "Overlap", "push and pull during the passes")
 
     def _possible(self, changes: dict[str, Any]) -> bool:
-        """Whether the scenario would be valid with the strategy changed so; fields by their attributes' names."""
+        """Whether the scenario is valid with changed fields of the strategy, given by attribute name."""
         scenario = self._scenario
         strategy = self._strategy.model_copy(update=changes)
         try:
@@ -338,7 +338,7 @@ class _Choices:
         return max(named, default=-1) < strategy.ranks and (scenario.cluster.node.link is not None or not talks)
 
     def _built(self, strategy: Strategy) -> list[Layer]:
-        """The model's layers as the strategy divides them. Raises FieldError where it cannot."""
+        """The model's layers as the strategy divides them. Raises FieldError if it cannot."""
         shard = strategy.plan.shard
         if shard not in self._layers:
             self._layers[shard] = self._scenario.model.build_layers(shard)

@@ -1,4 +1,4 @@
-"""Facts: what of the clusters and models that ship a page has to know before one is chosen."""
+"""Facts about the shipped clusters and models that the page needs before one is chosen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEW_BLOCKS: Final = 4
 
 
 class ClusterFacts(NamedTuple):
-    """A cluster that ships."""
+    """Facts about a shipped cluster."""
 
     name: str
     description: str
@@ -35,14 +35,14 @@ class ClusterFacts(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """The usual one of those that its device has."""
+        """The default precision of its device."""
         return next(name for name in (*_USUAL, *self.precisions) if name in self.precisions)
 
 
 class ModelFacts(NamedTuple):
-    """A model that ships. heads: None where ranks cannot share its layers. sequences: tokens that it reads and writes. experts:
-    whether it has some; scores: whether attention keeps its scores; flash: whether it is one kernel. blocks:
-    layers that may be cut apart.
+    """Facts about a shipped model. heads: None if tensor parallelism is not possible. sequences: tokens read and written.
+    experts: whether it has experts; scores: whether attention stores its scores; flash: whether attention is one kernel.
+    blocks: number of layers that stages can be cut between.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ModelFacts(NamedTuple):
     blocks: int
 
     def divides(self, ranks: int, sequences_too: bool) -> bool:
-        """Whether so many ranks can share its layers."""
+        """Whether N ranks can share its layers."""
         if ranks == 1 or self.heads is None:
             return ranks == 1
         return not any(number % ranks for number in (self.heads, *(self.sequences if sequences_too else ())))
@@ -63,13 +63,13 @@ class ModelFacts(NamedTuple):
 
 @functools.cache
 def clusters() -> Mapping[str, ClusterFacts]:
-    """By name."""
+    """Facts by name."""
     return {name: _cluster(name, _read("cluster", name)) for name in catalog.names("clusters")}
 
 
 @functools.cache
 def models() -> Mapping[str, ModelFacts]:
-    """By name."""
+    """Facts by name."""
     found = {}
     for name in catalog.names("models"):
         data = _read("model", name)

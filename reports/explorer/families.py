@@ -1,4 +1,4 @@
-"""Families: what a page calls each way to train, and the settings with which one begins."""
+"""Strategy families as the page names them, and the settings with which one begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 
 class Family(NamedTuple):
-    """A way to train, for someone who never heard of it."""
+    """A strategy family, described for newcomers."""
 
     label: str
     help: str
@@ -32,7 +32,7 @@ _STAGES: Final = 8
 
 
 class Room(NamedTuple):
-    """What a strategy may take: nodes of so many devices; and of the model, so many blocks one after another."""
+    """Room for a strategy: nodes, devices per node, and consecutive blocks of the model."""
 
     nodes: int
     devices: int
@@ -44,14 +44,14 @@ class Room(NamedTuple):
 
 
 def room(scenario: Scenario) -> Room:
-    """What a scenario's cluster and model have room for."""
+    """The room of a scenario's cluster and model."""
     layers = scenario.model.build_layers()
     blocks = sum(not layer.glued for layer in layers) or len(layers)
     return Room(scenario.cluster.nodes, scenario.cluster.node.devices, blocks)
 
 
 def usual(kind: str, ranks: int, room: Room, samples: int) -> tuple[str, ...]:
-    """The settings with which a family begins, on about so many ranks and with about so many samples a step."""
+    """The settings with which a family begins, for an approximate number of ranks and samples per step."""
     ranks = max(1, min(ranks, room.all))
     strategy = _degrees(kind, ranks, room)
     multiple = strategy.get("workers", 1) * strategy.get("microbatches", 1)

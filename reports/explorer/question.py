@@ -1,4 +1,4 @@
-"""Questions: what a page may ask. A query is a command line's scenario and `--set`s, but may read no file that it names."""
+"""Requests of the page. A query is a scenario and `--set` options as on the command line, but must not open files."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ _NAMED: Final = {
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario and what is set in it; first: whether a first look is enough, which is quicker and may be off a little."""
+    """A scenario and its settings. first: whether an approximate first look suffices."""
 
     reference: str
     sets: tuple[str, ...] = ()
     first: bool = False
 
     def query(self) -> str:
-        """'?scenario=…&set=…', as the page's address has it."""
+        """The query of the page's address: '?scenario=…&set=…'."""
         return "?" + urlencode([("scenario", self.reference), *(("set", one) for one in self.sets)])
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """What may be asked about: all that ships, and what the command line named. own_sets: its `--set`s, which may read files,
-    since they are its owner's."""
+    """The scenarios that may be requested: the shipped ones, and that of the command line. own_sets: `--set` options of the
+    command line, which may read files."""
 
     own: str | None = None
     own_sets: tuple[str, ...] = ()
 
     @property
     def begin(self) -> Question:
-        """What the page shows first."""
+        """The request of the initial page."""
         return Question(self.own or DEFAULT, self.own_sets)
 
     def scenarios(self) -> list[str]:
-        """Names that ship, the command line's own first."""
+        """Names of scenarios, that of the command line first."""
         shipped = [name for folder in catalog.SCENARIO_FOLDERS for name in catalog.names(folder)]
         return [self.own, *shipped] if self.own and self.own not in shipped else shipped
 
     def question(self, parameters: Sequence[tuple[str, str]]) -> Question:
-        """What a query asks. Raises InputError for what is not to be asked."""
+        """Parses a query. Raises InputError if it is not allowed."""
         known = ("scenario", "set", "look")
         unknown = sorted({name for name, _ in parameters if name not in known})
         if unknown:
@@ -75,7 +75,7 @@ class Shelf:
 
 
 def _check(override: str) -> None:
-    """Raises InputError for a setting that would read a file, or that is meant to keep its reader busy."""
+    """Raises InputError for a setting that would read a file or that is too large."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise InputError(f"{override[:80]}: expected field=value, such as strategy.workers=8")
@@ -87,7 +87,7 @@ def _check(override: str) -> None:
 
 
 def _value(key: str, text: str) -> Any:
-    """What YAML makes of it, as the scenario's reader will. Raises InputError."""
+    """A value parsed as YAML, as in scenarios. Raises InputError."""
     depth = 0
     try:
         for token in yaml.scan(text):
@@ -112,7 +112,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def _check_leaf(path: tuple[str, ...], value: Any) -> None:
-    """Raises InputError where the scenario's reader would open a file, or run code, by this value."""
+    """Raises InputError if loading the value would open a file or run code."""
     part = path[:-1] if path[-1] == "base" else path
     field = ".".join(path)
     if part in _NAMED and value is not None and value not in catalog.names(_NAMED[part]):

@@ -1,4 +1,4 @@
-"""Sentences: a forecast in words, for someone who sees one for the first time."""
+"""Predictions in words for newcomers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 # from this share of a step on computing is what holds it up
 _MOSTLY: Final = 0.85
-# a part is told from this share of the whole on
-_TOLD: Final = 0.002
+# minimum share from which a part is shown
+_MIN_SHARE: Final = 0.002
 # and what holds memory, from this share of it on
-_HELD: Final = 0.02
+_MIN_MEMORY_SHARE: Final = 0.02
 # what each part of a step is called, and what it means
 CAUSES: Final = {
     "compute": ("computing", "devices do the arithmetic of training"),
@@ -44,13 +44,13 @@ HOLDERS: Final = {
     "optimizer_states": "what the optimizer remembers of each weight",
     "activations": "what the forward pass keeps for the backward pass",
     "recomputed": "activations that are being made again",
-    "logits": "the last layer's answers",
+    "logits": "the last layer's outputs",
     "working": "what a layer needs while it computes",
     "communication": "buffers of what is sent and received",
     "workspace": "libraries' room to compute in",
     "library": "libraries' own",
     "context": "the device's driver and program",
-    "fragmentation": "gaps between what is held",
+    "fragmentation": "gaps between allocations",
     "rest": "all that is smaller",
 }
 # what a part of a step is lost to, and what would help
@@ -65,7 +65,7 @@ _LOSSES: Final = {
     ),
     "bubble": ("stages that wait for one another (the bubble)", "more microbatches, or another schedule"),
     "waiting_for_server": ("waiting for servers", "more servers, or faster ones"),
-    "waiting_for_ranks": ("waiting for the slowest", "alike devices, or a strategy in which nobody waits"),
+    "waiting_for_ranks": ("waiting for the slowest", "equal devices, or an asynchronous strategy"),
     "waiting_for_input": ("waiting for samples to be read", "faster storage, or more processes that decode"),
     "other": ("what is none of these", "to look at the timeline"),
 }
@@ -81,7 +81,7 @@ def headline(run: Run, scenario: Scenario) -> str:
 
 
 def bottleneck(run: Run) -> str:
-    """What holds the training up, and what would help."""
+    """The bottleneck of training, and a remedy."""
     if run.step_time_s <= 0:
         return "Nothing in this scenario takes any time."
     shares = {name: seconds / run.step_time_s for name, seconds in run.breakdown_s.items()}
@@ -91,7 +91,7 @@ def bottleneck(run: Run) -> str:
     part = run.servers["bottleneck"].replace("NIC", "network card") if run.servers else "compute"
     busiest = f" The busiest part is the {part}." if part != "compute" else ""
     if computing >= _MOSTLY:
-        rest = f", {shares[name]:.1%} goes to {loss}" if shares[name] >= _TOLD else ""
+        rest = f", {shares[name]:.1%} goes to {loss}" if shares[name] >= _MIN_SHARE else ""
         return f"Devices compute {computing:.0%} of the time{rest}. Faster devices help, a faster network hardly.{busiest}"
     if computing >= shares[name]:
         found = f"Devices compute {computing:.0%} of the time; {shares[name]:.0%} goes to {loss}."
@@ -101,11 +101,11 @@ def bottleneck(run: Run) -> str:
 
 
 def numbers(run: Run) -> list[dict[str, Any]]:
-    """The figures of a forecast: `label`, `value`, `unit`, `help`, and `detail`; what is None only a full look tells."""
+    """The figures of a prediction: `label`, `value`, `unit`, `help`, and `detail`; None if only a full result has it."""
     low_s, high_s = run.prediction_interval_s or (0.0, 0.0)
-    told = run.prediction_interval_s is not None and low_s > 0
-    rates = f"90 %: {format_number(run.samples / high_s)} to {format_number(run.samples / low_s)}" if told else None
-    times = f"90 %: {format_time_s(low_s)} to {format_time_s(high_s)}" if told else None
+    has_interval = run.prediction_interval_s is not None and low_s > 0
+    rates = f"90 %: {format_number(run.samples / high_s)} to {format_number(run.samples / low_s)}" if has_interval else None
+    times = f"90 %: {format_time_s(low_s)} to {format_time_s(high_s)}" if has_interval else None
     tokens = f"{format_number(run.tokens_per_s)} tokens/s, all devices together" if run.tokens_per_s else "all devices together"
     step, unit = format_time_s(run.step_time_s).split(" ")
     mfu = ("–", "") if run.mfu is None else (f"{100 * run.mfu:.1f}", "%")
@@ -149,19 +149,21 @@ def breakdown(run: Run) -> list[dict[str, Any]]:
     found = []
     for name, seconds in run.breakdown_s.items():
         share = seconds / run.step_time_s if run.step_time_s > 0 else 0.0
-        if share >= _TOLD:
+        if share >= _MIN_SHARE:
             label, words = CAUSES[name]
             text = f"{format_time_s(seconds)}, {share:.1%}"
             found.append({"name": name, "label": label, "help": words, "share": share, "text": text})
     return found
 
 
-def held(run: Run) -> dict[str, Any] | None:
-    """The memory of the fullest rank by what holds it, the largest first, and what it has."""
+def memory_parts(run: Run) -> dict[str, Any] | None:
+    """The memory of the fullest rank by holder, the largest first, and its capacity."""
     if run.memory_bytes is None or run.memory_bytes_per_rank is None:
         return None
     total, has = run.memory_bytes_per_rank, run.capacity_bytes
-    large = sorted(((name, size) for name, size in run.memory_bytes.items() if size >= _HELD * total), key=lambda one: -one[1])
+    large = sorted(
+        ((name, size) for name, size in run.memory_bytes.items() if size >= _MIN_MEMORY_SHARE * total), key=lambda one: -one[1]
+    )
     rest = total - sum(size for _, size in large)
     holders = [*large, ("rest", rest)] if rest > 0 else large
     of = f" of {format_bytes(has)}" if has else ""

@@ -1,4 +1,4 @@
-"""The server: a page, its scripts and styles, answers and exports, to whoever asks by an address that is this server's own."""
+"""The HTTP server of the explorer: page, scripts, styles, results and exports, for requests to its own host names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATIC: Final = Path(__file__).parent / "static"
 _HEAD: Final = Path(__file__).parents[1] / "templates" / "head.js"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _LONGEST_QUERY: Final = 16_000
-# answers that are kept, for going back and forward
+# number of cached responses, for going back and forward
 _KEPT: Final = 64
 # questions that may wait for an answer
 _MOST_WAITING: Final = 32
@@ -45,7 +45,7 @@ _HEADERS: Final = {
 
 
 class Desk:
-    """Where questions wait for a worker, one at a time; those whose asker has gone are dropped before they begin."""
+    """A queue of requests for a worker, one at a time. Requests of closed connections are dropped."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -75,7 +75,7 @@ class Desk:
 
 
 def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> ASGIApp:
-    """The page and what it asks for. first, full: who gives first and full looks. hosts: which Host headers are ours."""
+    """The web application. first, full: workers for first looks and full results. hosts: accepted Host headers."""
     desks = {True: Desk(first), False: Desk(full)}
 
     async def answer(request: Request) -> Response:
@@ -116,7 +116,7 @@ def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> AS
 
 
 def _guarded(inner: ASGIApp, hosts: Callable[[str], bool]) -> ASGIApp:
-    """What asks in another's name, or at too great a length, is refused; all answers get headers that keep the page alone."""
+    """Refuses cross-site and oversized requests, and adds security headers to all responses."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -148,9 +148,9 @@ def _refused(scope: Scope, hosts: Callable[[str], bool]) -> Response | None:
 
 
 def own_hosts(host: str, port: int) -> Callable[[str], bool]:
-    """Which Host headers name a server on this address and port. A page that another name leads to (DNS rebinding) is not ours.
+    """Accepted Host headers of a server on an address and port. Other names are refused because of DNS rebinding.
 
-    A server on all addresses cannot know its names: it answers to numbers, which nobody rebinds, and to localhost.
+    A server on all addresses cannot know its names: it accepts IP addresses, which cannot be rebound, and localhost.
     """
     known = {host, "localhost"}
     try:

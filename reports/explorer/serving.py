@@ -1,4 +1,4 @@
-"""Serving: the explorer on an address of this machine until it is interrupted."""
+"""Serves the explorer on an address of this machine until it is interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from scaleproof.reports.explorer.answer import answer, asked
+from scaleproof.reports.explorer.answer import answer, scenario_of
 from scaleproof.reports.explorer.question import Shelf
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.worker import Worker
@@ -17,11 +17,11 @@ from scaleproof.simulator.common.errors import RunError
 
 
 def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], None] = print) -> None:
-    """Serves the page until Ctrl-C. opens: it in a browser.
+    """Serves the page until Ctrl-C. opens: open it in a browser.
 
-    Raises RunError where the address is not to be had, InputError for a scenario that cannot be read at all.
+    Raises RunError if the address is not available, InputError if the scenario cannot be read.
     """
-    asked(shelf.begin)
+    scenario_of(shelf.begin)
     listening = listen(host, port)
     port = listening.getsockname()[1]
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -44,7 +44,7 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
 
 @contextlib.contextmanager
 def _workers() -> Iterator[tuple[Worker, Worker]]:
-    """One for first looks, and one for full ones, which take longer and hold nobody up."""
+    """A worker for first looks and a worker for full results, so that these do not delay first looks."""
     first, full = Worker(answer), Worker(answer, yields=True)
     try:
         yield first, full
@@ -54,7 +54,7 @@ def _workers() -> Iterator[tuple[Worker, Worker]]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises RunError where the address is taken, or is not this machine's."""
+    """A listening socket. Raises RunError if the address is in use, or does not belong to this machine."""
     if not 0 <= port < 2**16:
         raise RunError(f"--port {port}: ports go up to 65535; give another, or 0 for any that is free")
     try:

@@ -1,4 +1,4 @@
-"""Sliders: quantities that are moved by their logarithm, along preferred numbers."""
+"""Sliders for quantities, on a logarithmic scale of preferred numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMES: Final = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"))
 
 
 class Slider(NamedTuple):
-    """From one decade to another, in units of `units`, which begin with the smallest."""
+    """A slider between two decades. units: from the smallest on."""
 
     field: str
     label: str
@@ -39,7 +39,7 @@ def _text(number: float, decade: int, units: tuple[tuple[float, str], ...]) -> s
 
 
 def sliders(scenario: Scenario) -> list[dict[str, Any]]:
-    """Those of what the scenario's cluster has, each where it stands now."""
+    """The sliders that apply to the scenario's cluster, at their present values."""
     cluster, peak = scenario.cluster, f"cluster.device.peak.{scenario.training.precision}"
     found = []
     if cluster.network is not None:
@@ -50,7 +50,7 @@ def sliders(scenario: Scenario) -> list[dict[str, Any]]:
                    (-6, -1), _TIMES),
         ]  # fmt: skip
     if cluster.node.link is not None and cluster.node.devices > 1:
-        words = "what one device can send to those beside it"
+        words = "bandwidth of a device to others in its node"
         found.append(Slider("cluster.node.link.bandwidth", "Bandwidth inside a node", words, (8, 12), _BYTES))
     if not cluster.device.measured_layers:
         found.append(

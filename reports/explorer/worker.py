@@ -1,4 +1,4 @@
-"""Workers: processes that answer questions, so that the page stays alive whatever is asked.
+"""Worker processes for requests, so that the page stays responsive.
 
 One that takes too long, or dies, is replaced.
 """
@@ -24,11 +24,11 @@ Answer = Callable[[Question], bytes]
 
 
 class UnansweredError(Exception):
-    """A question that was not answered, and why, as a sentence."""
+    """Raised for a request without a response; the message is the reason."""
 
 
 class Worker:
-    """A process that answers one question after another, by `answer`. yields: the processor to others that want it."""
+    """A process that handles requests one after another, by `answer`. yields: run at low priority."""
 
     def __init__(self, answer: Answer, limit_s: float = LIMIT_S, yields: bool = False) -> None:
         self._answer = answer
@@ -46,7 +46,7 @@ class Worker:
         self._is_ready = False
 
     def ask(self, question: Question) -> bytes:
-        """The answer to a question; one at a time. Raises UnansweredError."""
+        """The response to a request, one at a time. Raises UnansweredError."""
         with self._lock:
             try:
                 if not self._is_ready:
@@ -71,14 +71,14 @@ class Worker:
         self._start()
 
     def close(self) -> None:
-        """Ends the process, whatever it is at."""
+        """Ends the process at once."""
         self._process.kill()
         self._process.join()
         self._connection.close()
 
 
 def _serve(connection: Connection, answer: Answer, yields: bool) -> None:
-    """What the process does: says that it is ready, then answers until the other end is gone."""
+    """The main loop of the process: reports that it is ready, then handles requests until the connection closes."""
     import gc
     import os
     import resource

@@ -1,1 +1,1 @@
-"""TODO: reports.pages."""
+"""Pages of reports: their sections, sentences and files."""

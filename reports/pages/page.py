@@ -1,4 +1,4 @@
-"""The page: everything a folder says, in one HTML file that needs nothing else, with figures and tables beside it."""
+"""Writes the report of a folder: one self-contained HTML file, and figures and tables as files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
 
 
 class Built(NamedTuple):
-    """Where a page is, and whether there was nothing to show but that."""
+    """The path of a page, and whether there was nothing to show."""
 
     path: Path
     is_empty: bool
@@ -34,7 +34,7 @@ class Built(NamedTuple):
 def build(folder: Path) -> Built:
     """Writes `index.html`, `figures/*` and `tables/*.csv` into a folder of results.
 
-    Raises InputError when the folder is of something else, RunError when it cannot be written to.
+    Raises InputError if the folder has no results, RunError if it cannot be written to.
     """
     page = _page(folder)
     pictures = [picture for section in page.sections for picture in section.pictures]
@@ -52,7 +52,7 @@ def build(folder: Path) -> Built:
 
 
 def _page(folder: Path) -> Page:
-    """Of what there is: a study, runs, or a study with runs measured for it."""
+    """The page of a study, of runs, or of a study with measured runs."""
     if folder.is_dir() and study_folder.is_study(folder):
         runs = results.read(folder) if results.has_runs(folder) else Results()
         page = study_page.page(study_folder.read(folder), runs.cases)
@@ -96,7 +96,7 @@ def _render(page: Page) -> str:
 
 
 def _library() -> str:
-    """plotly.js's lines, markers and bars, which are all that figures have."""
+    """The vendored plotly.js with lines, markers and bars."""
     return _LIBRARY.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Result page: what the page of a reconcile, a prediction or a measurement consists of."""
+"""The page of reconciled, predicted or measured runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_TIMELINES: Final = 32
 # of all timelines together, and of one
 _MOST_SPANS: Final = 24_000
 _MOST_SPANS_EACH: Final = 2_500
-# of provenance what every run has of its own; of the environment what is told anyway, and what is called otherwise
+# provenance fields that differ between runs; environment fields shown elsewhere; names of others
 _OWN: Final = ("date", "scenario_digest")
-_TOLD: Final = ("host", *_OWN)
+_SHOWN_ELSEWHERE: Final = ("host", *_OWN)
 _FACTS: Final = {"on": "Measured on", "cpu": "CPU"}
 
 
 def page(found: Results) -> Page:
-    """All sections that there is data for."""
+    """The page of a results folder."""
     cases = found.cases
     eyebrow = " · ".join(
         part
@@ -56,7 +56,7 @@ def page(found: Results) -> Page:
 
 
 def sections(found: Results) -> list[Section]:
-    """The page's sections, without those that nothing is known for."""
+    """The sections with data."""
     cases = found.cases
     if not cases:
         return []
@@ -69,7 +69,7 @@ def sections(found: Results) -> list[Section]:
     if timelines:
         intro = (
             "Each row is a rank, time runs to the right; of each run, the step whose time is closest to its step time is "
-            "shown. Thin bars are communication that runs beside the rank’s own work."
+            "shown. Thin bars are communication that overlaps with the rank’s own work."
         )
         intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
         made.append(Section("timelines", "Timelines", "One step, rank by rank", intro, timelines))
@@ -84,9 +84,9 @@ def _every_scenario(found: Results) -> Section:
         "step_range_s": csv_tables.step_range_s,
     }
     intro = (
-        "Step time in milliseconds; below the predicted one, the interval that holds it in nine of ten cases; below the "
-        "measured one, the range that holds eight of ten steps. The error is (predicted − measured) / measured: above zero, "
-        "the forecast was too slow."
+        "Step time in milliseconds; below the predicted one, its 90 % interval; below the "
+        "measured one, the range of eight of ten steps. The error is (predicted − measured) / measured: above zero, "
+        "the prediction was too slow."
     )
     pictures = pictured(result_charts.accuracy(found.cases), result_charts.errors(found.cases))
     return Section("accuracy", "Accuracy", "Predicted against measured", intro, pictures, before="cases.html", data=data)
@@ -111,7 +111,7 @@ def _breakdown(cases: Sequence[Case], bars: Sequence[run_charts.Bar]) -> Section
 
 
 def _phase_rows(case: Case, phases: Sequence[str]) -> list[tuple[str, list[float | None]]]:
-    """Rows of the phase table for one case: seconds in each phase and per step, and the difference where there are both."""
+    """Rows of the phase table for one case: seconds in each phase and per step, and the difference if both sides are known."""
     rows: list[tuple[str, list[float | None]]] = [(run.origin, _phase_row(run, phases)) for run in case.runs]
     if len(rows) == 2:
         predicted, measured = (values for _, values in rows)
@@ -125,7 +125,7 @@ def _phase_row(run: Run, phases: Sequence[str]) -> list[float | None]:
 
 
 def _timelines(cases: Sequence[Case]) -> list[Picture]:
-    """Of each case both sides below one another; on paper they are marked where they part the most."""
+    """Timelines of both sides of each case; on paper, the largest difference is marked."""
     shown = cases[:_MOST_TIMELINES]
     most = min(_MOST_SPANS_EACH, _MOST_SPANS // max(1, len(shown)))
     pictures = []
@@ -138,14 +138,18 @@ def _timelines(cases: Sequence[Case]) -> list[Picture]:
 
 
 def sources(found: Results) -> Sources:
-    """Every input, version and source, so that the page alone is enough to run it again."""
+    """Inputs, versions and sources, sufficient to reproduce the results."""
     facts = [
         ("Cluster", found.cluster or "not recorded"),
         *origins.frameworks(run.framework_words for case in found.cases for run in case.runs),
         ("Host", found.host or "not recorded"),
         ("Date", text.when(found.created) or "not recorded"),
         *([("Allowed error", text.percent(found.max_error))] if found.max_error is not None else []),
-        *((_FACTS.get(name, name.capitalize()), value) for name, value in found.environment.items() if name not in _TOLD),
+        *(
+            (_FACTS.get(name, name.capitalize()), value)
+            for name, value in found.environment.items()
+            if name not in _SHOWN_ELSEWHERE
+        ),
     ]
     parts = [(case.scenario, "; ".join([case.strategy, *_unusual(case, found)])) for case in found.cases]
     files = _files(found.cases)
@@ -154,19 +158,19 @@ def sources(found: Results) -> Sources:
 
 
 def _unusual(case: Case, found: Results) -> Iterator[str]:
-    """What is to be known of a case's runs beside what all have in common."""
+    """Provenance of a case's runs that differs from the common environment."""
     for run in case.runs:
-        told = [
+        differences = [
             f"{name} {value}"
             for name, value in run.provenance.items()
             if name not in _OWN and found.environment.get(name) != value
         ]
-        if told:
-            yield f"{run.origin}: {', '.join(told)}"
+        if differences:
+            yield f"{run.origin}: {', '.join(differences)}"
 
 
 def _files(cases: Sequence[Case]) -> dict[str, str]:
-    """What was run, by names that files can have."""
+    """Scenario files by file name."""
     files: dict[str, str] = {}
     for case in cases:
         if case.scenario_yaml:
@@ -183,7 +187,7 @@ def _read(text: str) -> Any:
 
 
 def _commands(found: Results, files: Iterable[str]) -> list[str]:
-    """What leads to the page again, where the files lie."""
+    """Commands that reproduce the page in the folder of the files."""
     names = list(files)
     if not names:
         return []

@@ -1,4 +1,4 @@
-"""Sections: what a page consists of, whatever it is about."""
+"""The parts of a page: pictures, sections, sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleproof.reports.charts.style import Drawn
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: what can be zoomed, and the same for paper. above: sentences that stand over it."""
+    """A figure as interactive chart and for paper. above: sentences above it."""
 
     chart: Chart
     drawn: Drawn
@@ -42,8 +42,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """anchor: its place in links. short: its name in the bar. before, after: templates that stand around the pictures, and
-    `data` what they show."""
+    """A section of a page. anchor: its link target. short: its name in the navigation bar. before, after: templates around the
+    pictures; data: their contents."""
 
     anchor: str
     short: str
@@ -57,7 +57,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a page was made from. facts: name and value. files: to run it again, by name. commands: that do."""
+    """The sources of a page. facts: names and values. files: scenario files by name. commands: reproduce the results."""
 
     facts: Sequence[tuple[str, str]] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -68,8 +68,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Page:
-    """lede: what stands below the headline. sheets: tables as CSV, by file name. is_empty: whether there is nothing to
-    show."""
+    """A page. lede: text below the headline. sheets: CSV tables by file name. is_empty: whether there is nothing to show."""
 
     eyebrow: str
     headline: str
@@ -83,10 +82,10 @@ class Page:
 
 
 def pictured(*charts: Chart | None) -> list[Picture]:
-    """Those that there is data for."""
+    """Pictures of the charts that have data."""
     return [Picture.of(chart) for chart in charts if chart is not None]
 
 
 def slug(name: str) -> str:
-    """A part of a file name that every file system takes."""
+    """Text as a part of a portable file name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "case"

@@ -1,4 +1,4 @@
-"""Study page: what the page of a study consists of."""
+"""The page of a study."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_WRONG: Final = 8
 
 
 def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
-    """All sections that there is data for. measured: what stands on top of curves."""
+    """The page of a study. measured: runs drawn over the curves."""
     notes = list(found.notes)
     study = studied(found)
     closely = chosen(study, notes)
@@ -104,36 +104,36 @@ def _timelines(closely: Sequence[Chosen]) -> Section:
         if chart is not None and drawn is not None:
             pictures.append(Picture(chart, drawn))
     intro = (
-        "Each row is a rank, or a kind of ranks that do alike; time runs to the right. Thin bars are communication that runs "
-        "beside the rank’s own work."
+        "Each row is a rank, or a class of equivalent ranks; time runs to the right. Thin bars are communication that overlaps "
+        "with the rank’s own work."
     )
     return Section("timelines", "Timelines", "One step, rank by rank", intro, pictures)
 
 
 def _wrong(found: StudyFolder) -> Section:
-    told = list(found.wrong.items())[:_MOST_WRONG]
-    data = {"wrong": told, "more": len(found.wrong) - len(told)}
-    return Section("wrong", "Errors", "What could not be forecast", "", (), "wrong.html" if told else "", "", data)
+    shown = list(found.wrong.items())[:_MOST_WRONG]
+    data = {"wrong": shown, "more": len(found.wrong) - len(shown)}
+    return Section("wrong", "Errors", "What could not be forecast", "", (), "wrong.html" if shown else "", "", data)
 
 
 def _frameworks(found: StudyFolder) -> Iterator[str]:
-    """'pytorch-ddp, by default' of each framework that points were forecast in."""
-    told = found.points[["framework", "framework_is_default"]].dropna().drop_duplicates()
-    yield from (framework_words(name, bool(is_default)) for name, is_default in told.itertuples(index=False, name=None))
+    """Yields 'pytorch-ddp, by default' for each framework of the points."""
+    frameworks = found.points[["framework", "framework_is_default"]].dropna().drop_duplicates()
+    yield from (framework_words(name, bool(is_default)) for name, is_default in frameworks.itertuples(index=False, name=None))
 
 
 def _sources(found: StudyFolder, closely: Sequence[Chosen]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
     facts += origins.frameworks(_frameworks(found))
-    facts += [("Forecast with", f"scaleproof {found.asked['version']}")] if "version" in found.asked else []
+    facts += [("Forecast with", f"scaleproof {found.definition['version']}")] if "version" in found.definition else []
     facts.append(origins.made_with())
     files = {"study.yaml": found.study_yaml(), dump.FILE: found.scenario_yaml()}
     commands = []
     if found.study is not None:
-        intervals = " --intervals" if found.asked.get("intervals") else ""
+        intervals = " --intervals" if found.definition.get("intervals") else ""
         commands = [f"scaleproof sweep study.yaml{intervals} --out again", "scaleproof report again"]
     for one in closely:
         sets = " ".join(f"--set {shlex.quote(text)}" for text in one.sets)
         commands.append(f"scaleproof predict scenario.yaml {sets}")
-    cited = list(dict.fromkeys(origins.cited(found.asked.get("scenario"))))
+    cited = list(dict.fromkeys(origins.cited(found.definition.get("scenario"))))
     return Sources(facts, {name: text for name, text in files.items() if text}, commands, (), cited)

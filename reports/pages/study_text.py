@@ -1,4 +1,4 @@
-"""What a study comes to, in words: the answer in a sentence, and the few numbers that stand under it."""
+"""The result of a study in words: a headline, and the key figures below it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from scaleproof.simulator.analysis.sensitivity.sensitivity import Sensitivity
 
-# of two whose throughputs differ by no more than this share neither is told to be the faster one
+# throughputs that differ by at most this share count as equal
 _TIE: Final = 0.01
 _SURE: Final = 0.98
 
@@ -31,14 +31,14 @@ def headline(study: Studied, chosen: Sequence[Chosen]) -> str:
     where = f" on {best['gpus']:,.0f} GPU{'s' if best['gpus'] != 1 else ''}" if best["gpus"] == best["gpus"] else ""
     subject = best["line"] if study.strategies else study.found.strategy_name
     efficient = f", {percent(best['efficiency'])} efficient" if best["efficiency"] == best["efficiency"] else ""
-    told = f"{subject} trains {study.found.model_name}{where} at {rate(best['rate'])} {study.unit}/s"
-    told += f"{_interval(best, chosen)}{efficient}"
+    sentence = f"{subject} trains {study.found.model_name}{where} at {rate(best['rate'])} {study.unit}/s"
+    sentence += f"{_interval(best, chosen)}{efficient}"
     ahead = _against(study, best)
-    return f"{told[:1].upper()}{told[1:]}{f'; {ahead.words}' if ahead else ''}"
+    return f"{sentence[:1].upper()}{sentence[1:]}{f'; {ahead.words}' if ahead else ''}"
 
 
 def lede(study: Studied, chosen: Sequence[Chosen]) -> str:
-    """Under what circumstances that is so, and how sure the comparison is."""
+    """The circumstances of the result, and the confidence of the comparison."""
     best = study.best
     if best is None:
         return ""
@@ -48,15 +48,15 @@ def lede(study: Studied, chosen: Sequence[Chosen]) -> str:
     if not study.strategies and len(study.lines) > 1:
         at.insert(0, best["line"])
     under = f", with {', '.join(at)}" if at else ""
-    told = [f"This is the fastest of {len(study.good):,} configurations that can be trained{under}"]
+    sentences = [f"This is the fastest of {len(study.good):,} configurations that can be trained{under}"]
     ahead = _against(study, best)
     if ahead and ahead.leads:
-        told.append(f"{best['line']} is {_range(*ahead.leads)} faster than {ahead.second}{_surely(chosen, ahead)}")
-    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in told)
+        sentences.append(f"{best['line']} is {_range(*ahead.leads)} faster than {ahead.second}{_surely(chosen, ahead)}")
+    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
-    """Of the table, or of the run that was forecast again."""
+    """The interval of the table, or of the new prediction."""
     low, high = best["rate_low"], best["rate_high"]
     if low != low and chosen and chosen[0].run.prediction_interval_s:
         ends_s = chosen[0].run.prediction_interval_s
@@ -65,8 +65,8 @@ def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
 
 
 class _Ahead(NamedTuple):
-    """second: the strategy that is the next. leads: the least and the largest share by which it is beaten, at sizes from which
-    on it always is. gpus: the largest of these."""
+    """The best strategy's lead. second: the next strategy. leads: smallest and largest relative lead over it at the sizes from
+    which on it is always beaten. gpus: the largest of these sizes."""
 
     words: str
     second: str
@@ -75,17 +75,17 @@ class _Ahead(NamedTuple):
 
 
 def _against(study: Studied, best: pd.Series[Any]) -> _Ahead | None:
-    """From where on the best strategy beats the second, where circumstances are those of the best."""
+    """The sizes from which on the best strategy beats the second, under the circumstances of the best point."""
     if not study.strategies or study.across != "GPUs":
         return None
     good = study.good
     good = good[[one == best["choices"] for one in good["choices"]]]
     fastest = good.groupby("line")["rate"].max().sort_values(ascending=False).drop(best["line"])
-    alike = [str(line) for line in fastest.index if fastest[line] >= best["rate"] * (1 - _TIE)]
-    if len(alike) == len(fastest):
-        return _Ahead(f"as fast as {' and '.join(alike)}", alike[0], None, best["gpus"]) if alike else None
-    second = str(fastest.index[len(alike)])
-    also = f"as fast as {' and '.join(alike)}, " if alike else ""
+    tied = [str(line) for line in fastest.index if fastest[line] >= best["rate"] * (1 - _TIE)]
+    if len(tied) == len(fastest):
+        return _Ahead(f"as fast as {' and '.join(tied)}", tied[0], None, best["gpus"]) if tied else None
+    second = str(fastest.index[len(tied)])
+    also = f"as fast as {' and '.join(tied)}, " if tied else ""
     ours, theirs = (good[good["line"] == line].groupby("gpus")["rate"].max() for line in (best["line"], second))
     both = ours.index.intersection(theirs.index).sort_values()
     if both.empty or not ours[both[-1]] > theirs[both[-1]]:
@@ -102,7 +102,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _surely(chosen: Sequence[Chosen], ahead: _Ahead) -> str:
-    """How sure the best is ahead where both are largest: errors that both share move both."""
+    """The probability that the best strategy is ahead at the largest size, with errors shared by both."""
     from scaleproof.simulator.uncertainty.pairwise import apart
 
     theirs = next((one for one in chosen if one.line == ahead.second), None)
@@ -113,14 +113,14 @@ def _surely(chosen: Sequence[Chosen], ahead: _Ahead) -> str:
     except ScaleproofError:
         return ""
     if not found.told:
-        return f"; on {ahead.gpus:,.0f} GPUs that is less than the forecast can tell apart"
+        return f"; on {ahead.gpus:,.0f} GPUs the two are not distinguishable by prediction"
     sure = 1 - found.faster
-    told = f"over {percent(_SURE)}" if sure > _SURE else percent(sure)
-    return f"; that it is so on {ahead.gpus:,.0f} GPUs has a probability of {told}"
+    probability = f"over {percent(_SURE)}" if sure > _SURE else percent(sure)
+    return f"; that it is so on {ahead.gpus:,.0f} GPUs has a probability of {probability}"
 
 
 def facts(study: Studied, chosen: Sequence[Chosen], sensitivity: Sensitivity | None) -> list[tuple[str, str]]:
-    """The few numbers that stand under the headline, as (number, what it is)."""
+    """The key figures below the headline, as (number, description)."""
     best = study.best
     if best is None:
         return []
@@ -147,6 +147,6 @@ def counts(study: Studied) -> str:
     """'30 points; 2 do not fit into memory, 3 are not valid.'"""
     points = study.points
     unfit, wrong = int(points["fits"].eq(False).sum()), int(points["error"].notna().sum())
-    told = [f"{unfit:,} do not fit into memory"] if unfit else []
-    told += [f"{wrong:,} cannot be forecast"] if wrong else []
-    return f"{len(points):,} point{'s' if len(points) != 1 else ''}" + (f"; {' and '.join(told)}" if told else "") + "."
+    problems = [f"{unfit:,} do not fit into memory"] if unfit else []
+    problems += [f"{wrong:,} cannot be predicted"] if wrong else []
+    return f"{len(points):,} point{'s' if len(points) != 1 else ''}" + (f"; {' and '.join(problems)}" if problems else "") + "."

@@ -19,7 +19,7 @@ _SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a case came out. grade: close, fair, off, failed or missing; it picks colour and symbol."""
+    """The grade of a case. grade: close, fair, off, failed or missing, which determines colour and symbol."""
 
     grade: str
     symbol: str
@@ -27,7 +27,7 @@ class Verdict:
 
 
 def verdict(case: Case, max_error: float | None) -> Verdict:
-    """Graded by the size of the error; over `max_error` is off whatever its size."""
+    """The grade of a case by its error; "off" if it exceeds `max_error`."""
     if case.error is None:
         if case.failure is not None:
             return Verdict("failed", "✕", "failed")
@@ -43,7 +43,7 @@ def verdict(case: Case, max_error: float | None) -> Verdict:
 
 
 def headline(results: Results) -> str:
-    """The answer in one sentence: how well predicted and measured agree, or what there is instead."""
+    """The result in one sentence: the agreement of predicted and measured, or what else the folder has."""
     compared = results.compared
     if len(compared) > 1:
         errors = [abs(_error(case)) for case in compared]
@@ -74,7 +74,7 @@ def _error(case: Case) -> float:
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
-    """The few numbers that stand under the headline, as (number, what it is); none when nothing was compared."""
+    """The key figures below the headline, as (number, description); empty if nothing was compared."""
     compared = results.compared
     if not compared:
         return []
@@ -82,12 +82,16 @@ def facts(results: Results) -> list[tuple[str, str]]:
     limit = FAIR if results.max_error is None else results.max_error
     failed = sum(case.failure is not None for case in results.cases)
     inside = sum(abs(error) <= limit for error in errors)
-    told = [case.inside for case in compared if case.inside is not None]
-    intervals = [(f"{sum(told)} of {len(told)}", "measured inside the forecast's 90 % interval")] if told else []
+    inside_intervals = [case.inside for case in compared if case.inside is not None]
+    intervals = (
+        [(f"{sum(inside_intervals)} of {len(inside_intervals)}", "measured inside the prediction's 90 % interval")]
+        if inside_intervals
+        else []
+    )
     return [
         (f"{len(compared)} of {len(results.cases)}", "scenarios compared" + (f", {failed} failed" if failed else "")),
         (percent(median(map(abs, errors))), "error at the median, in either direction"),
-        (signed_percent(median(errors)), "error at the median with its sign; + forecasts too slow"),
+        (signed_percent(median(errors)), "error at the median with its sign; + predicts too slow"),
         (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),
         *intervals,
     ]
@@ -126,7 +130,7 @@ def when(created: str) -> str:
 
 
 def signed_milliseconds(seconds: float | None) -> str:
-    """The same as `milliseconds`, with a plus above zero."""
+    """Milliseconds with a plus sign above zero."""
     return ("+" if seconds is not None and seconds > 0 else "") + milliseconds(seconds)
 
 

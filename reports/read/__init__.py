@@ -1,1 +1,1 @@
-"""TODO: reports.read."""
+"""Reading the folders that other commands write. Nothing in them is trusted."""

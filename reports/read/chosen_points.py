@@ -1,4 +1,4 @@
-"""Chosen: the points of a study that are looked at closely, forecast again with all that a run tells."""
+"""The selected points of a study: the fastest one of each strategy, predicted again in full."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 MOST_CHOSEN: Final = 6
 _BAR: Final = 0.7
 _BAR_PX: Final = 34
-# by less than this share of a percent for each percent nothing would be seen
+# smallest elasticity that is drawn
 _LEAST: Final = 0.005
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The fastest point of a strategy. sets: what `--set` says to make the study's scenario into its own."""
+    """The fastest point of a strategy. sets: the `--set` options that turn the study's scenario into the point's."""
 
     line: str
     point: pd.Series[Any]
@@ -39,10 +39,10 @@ class Chosen:
 
 
 def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
-    """Of each strategy its fastest where the circumstances are those of the best of all, the best first. What cannot be
-    forecast again is noted."""
-    best, asked = study.best, study.found.study
-    if best is None or asked is None:
+    """The fastest point of each strategy under the circumstances of the best point, the best first. Points that cannot be
+    predicted again are noted."""
+    best, definition = study.best, study.found.study
+    if best is None or definition is None:
         return []
     good = study.good
     good = good[[one == best["choices"] for one in good["choices"]]]
@@ -52,60 +52,58 @@ def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
         if mine.empty:
             continue
         point = mine.iloc[int(mine["rate"].argmax())]
-        places = asked.places(np.array([point["point"]]))[0].tolist()
+        places = definition.places(np.array([point["point"]]))[0].tolist()
         try:
-            scenario = asked.scenario(places)
+            scenario = definition.scenario(places)
             run = predict(scenario)
         except ScaleproofError as error:
-            notes.append(f"point {point['point']} cannot be forecast again: {one_line(error)}")
+            notes.append(f"point {point['point']} cannot be predicted again: {one_line(error)}")
             continue
-        sets = tuple(axis.overrides()[place] for axis, place in zip(asked.axes, places, strict=True))
+        sets = tuple(axis.overrides()[place] for axis, place in zip(definition.axes, places, strict=True))
         result.append(Chosen(line, point, scenario, sets, run))
     return result
 
 
 def sensitivity_of(best: Chosen, notes: list[str]) -> Sensitivity | None:
-    """What the best point's throughput follows from; noted where that cannot be told."""
+    """The elasticities of the best point's throughput; None, with a note, if they cannot be computed."""
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
 
     try:
         return sensitivity(best.scenario)
     except ScaleproofError as error:
-        notes.append(f"what throughput follows from cannot be told: {one_line(error)}")
+        notes.append(f"the sensitivity of throughput cannot be computed: {one_line(error)}")
         return None
 
 
 def sensitivity_chart(found: Sensitivity, words: str) -> Chart | None:
-    """By how much throughput grows with each number, the largest first."""
-    told = [one for one in (*found.cluster, *found.training) if one.value is not None and abs(one.value) >= _LEAST]
-    told.sort(key=lambda one: -abs(one.value or 0.0))
-    if not told:
+    """A bar chart of elasticities, the largest first."""
+    shown = [one for one in (*found.cluster, *found.training) if one.value is not None and abs(one.value) >= _LEAST]
+    shown.sort(key=lambda one: -abs(one.value or 0.0))
+    if not shown:
         return None
     marks: list[Mark] = []
     for name, colour, some in (
-        ("more is faster", BLUE, [(i, one) for i, one in enumerate(told) if (one.value or 0.0) > 0]),
-        ("more is slower", VERMILLION, [(i, one) for i, one in enumerate(told) if (one.value or 0.0) < 0]),
+        ("more is faster", BLUE, [(i, one) for i, one in enumerate(shown) if (one.value or 0.0) > 0]),
+        ("more is slower", VERMILLION, [(i, one) for i, one in enumerate(shown) if (one.value or 0.0) < 0]),
     ):
         if some:
             values = [one.value or 0.0 for _, one in some]
             left, width = [min(0.0, value) for value in values], [abs(value) for value in values]
             rows, texts = [float(i) for i, _ in some], [_text(one) for _, one in some]
             marks.append(Boxes(name, colour, left, width, rows, [_BAR] * len(some), texts))
-    for i, one in enumerate(told):
+    for i, one in enumerate(shown):
         if one.low is not None and one.high is not None:
             marks.append(Line("90 % interval", INK, [one.low, one.high], [i, i], [_text(one)] * 2))
-    ends = [value for one in told for value in (one.value, one.low, one.high, 0.0) if value is not None]
+    ends = [value for one in shown for value in (one.value, one.low, one.high, 0.0) if value is not None]
     room = (max(ends) - min(ends)) * 0.04
-    x = ChartAxis("% of throughput for 1 % of the number", limits=(min(ends) - room * (min(ends) < 0), max(ends) + room))
-    ticks = tuple((float(i), f"{one.name} ({one.says})") for i, one in enumerate(told))
-    y = ChartAxis("", ticks=ticks, limits=(len(told) - 0.4, -0.6))
+    x = ChartAxis("% of throughput for 1 % of the parameter", limits=(min(ends) - room * (min(ends) < 0), max(ends) + room))
+    ticks = tuple((float(i), f"{one.name} ({one.says})") for i, one in enumerate(shown))
+    y = ChartAxis("", ticks=ticks, limits=(len(shown) - 0.4, -0.6))
     bottleneck = found.bottleneck
     finding = f"{words}: {bottleneck.name} matters most" if bottleneck else words
-    caption = (
-        "How much faster training gets for each percent by which a number grows; what is not shown matters less than 0.005 %."
-    )
-    return Chart("sensitivity", "What throughput follows from", (View(x, y, tuple(marks), finding),), caption,
-                 height_px=120 + _BAR_PX * len(told))  # fmt: skip
+    caption = "Change of throughput for 1 % more of each parameter; those below 0.005 % are not shown."
+    return Chart("sensitivity", "Sensitivity of throughput", (View(x, y, tuple(marks), finding),), caption,
+                 height_px=120 + _BAR_PX * len(shown))  # fmt: skip
 
 
 def _text(one: Elasticity) -> str:

@@ -1,4 +1,4 @@
-"""The numbers of the page as CSV, in SI units and full precision."""
+"""The numbers of a page as CSV, in SI units and full precision."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def runs_csv(runs: Sequence[tuple[str, Run]], field: str) -> str:
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
-    """A table, numbers with nine digits; what is not there is left empty."""
+    """A table, numbers with nine digits; missing values are left empty."""
     plain = frame.astype(object).where(frame.notna(), None)
     rows = ([_shorter(cell) for cell in row] for row in plain.itertuples(index=False, name=None))
     return _csv([str(name) for name in plain.columns], rows)
@@ -98,5 +98,5 @@ def _csv(header: Sequence[str], rows: Iterable[list[_Cell]]) -> str:
 
 
 def _inert(cell: _Cell) -> _Cell:
-    """Text that a spreadsheet would take for a formula, with the apostrophe that keeps it text."""
+    """Prefixes text that a spreadsheet would evaluate as a formula with an apostrophe."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -1,4 +1,4 @@
-"""History: what reconcile and calibrate have left in a folder's history.sqlite, as tables, and whether a cluster drifts."""
+"""The history of reconciled runs and calibrations (history.sqlite) as tables, and the detection of drift."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE: Final = "history.sqlite"
-# As scaleproof.validator.reconciliation.history has them: version of the tables, whose the file is ("scal" in ASCII).
+# Version of the tables and application id ("scal" in ASCII), as in scaleproof.validator.reconciliation.history.
 _VERSION: Final = 1
 _APPLICATION: Final = 0x7363616C
 _PATIENCE_S: Final = 30.0
-# How improbable a value must be of a cluster that does not change, to say that it does.
+# Confidence level of drift.
 _SURE: Final = 0.99
-# Standard deviations to either side that 95 % lie within, and one in median absolute deviations, of a normal distribution.
+# Half-width of a 95 % interval in standard deviations, and standard deviation per median absolute deviation (normal).
 _IN_95: Final = 1.9600
 _MAD: Final = 1.4826
-# Of fewer runs nobody can tell the scatter.
+# Minimum number of earlier runs to estimate their scatter.
 _FEWEST: Final = 3
-# Runs differ by as much whatever their own intervals say: cores heat up, others use the network.
+# Minimum relative deviation between runs, whatever their own intervals: cores heat up, others use the network.
 _LEAST: Final = 0.01
 
 Verdict = Literal["steady", "drifts", "too few"]
@@ -52,8 +52,8 @@ class History:
 class Drift:
     """A scenario's latest step time against the median of those before.
 
-    change: how far above it, as a share. reach: how far a steady cluster's would be, at most, in 99 of 100 runs; infinite where
-    the runs are too few to tell.
+    change: relative to the median. reach: largest change of a steady cluster in 99 of 100 runs; infinite if there are too few
+    runs to estimate it.
     """
 
     scenario: str
@@ -71,18 +71,18 @@ class Drift:
         return "drifts" if abs(self.change) > self.reach else "steady"
 
     def plain(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The drift as plain data for JSON."""
         return asdict(self) | {"reach": self.reach if math.isfinite(self.reach) else None, "verdict": self.verdict}
 
 
 def read(place: Path) -> History:
-    """The history in a folder, or in a file. Raises InputError for what is none."""
+    """Reads the history in a folder or file. Raises InputError if it is not a history."""
     path = place / FILE if place.is_dir() else place
     if not path.is_file():
         folder = path.parent if path.suffix else path
-        raise InputError(f"{path}: no history here; scaleproof reconcile --out {folder} begins one")
+        raise InputError(f"{path}: no history here; scaleproof reconcile --out {folder} creates one")
     try:
-        # a path may hold what a URI gives a meaning to
+        # escape characters of the path that are special in a URI
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)) as connection:
             _check(connection, path)
             return History(_table(connection, "reconciled"), _table(connection, "calibrated"))
@@ -93,9 +93,11 @@ def read(place: Path) -> History:
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     application, version = (connection.execute(f"pragma {name}").fetchone()[0] for name in ("application_id", "user_version"))
     if application != _APPLICATION:
-        raise InputError(f"{path}: a database, but no history of scaleproof; give a folder that reconcile wrote with --out")
+        raise InputError(f"{path}: a database, but not a history of scaleproof; give a folder that reconcile wrote with --out")
     if version != _VERSION:
-        raise InputError(f"{path}: a history of version {version}, this reads version {_VERSION}; use the scaleproof it is of")
+        raise InputError(
+            f"{path}: a history of version {version}, expected version {_VERSION}; use the version of scaleproof that wrote it"
+        )
 
 
 def _table(connection: sqlite3.Connection, name: str) -> pd.DataFrame:
@@ -114,7 +116,7 @@ def _table(connection: sqlite3.Connection, name: str) -> pd.DataFrame:
 
 
 def drifts(reconciled: pd.DataFrame) -> list[Drift]:
-    """Of each scenario on each host that did the same work more than once."""
+    """The drift of each scenario on each host with more than one run of the same work."""
     result = []
     for _, runs in reconciled.groupby(["scenario", "host", "workload"], sort=False):
         if len(runs) > 1:
@@ -123,7 +125,7 @@ def drifts(reconciled: pd.DataFrame) -> list[Drift]:
 
 
 def _drift(runs: pd.DataFrame) -> Drift:
-    """Of runs of the same work, oldest first."""
+    """The drift of runs of the same work, oldest first."""
     times_s = runs["measured_s"].to_numpy()
     intervals_s = runs["measured_high_s"] - runs["measured_low_s"]
     own = [float(share) for share in (intervals_s / runs["measured_s"] / (2 * _IN_95)).dropna()]
@@ -140,9 +142,9 @@ def _drift(runs: pd.DataFrame) -> Drift:
 
 
 def _reach(earlier: Sequence[float], own: Sequence[float]) -> float:
-    """How far from the median of earlier runs one more may be; by their scatter, and at least by the runs' own intervals.
+    """Largest relative change of one more run from the median of earlier runs, by their scatter and the runs' own intervals.
 
-    earlier: how far those are from their median, as shares of it. own: standard deviations that runs tell of themselves.
+    earlier: deviations of earlier runs from their median, relative to it. own: relative standard deviations within runs.
     """
     import numpy as np
     from scipy.stats import t
@@ -151,5 +153,5 @@ def _reach(earlier: Sequence[float], own: Sequence[float]) -> float:
     if count < _FEWEST:
         return math.inf
     deviation = max(_MAD * float(np.median(np.abs(earlier))), float(np.median(own)) if own else 0.0, _LEAST)
-    # a median varies by pi / 2 of what a mean does
+    # the variance of a median is pi / 2 times that of a mean
     return float(t.ppf((1 + _SURE) / 2, count - 1)) * deviation * math.sqrt(1 + math.pi / 2 / count)

@@ -1,4 +1,4 @@
-"""Origins: what a page was made with, and where the numbers of a scenario are from."""
+"""The versions that a page was made with, and the sources of a scenario's numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES: Final = ("scaleproof", "numpy", "scipy", "pandas", "pyarrow", "pydant
 
 
 def made_with() -> tuple[str, str]:
-    """The versions that a page is made with, as one of its facts."""
+    """Versions of the packages that make a page, as one of its facts."""
     return "Page made with", ", ".join(f"{name} {number}" for name, number in _versions())
 
 
@@ -25,13 +25,13 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def frameworks(words: Iterable[str]) -> list[tuple[str, str]]:
-    """The frameworks of what was predicted, as one of a page's facts; none where they are not recorded."""
+    """The frameworks of predictions, as one of a page's facts; empty if they are not recorded."""
     named = list(dict.fromkeys(filter(None, words)))
     return [("Frameworks" if len(named) > 1 else "Framework", "; ".join(named))] if named else []
 
 
 def cited(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Where a scenario's numbers are from, by the part that says so."""
+    """Yields part and source of each `source` field of a scenario."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key == "source" and isinstance(inner, str):

@@ -1,4 +1,4 @@
-"""Reads what `reconcile`, `predict` and `measure` leave in a folder: all that can be read is used, the rest is noted.
+"""Reads the folders that `reconcile`, `predict` and `measure` write. Unreadable files are noted and left out.
 
 Nothing in the folder is trusted: files may be missing, cut short, or from someone else.
 """
@@ -26,14 +26,14 @@ _VERSION: Final = 1
 _UNREADABLE: Final = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-# a page has it twice
+# a page contains the scenario twice
 _MOST_SCENARIO_BYTES: Final = 2**20
 _PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _M = TypeVar("_M", bound=BaseModel)
 
 
 class Part(BaseModel):
-    """A part of predicted − measured step time; the sides are None where they have none of it."""
+    """A component of predicted − measured step time. A side is None if it lacks the component."""
 
     name: str
     difference_s: FiniteFloat
@@ -42,7 +42,7 @@ class Part(BaseModel):
 
 
 class Parting(BaseModel):
-    """Spans of one kind that differ, in seconds of one rank in a step: of a predicted rank and those measured it stands for."""
+    """Spans of one kind that differ, in seconds per rank and step: a predicted rank and the measured ranks it represents."""
 
     rank: NonNegativeInt
     measured_ranks: tuple[NonNegativeInt, ...]
@@ -54,7 +54,7 @@ class Parting(BaseModel):
 
 
 class Explanation(BaseModel):
-    """Where predicted and measured part, as reconcile found it: in sentences, in parts that add up, and where in the step."""
+    """Reconcile's explanation of the difference: sentences, components that add up to it, and places in the step."""
 
     sentences: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -65,8 +65,8 @@ class Explanation(BaseModel):
 class Case:
     """One scenario, predicted and measured; either side may be missing. failure: why there is no measurement.
 
-    inside: whether what was measured is in the prediction's 90 % interval, None where there is none. scenario_yaml: what it was
-    predicted from, where that was kept.
+    inside: whether the measurement is in the prediction's 90 % interval, None without an interval. scenario_yaml: the predicted
+    scenario, "" if it was not kept.
     """
 
     scenario: str
@@ -84,20 +84,20 @@ class Case:
 
     @property
     def error(self) -> float | None:
-        """(predicted − measured) / measured step time; None unless there are both."""
+        """(predicted − measured) / measured step time; None unless both are known."""
         if self.predicted is None or self.measured is None:
             return None
         return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The sides there are, predicted first."""
+        """The runs that are known, predicted first."""
         return tuple(run for run in (self.predicted, self.measured) if run is not None)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a folder holds. notes: what could not be read, one sentence each. max_error: the share that was allowed."""
+    """The contents of a results folder. notes: a sentence for each unreadable file. max_error: the allowed relative error."""
 
     cases: tuple[Case, ...] = ()
     notes: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Results:
 
 
 class _SummaryFile(BaseModel):
-    """Run.summary() as JSON; keys that are not known here are passed over."""
+    """Run.summary() as JSON; unknown keys are ignored."""
 
     origin: Origin
     scenario: str
@@ -170,7 +170,7 @@ class _ReconcileFile(BaseModel):
 
 
 def read(folder: Path) -> Results:
-    """What `folder` holds. Raises InputError when it is not there or holds nothing of ours."""
+    """Reads a results folder. Raises InputError if it does not exist or has no results."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
     if (folder / "reconcile.json").is_file():
@@ -179,11 +179,11 @@ def read(folder: Path) -> Results:
         return _Reader(folder).unreconciled(_case_folders(folder))
     if _is_bare(folder):
         return Results(notes=("the folder is empty",))
-    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} leaves some")
+    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} writes them")
 
 
 def has_runs(folder: Path) -> bool:
-    """Whether there is a run that is predicted or measured."""
+    """Whether a folder has a predicted or measured run."""
     return (folder / "reconcile.json").is_file() or any(_holds_run(case_folder) for case_folder in _case_folders(folder))
 
 
@@ -193,7 +193,7 @@ def _case_folders(folder: Path) -> list[Path]:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Whether nothing is in it but a page that said so before, and what is hidden."""
+    """Whether a folder is empty but for hidden files and an earlier page."""
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     return not names or names == {"index.html", "tables"}
 
@@ -210,7 +210,7 @@ class _Reader:
         self._notes: list[str] = []
 
     def reconciled(self) -> Results:
-        """What reconcile.json says, with the spans of its cases; what the case folders say where it cannot be read."""
+        """Results by reconcile.json with the spans of its cases, or by the case folders if it cannot be read."""
         try:
             plain = json.loads((self._folder / "reconcile.json").read_text(encoding="utf-8"))
         except _UNREADABLE as error:
@@ -251,14 +251,14 @@ class _Reader:
         ranks = file.ranks or (known.ranks if known else 0)
         compute_ranks = file.compute_ranks or (known.compute_ranks if known else ranks)
         texts = file.scenario, file.family, file.strategy
-        told = None
+        explanation = None
         if file.explanation is not None:
-            told = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
-        case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, told)
+            explanation = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
+        case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, explanation)
         return replace(case, scenario_yaml=self._scenario_yaml(file.folder))
 
     def _scenario_yaml(self, name: str) -> str:
-        """What stands beside the runs of a case; "" where there is none that can be read."""
+        """The scenario file next to the runs of a case; "" if it cannot be read."""
         path = self._folder / name / dump.FILE
         try:
             if not name or not _is_within(path, self._folder) or not path.is_file():
@@ -271,7 +271,7 @@ class _Reader:
             return ""
 
     def _side(self, file: _CaseFile, origin: str, plain: Any) -> Run | None:
-        """The summary in reconcile.json, with the spans in the case's folder when they belong to it."""
+        """The run in reconcile.json, with the spans in the case's folder if they belong to it."""
         if plain is None:
             return None
         summary = self._validated(_SummaryFile, plain, f"{file.scenario}: {origin} summary")
@@ -285,12 +285,12 @@ class _Reader:
         if stored is None or stored.spans is None:
             return run
         if not math.isclose(stored.step_time_s, run.step_time_s, rel_tol=1e-9):
-            self._notes.append(f"{file.folder}/{origin} is of another run than reconcile.json tells of: no timeline")
+            self._notes.append(f"{file.folder}/{origin} belongs to another run than reconcile.json describes: no timeline")
             return run
         return replace(run, spans=stored.spans)
 
     def _stored_run(self, folder: Path) -> Run | None:
-        """The run in `folder`, without its spans where those cannot be read; None where there is no readable run."""
+        """The run in `folder`, without spans if those cannot be read; None if there is no readable run."""
         if not (folder / "run.json").is_file():
             return None
         name = folder.relative_to(self._folder).as_posix()
@@ -328,12 +328,12 @@ def _is_within(place: Path, folder: Path) -> bool:
     try:
         return not place.exists() or place.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
-        # too long, not to be opened, or a loop of links
+        # too long, not accessible, or a loop of links
         return False
 
 
 def _spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:
-    """The spans beside a run. Raises one of _UNREADABLE when they are cut short, of another run, or hold what no run has."""
+    """The spans next to a run. Raises one of _UNREADABLE if they are truncated, of another run, or invalid."""
     spans = load_spans(folder, plain)
     if spans is None:
         return None

@@ -1,4 +1,4 @@
-"""Studied: what `sweep` left in a folder, and what its axes are to a reader: strategies, sizes, or circumstances.
+"""A study that `sweep` wrote, with its axes classified as strategies, sizes, or circumstances.
 
 Nothing in the folder is trusted: files may be missing, cut short, or from someone else.
 """
@@ -21,11 +21,11 @@ from scaleproof.simulator.common.units import format_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# so many lines a figure can show
+# maximum number of lines in a figure
 MOST_LINES: Final = 12
-# of so many values a circumstance may stand for the strategies that a study does not vary
+# maximum number of values of a circumstance that replaces strategies as lines
 _FEW: Final = 7
-# so many combinations of what may change the ranks are looked at one by one, each of which takes 15 ms
+# maximum number of combinations whose ranks are computed from scenarios, 15 ms each
 _MOST_COMBINATIONS: Final = 400
 _QUANTITY: Final = re.compile(r"([-+]?[\d_.]+(?:[eE][-+]?\d+)?)\s*(\D*)")
 _IMAGES: Final = ("resnet", "vgg", "alexnet", "inception_v3")
@@ -33,8 +33,8 @@ _IMAGES: Final = ("resnet", "vgg", "alexnet", "inception_v3")
 
 @dataclass(frozen=True)
 class Dimension:
-    """An axis, or several that go together. codes: which of its values each point has; words, numbers: of each value, the
-    numbers in SI, empty where it has none."""
+    """An axis, or several zipped axes. codes: index of each point's value; words, numbers: texts and SI numbers of the
+    values, numbers empty if they are not numeric."""
 
     name: str
     codes: Numbers
@@ -44,8 +44,11 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Studied:
-    """points: the table, and beside its columns `line`, `x`, `x_words`, `gpus`, `rate`, `rate_low`, `rate_high`, and `choices`,
-    the words of all circumstances. across: what x is. unit: of rates. strategies: whether lines are that."""
+    """A study for figures.
+
+    points: the table, with added columns `line`, `x`, `x_words`, `gpus`, `rate`, `rate_low`, `rate_high`, and `choices` (the
+    words of all circumstances). across: name of x. unit: unit of rates. strategies: whether lines are strategies.
+    """
 
     found: StudyFolder
     points: pd.DataFrame
@@ -56,31 +59,31 @@ class Studied:
 
     @cached_property
     def good(self) -> pd.DataFrame:
-        """Points with a result, whose memory suffices as far as that is known."""
+        """Points with a result that fit into memory, as far as known."""
         return self.points[self.points["rate"].notna() & ~self.points["fits"].eq(False)]
 
     @property
     def best(self) -> pd.Series[Any] | None:
-        """The fastest point; of several that are as fast the first."""
+        """The fastest point; the first of several equally fast ones."""
         good = self.good
         return good.iloc[int(good["rate"].argmax())] if len(good) else None
 
     @cached_property
     def lines(self) -> list[str]:
-        """The fastest first, as many as a figure can show."""
+        """Names of lines, the fastest first, at most as many as a figure can show."""
         fastest = self.good.groupby("line", sort=False)["rate"].max().sort_values(ascending=False, kind="stable")
         return [str(name) for name in fastest.index[:MOST_LINES]]
 
     @property
     def choices(self) -> list[tuple[str, ...]]:
-        """Combinations of circumstances that there are points for, those of the best first, the others in their order."""
+        """Combinations of circumstances with points, those of the best point first."""
         best = self.best
         found = dict.fromkeys(self.points["choices"])
         return list(found) if best is None else list(dict.fromkeys([best["choices"], *found]))
 
 
 def studied(found: StudyFolder) -> Studied:
-    """Makes out of a table what figures need."""
+    """Classifies the axes of a study and adds the columns that figures need."""
     points = found.points.copy()
     dimensions = _dimensions(found)
     points["gpus"] = _gpus(found)
@@ -105,7 +108,7 @@ def studied(found: StudyFolder) -> Studied:
 
 
 def _words(one: Dimension) -> list[str]:
-    """Of each point."""
+    """Words of the value of each point."""
     return [one.words[code] for code in one.codes]
 
 
@@ -117,7 +120,7 @@ def _line(named: Sequence[Dimension], strategies: bool, found: StudyFolder) -> l
 
 
 def _rates(points: pd.DataFrame, model_kind: str) -> str:
-    """Adds what a study is about, with its interval; the unit."""
+    """Adds the rate with its interval to the points, and returns its unit."""
     tokens = points["tokens_per_s"].notna().any()
     points["rate"] = points["tokens_per_s"] if tokens else points["samples_per_s"]
     for ours, theirs in (("rate_low", "high_s"), ("rate_high", "low_s")):
@@ -128,7 +131,7 @@ def _rates(points: pd.DataFrame, model_kind: str) -> str:
 
 
 def _dimensions(found: StudyFolder) -> list[Dimension]:
-    """By the study, or by the table's columns where that cannot be read."""
+    """The dimensions by the study, or by the table's columns if the study cannot be read."""
     study, points = found.study, found.points
     if study is None:
         return [_column(points[name], short(name)) for name in found.axes]
@@ -138,11 +141,11 @@ def _dimensions(found: StudyFolder) -> list[Dimension]:
         axes = [study.axes[i] for i in group]
         parts, numbers = [], None
         for axis in axes:
-            told = found.names.get(axis.field) or [_value_words(value) for value in axis.values]
-            parts.append(told)
+            texts = found.names.get(axis.field) or [_value_words(value) for value in axis.values]
+            parts.append(texts)
             if numbers is None and all(_is_number(value) for value in axis.told):
                 numbers = tuple(float(value) for value in axis.told)
-        words = tuple(", ".join(dict.fromkeys(told)) for told in zip(*parts, strict=True))
+        words = tuple(", ".join(dict.fromkeys(row)) for row in zip(*parts, strict=True))
         name = " and ".join(short(axis.field) for axis in axes)
         result.append(Dimension(name, places[:, group[0]], words, numbers or ()))
     return result
@@ -153,9 +156,9 @@ def _column(values: pd.Series[Any], name: str) -> Dimension:
 
     codes, found = pd.factorize(values, use_na_sentinel=False)
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    told = found.tolist()
-    words = tuple(format_number(value) if numeric else str(value) for value in told)
-    return Dimension(name, codes.astype(np.int64), words, tuple(map(float, told)) if numeric else ())
+    values_list = found.tolist()
+    words = tuple(format_number(value) if numeric else str(value) for value in values_list)
+    return Dimension(name, codes.astype(np.int64), words, tuple(map(float, values_list)) if numeric else ())
 
 
 def _is_number(value: object) -> bool:
@@ -176,7 +179,7 @@ def short(field: str) -> str:
 
 
 def _gpus(found: StudyFolder) -> list[float]:
-    """Ranks that train, of each point: as its scenario says, and where that is not known all ranks."""
+    """Number of training ranks of each point, by its scenario; all ranks if that is not known."""
     study, points = found.study, found.points
     ranks: list[float] = points["ranks"].astype(float).tolist()
     if study is None:
@@ -196,7 +199,7 @@ def _gpus(found: StudyFolder) -> list[float]:
 
 
 def _changes_gpus(one: Dimension, dimensions: Sequence[Dimension], points: pd.DataFrame) -> bool:
-    """Whether there are points that differ in it alone and train on as many GPUs."""
+    """Whether points that differ only in this dimension train on different numbers of GPUs."""
     others = [str(list(codes)) for codes in zip(*(two.codes for two in dimensions if two is not one), strict=True)]
     counts = points.groupby(others or [""] * len(points))["gpus"].nunique()
     return bool((counts > 1).any())

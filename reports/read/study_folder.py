@@ -1,4 +1,4 @@
-"""Study folder: reads what `sweep` leaves: all that can be read is used, the rest is noted. Nothing in it is trusted."""
+"""Reads the folder that `sweep` writes. Unreadable files are noted and left out; nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scaleproof.simulator.scenario import dump
 if TYPE_CHECKING:
     import pandas as pd
 
-ASKED: Final = "study.json"
+STUDY_FILE: Final = "study.json"
 PARTS: Final = "part-*.parquet"
 _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """What a folder holds. asked: study.json. names: of an axis' values, by field, where they are parts. axes: columns of the
-    table that are no results. wrong: what was wrong with points, and how often. notes: what could not be read."""
+    """The contents of a study folder. definition: study.json. names: names of axis values that are parts, by field. axes: table
+    columns that are not results. wrong: errors of points and their counts. notes: a sentence for each unreadable file."""
 
-    asked: Mapping[str, Any]
+    definition: Mapping[str, Any]
     study: Study | None
     names: Mapping[str, list[str]]
     points: pd.DataFrame
@@ -57,14 +57,14 @@ class StudyFolder:
         return str(self._at("cluster", "name"))
 
     def _at(self, *path: str) -> Any:
-        """What the scenario says there; "" where it says nothing."""
-        value = self.asked.get("scenario")
+        """A value of the study's scenario; "" if it is missing."""
+        value = self.definition.get("scenario")
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         return "" if value is None else value
 
     def study_yaml(self) -> str:
-        """A study that leads to the same results with its scenario beside it; "" where what was asked cannot be read."""
+        """The study as YAML, next to its scenario; "" if study.json cannot be read."""
         if self.study is None:
             return ""
         axes: dict[str, Any] = {}
@@ -72,66 +72,66 @@ class StudyFolder:
             names = self.names.get(axis.field)
             axes[axis.field] = dict(zip(names, axis.values, strict=True)) if names else list(axis.values)
         plain = {"scenario": dump.FILE, "axes": axes}
-        return dump.written(plain | ({"zip": self.asked["zip"]} if self.asked.get("zip") else {}))
+        return dump.written(plain | ({"zip": self.definition["zip"]} if self.definition.get("zip") else {}))
 
     def scenario_yaml(self) -> str:
-        """What all points have in common; "" where what was asked cannot be read."""
-        return dump.written(self.asked["scenario"]) if self.study is not None else ""
+        """The scenario of all points as YAML; "" if study.json cannot be read."""
+        return dump.written(self.definition["scenario"]) if self.study is not None else ""
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a sweep has written there."""
-    return (folder / ASKED).is_file() or any(folder.glob(PARTS))
+    """Whether a sweep has written to a folder."""
+    return (folder / STUDY_FILE).is_file() or any(folder.glob(PARTS))
 
 
 def read(folder: Path) -> StudyFolder:
-    """What `folder` holds of a study, even if that is nothing."""
+    """Reads the parts of a study in a folder, even if there are none."""
     notes: list[str] = []
-    asked = _asked(folder, notes)
-    study = _study(asked, notes)
+    definition = _read_definition(folder, notes)
+    study = _study(definition, notes)
     points = _points(folder, notes)
     if study is not None:
         outside = ~points["point"].between(0, len(study) - 1)
         lacking = [axis.column for axis in study.axes if axis.column not in points]
         if outside.any() or (lacking and len(points)):
-            notes.append(f"the tables are of another study than {ASKED}, which is passed over")
+            notes.append(f"the tables belong to another study than {STUDY_FILE}, which is ignored")
             study = None
     axes = tuple(str(name) for name in points.columns if name not in RESULTS and name != "point")
     if study is not None and len(points) < len(study):
-        notes.append(f"{len(points):,} of {len(study):,} points are there; sweep --resume goes on with the others")
+        notes.append(f"{len(points):,} of {len(study):,} points are complete; sweep --resume computes the others")
     wrong = points["error"].dropna().value_counts().to_dict()
     names = _names(study, points) if study is not None else {}
     return StudyFolder(
-        asked, study, names, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes)
+        definition, study, names, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes)
     )
 
 
-def _asked(folder: Path, notes: list[str]) -> dict[str, Any]:
+def _read_definition(folder: Path, notes: list[str]) -> dict[str, Any]:
     try:
-        plain = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+        plain = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        notes.append(f"{ASKED} is not there: what was asked is not known")
+        notes.append(f"{STUDY_FILE} is missing: the study is not known")
         return {}
     except _UNREADABLE as error:
-        notes.append(f"{ASKED} cannot be read ({_reason(error)}): what was asked is not known")
+        notes.append(f"{STUDY_FILE} cannot be read ({_reason(error)}): the study is not known")
         return {}
     return plain if isinstance(plain, dict) else {}
 
 
-def _study(asked: Mapping[str, Any], notes: list[str]) -> Study | None:
-    """What was asked, as it can be asked again; None where it cannot."""
-    if not asked:
+def _study(definition: Mapping[str, Any], notes: list[str]) -> Study | None:
+    """The study of study.json; None, with a note, if it cannot be read."""
+    if not definition:
         return None
     try:
-        axes = {field: asked["axes"][field] for field in asked["order"]}
-        return read_study({"scenario": asked["scenario"], "axes": axes, "zip": asked.get("zip", [])})
+        axes = {field: definition["axes"][field] for field in definition["order"]}
+        return read_study({"scenario": definition["scenario"], "axes": axes, "zip": definition.get("zip", [])})
     except (*_UNREADABLE, ScaleproofError) as error:
-        notes.append(f"{ASKED} is not a study that this version can forecast ({_reason(error)})")
+        notes.append(f"{STUDY_FILE} is not a study that this version can predict ({_reason(error)})")
         return None
 
 
 def _points(folder: Path, notes: list[str]) -> pd.DataFrame:
-    """All rows that can be read, by point, with all columns that results have; numbers are numbers or not there."""
+    """All readable rows by point, with all columns of results. Invalid numbers are missing values."""
     import pandas as pd
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -158,13 +158,13 @@ def _points(folder: Path, notes: list[str]) -> pd.DataFrame:
 
 
 def _names(study: Study, points: pd.DataFrame) -> dict[str, list[str]]:
-    """Names of parts, which the table alone has; those of which it has no point are told by what they are."""
+    """Names of parts, which only the table has. Parts without a point are named by their contents."""
     result = {}
     places = study.places(points["point"].to_numpy())
     for i, axis in enumerate(study.axes):
         if all(isinstance(value, dict | list) for value in axis.values):
-            told = points[axis.column].tolist() if axis.column in points else []
-            known = dict(zip(places[:, i].tolist(), told, strict=True))
+            texts = points[axis.column].tolist() if axis.column in points else []
+            known = dict(zip(places[:, i].tolist(), texts, strict=True))
             names = [str(known.get(place, words)) for place, words in enumerate(axis.told)]
             if len(set(names)) == len(names):
                 result[axis.field] = names

@@ -1,1 +1,1 @@
-"""TODO: reports.timeline."""
+"""Timelines of a step: ranks against time."""

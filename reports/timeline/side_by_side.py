@@ -1,4 +1,4 @@
-"""Side by side: a typical step of what was predicted above one of what was measured, marked where they part most."""
+"""A typical predicted step above a typical measured one, with the largest differences marked."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LINE_IN: Final = 0.17
-# half of a row's lane of what holds its rank up, and a little more
+# half of the height of a row's main track, and a little more
 _HALF_ROW: Final = 0.34
 # of the step: what lies between spans that follow one another
 _TOUCHING: Final = 1e-4
-# of the axis: where a number has room beside what it marks
+# share of the axis between a number and the place it marks
 _ROOM: Final = 0.012
 
 
 def side_by_side(case: Case) -> Drawn | None:
-    """A typical steady step of both sides, or of the one there is; None when neither has spans of one."""
+    """A typical steady step of both sides, or of one side; None if neither has the spans of a step."""
     found = [typical_step(run) for run in case.runs]
     steps = [step for step in found if step is not None]
     if not steps:
@@ -48,7 +48,7 @@ def side_by_side(case: Case) -> Drawn | None:
 def _mark(
     figure: Figure, panels: Sequence[Axes], steps: Sequence[Step], marked: Sequence[tuple[Parting, tuple[_Place, _Place]]]
 ) -> None:
-    """Frames with a number around what parts, lines from one panel's to the other's, and below what each is."""
+    """Draws numbered frames around differences, lines between the panels, and descriptions below."""
     from matplotlib.patches import ConnectionPatch
 
     for number, (_, places) in enumerate(marked, start=1):
@@ -59,8 +59,8 @@ def _mark(
         tips: dict[str, Any] = {"xyA": (above.end_ms, above.row + _HALF_ROW), "xyB": (below.end_ms, below.row - _HALF_ROW)}
         figure.add_artist(ConnectionPatch(**tips, coordsA="data", coordsB="data", axesA=panels[0], axesB=panels[1], **line))
     if marked:
-        told = [f"{number}  {_words(steps, mark)}" for number, (mark, _) in enumerate(marked, start=1)]
-        panels[-1].set_xlabel("\n".join([panels[-1].get_xlabel(), *told]))
+        texts = [f"{number}  {_words(steps, mark)}" for number, (mark, _) in enumerate(marked, start=1)]
+        panels[-1].set_xlabel("\n".join([panels[-1].get_xlabel(), *texts]))
 
 
 def _frame(panel: Axes, place: _Place, number: int) -> None:
@@ -88,7 +88,7 @@ class _Place(NamedTuple):
 
 
 def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | None:
-    """Where on both sides what parts is: of several stretches those that differ the most; None where a side shows none."""
+    """The places of a difference on both sides: the stretches that differ most; None if a side shows none."""
     above, below = (_stretches(step, mark) for step in steps)
     if not above or not below:
         return None
@@ -99,7 +99,7 @@ def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | Non
 
 
 def _stretches(step: Step, mark: Parting) -> list[_Place]:
-    """In their order, of the first rank that has it there; spans that follow one another are one stretch."""
+    """Stretches of consecutive spans, in order, of the first rank that has them."""
     phases = [phase for phase in Phase if phase.label == mark.phase]
     own = (step.spans.stream == Stream.MAIN) & np.isin(step.spans.phase, phases) & (step.end_ms > step.arrival_ms)
     for wanted, column in ((mark.stage, step.spans.stage), (mark.microbatch, step.spans.microbatch)):

@@ -1,4 +1,4 @@
-"""Step: what of a run a timeline shows: a steady step, or where ranks go each on its own a stretch of time."""
+"""The part of a run that a timeline shows: a steady step, or a stretch of time of asynchronous ranks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 
 _MOST_RANKS: Final = 16
-# where ranks go each on its own, so many step times are shown
+# number of step times shown of asynchronous ranks
 _STEP_TIMES: Final = 4
-# a kind beside the phases: of backward passes in two parts the second, which makes the gradients of weights
+# a kind in addition to the phases: the second part of a split backward pass, for the gradients of weights
 WEIGHT: Final = len(Phase)
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
 KIND_NAMES: Final = [phase.label for phase in Phase] + ["weight"]
 
 
 class Step(NamedTuple):
-    """The spans of a run's first ranks, with times from the step's begin, and the kind of each: a Phase, or WEIGHT.
+    """The spans of a run's first ranks with times from the beginning of the step, and their kinds: a Phase, or WEIGHT.
 
-    chunk: of the stages of the model that a rank has, which one a pass is in; 0 where that does not apply. chunks: how many
-    a rank has. ranks: those shown; of: how many there are. number: the step's, None where it is not one step.
+    chunk: index of the rank's model stage of a pass, 0 if not applicable. chunks: number of stages per rank. ranks: the ranks
+    shown; of: total number of ranks. number: number of the step, None for a stretch of time.
     """
 
     run: Run
@@ -43,8 +43,7 @@ class Step(NamedTuple):
         return float(self.end_ms.max())
 
     def facts(self) -> dict[str, Any]:
-        """Enough to tell whether another step looks like this one: of each kind how many spans there are, and the sums of
-        when they start and end."""
+        """A summary to compare steps: for each kind the number of spans, and the sums of their starts and ends."""
         sums = {}
         for kind in np.unique(self.kind):
             mine = self.kind == kind
@@ -60,8 +59,8 @@ class Step(NamedTuple):
 
 
 def typical_step(run: Run) -> Step | None:
-    """The steady step whose time is closest to the run's step time; a stretch of some step times where steps of the ranks are
-    not of the same time. None where the run has no spans of one."""
+    """The steady step whose time is closest to the run's step time; for asynchronous ranks a stretch of several step times.
+    None if the run has no spans of a step."""
     if run.spans is None:
         return None
     numbers = np.unique(run.spans.step[run.spans.step >= 1])
@@ -75,7 +74,7 @@ def typical_step(run: Run) -> Step | None:
 
 
 def _stretch(spans: Spans, length_s: float) -> Spans:
-    """What there is of spans until so long after the first of them."""
+    """The spans within a time after the first one."""
     until_s = spans.arrival_s.min() + length_s
     cut = {name: np.minimum(getattr(spans, name), until_s) for name in ("arrival_s", "start_s", "end_s")}
     return replace(spans, **cut).where(spans.arrival_s < until_s)
@@ -93,7 +92,7 @@ def _step(run: Run, number: int | None, spans: Spans) -> Step:
 
 
 def _chunks(spans: Spans) -> NDArray[np.int64]:
-    """Which of its rank's stages a pass is in."""
+    """Index of the rank's model stage of each pass."""
     chunk = np.zeros(len(spans), dtype=np.int64)
     passes = (spans.stage >= 0) & np.isin(spans.phase, _PASSES)
     for rank in np.unique(spans.rank):
@@ -103,9 +102,9 @@ def _chunks(spans: Spans) -> NDArray[np.int64]:
 
 
 def _kinds(spans: Spans) -> NDArray[np.int64]:
-    """Phases; WEIGHT for what a rank does last for a microbatch, where backward passes come in parts with others in between.
+    """The kind of each span: its phase, or WEIGHT for the last part of a backward pass that other passes interrupt.
 
-    Parts that follow one another are pieces of one pass, whose gradients are summed or parameters gathered piece by piece.
+    Consecutive parts belong to one pass, whose gradients are summed or parameters gathered piece by piece.
     """
     kind = spans.phase.astype(np.int64)
     passes = np.flatnonzero((spans.stream == Stream.MAIN) & np.isin(kind, _PASSES) & (spans.microbatch >= 0))

@@ -1,4 +1,4 @@
-"""Step chart: ranks against time as a chart that can be zoomed, with stage and microbatch of each span."""
+"""Ranks against time as an interactive chart, with stage and microbatch of each span."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
 from scaleproof.reports.timeline.timeline import COLOURS, NAMES, rank_name
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
-# A rank's own work, and below it what moves beside that: middle below the row's, and height, in rows.
+# A rank's own work, and overlapped communication below it: offset of the middle, and height, in rows.
 _MAIN: Final = (0.0, 0.62)
-_BESIDE: Final = (0.42, 0.2)
+_OVERLAPPED: Final = (0.42, 0.2)
 _ROW_PX: Final = 34
 _WAITING: Final = "waiting for other ranks"
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
 
 
 class _Span(NamedTuple):
-    """A box, what hovers over it, and what stands in it."""
+    """A box with its hover text and label."""
 
     left_ms: float
     width_ms: float
@@ -34,8 +34,8 @@ class _Span(NamedTuple):
 
 
 def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart | None:
-    """A typical steady step of each run, one below the other; None where none has spans of one. most: spans that are drawn; of
-    longer steps the first ranks are."""
+    """A typical steady step of each run, one below the other; None if no run has the spans of a step. most: maximum number of
+    spans; of longer steps the first ranks are drawn."""
     steps = [step for step in map(typical_step, runs) if step is not None]
     if not steps:
         return None
@@ -74,7 +74,7 @@ def _title(step: Step, ranks: Sequence[int]) -> str:
 
 
 def _first_ranks(step: Step, most: int) -> list[int]:
-    """As many as have no more spans than this, and one at least."""
+    """The first ranks with at most `most` spans together, at least one."""
     counts = np.cumsum([int((step.spans.rank == rank).sum()) for rank in step.ranks])
     return step.ranks[: max(1, int((counts <= most).sum()))]
 
@@ -84,31 +84,31 @@ def _add_rank(found: dict[str, list[_Span]], step: Step, rank: int, row: float) 
     for i in np.flatnonzero((spans.rank == rank) & (step.end_ms > step.arrival_ms)).tolist():
         main = spans.stream[i] == Stream.MAIN
         kind = int(step.kind[i])
-        below, height = _MAIN if main else _BESIDE
+        below, height = _MAIN if main else _OVERLAPPED
         # waits for servers and for input are spans of their own, all wait
         begin_ms = float(step.arrival_ms[i] if main and kind in (Phase.WAIT, Phase.INPUT) else step.start_ms[i])
         place = row + below, height
-        told = _told(step, i, kind)
+        description = _description(step, i, kind)
         if main and begin_ms > step.arrival_ms[i]:
             arrived_ms = float(step.arrival_ms[i])
-            words = f"{_WAITING}\nfor {milliseconds((begin_ms - arrived_ms) / 1e3)} ms, then {told}"
+            words = f"{_WAITING}\nfor {milliseconds((begin_ms - arrived_ms) / 1e3)} ms, then {description}"
             found.setdefault(_WAITING, []).append(_Span(arrived_ms, begin_ms - arrived_ms, *place, words))
         if step.end_ms[i] > begin_ms:
             length_ms = float(step.end_ms[i]) - begin_ms
             times = (
                 f"{milliseconds(begin_ms / 1e3)} to {milliseconds(step.end_ms[i] / 1e3)} ms: {milliseconds(length_ms / 1e3)} ms"
             )
-            words = f"{rank_name(step.run, rank)}: {told}\n{times}"
+            words = f"{rank_name(step.run, rank)}: {description}\n{times}"
             numbered = main and kind in _PASSES and step.spans.microbatch.max(initial=0) > 0
             label = str(step.spans.microbatch[i]) if numbered and step.spans.microbatch[i] >= 0 else ""
             found.setdefault(str(kind), []).append(_Span(begin_ms, length_ms, *place, words, label))
 
 
-def _told(step: Step, i: int, kind: int) -> str:
+def _description(step: Step, i: int, kind: int) -> str:
     """'backward, stage 1, microbatch 3'."""
     spans = step.spans
     words = [NAMES.get(kind) or Phase(kind).label]
     words += [f"stage {spans.stage[i]}"] if spans.stage[i] >= 0 else []
     words += [f"microbatch {spans.microbatch[i]}"] if spans.microbatch[i] >= 0 else []
-    words += ["beside the rank's own work"] if spans.stream[i] != Stream.MAIN else []
+    words += ["overlapped with the rank's own work"] if spans.stream[i] != Stream.MAIN else []
     return ", ".join(words)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-# a kind beside a step's: a wait for other ranks
+# a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = -1
 _WAITING_COLOUR: Final = "#E3E5E9"
 COLOURS: Final = {
@@ -45,11 +45,11 @@ _DARK: Final = (Phase.BACKWARD, WEIGHT)
 NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
-# Lanes of a row, by how far below its middle they are and their height: what holds the rank up, and below it what moves
-# beside that; a rank sends and receives at the same time.
+# Tracks of a row as (offset below the middle, height): the rank's own work, and overlapped communication below it; a rank
+# sends and receives at the same time.
 _PARTS: Final = ((0.0, 0.6), (0.41, 0.2), (0.36, 0.1), (0.46, 0.1))
-_LANES: Final = len(_PARTS)
-_BESIDE: Final = np.array([{Phase.SEND: 2, Phase.RECEIVE: 3}.get(kind, 1) for kind in (*Phase, WEIGHT)])
+_TRACKS: Final = len(_PARTS)
+_OVERLAPPED: Final = np.array([{Phase.SEND: 2, Phase.RECEIVE: 3}.get(kind, 1) for kind in (*Phase, WEIGHT)])
 _ROW_IN: Final = 0.34
 _AXIS_IN: Final = WIDTH_IN - 1.2
 # boxes narrower than this have no edge, which would hide them; those that crowd in a cell of this width are merged
@@ -62,12 +62,12 @@ _MARGIN_IN: Final = 0.02
 _LEGEND_LETTERS: Final = 80
 # from here on the axis is in seconds
 _LONG_MS: Final = 1e4
-# a part of a step is told in the title from this share of it on
-_TOLD: Final = 0.005
+# minimum share of a step from which a part is in the title
+_MIN_SHARE: Final = 0.005
 
 
 def picture(scenario: Scenario, form: Format) -> bytes:
-    """A typical steady step of a scenario's forecast as SVG or PNG, which tells in its description what it shows."""
+    """A typical steady step of a scenario's prediction as SVG or PNG, with a summary of the step as its description."""
     step = typical_step(predict(scenario))
     assert step is not None, "forecasts have spans"
     height_in = height([step])
@@ -76,27 +76,27 @@ def picture(scenario: Scenario, form: Format) -> bytes:
 
 
 def height(steps: Sequence[Step]) -> float:
-    """Of a picture of these, in inches."""
+    """Height of a picture of steps, in inches."""
     return sum(0.87 + _ROW_IN * max(2, len(step.ranks)) for step in steps) + 0.3
 
 
 def shown(step: Step) -> str:
-    """'step 3 shown', and which of the rows."""
+    """'step 3 shown', and the rows shown."""
     return f"step {step.number} shown{_first(step)}" if step.number else f"some steps shown{_first(step)}"
 
 
 def _first(step: Step) -> str:
-    """Which of the rows are there, where not all are."""
+    """The rows that are shown, if not all are."""
     return f", first {len(step.ranks)} of {step.of} rows" if step.of > len(step.ranks) else ""
 
 
 def _finding(step: Step, strategy: Strategy) -> str:
-    """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it what else than computing takes how much of it."""
+    """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it the shares other than computing."""
     run = step.run
     schedule = f", {strategy.plan.schedule}," if isinstance(strategy, Replicated) and strategy.stages > 1 else ""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
-    parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
+    parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]
     first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
     first += f"; {run.framework_words}" if run.framework else ""
     return f"{first}\n{', '.join(parts)}".strip()
@@ -124,26 +124,26 @@ def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[A
 
 
 def _key(panels: Iterable[Axes], steps: Sequence[Step], most: int) -> str:
-    """What stands beside the unit of the axis: from when it counts, and what boxes and the numbers in them are.
+    """Text next to the unit of the axis: its origin, and the meaning of boxes and their numbers.
 
-    most: spans that a box stands for.
+    most: largest number of spans that a box represents.
     """
     begin = " since the step began" if all(step.number for step in steps) else ""
     below = ", below it the stage" if max(step.chunks for step in steps) > 1 else ""
-    told = [f"in boxes: microbatch{below}"] if any(panel.texts for panel in panels) else []
-    told += [f"where crowded, up to {most:,} of a kind are one box"] if most > 1 else []
-    return f"{begin} ({'; '.join(told)})" if told else begin
+    notes = [f"in boxes: microbatch{below}"] if any(panel.texts for panel in panels) else []
+    notes += [f"where crowded, up to {most:,} of a kind are one box"] if most > 1 else []
+    return f"{begin} ({'; '.join(notes)})" if notes else begin
 
 
 def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
-    """Returns how many spans the fullest box stands for."""
+    """Draws a step. Returns the largest number of spans that a box represents."""
     boxes = merged(_boxes(step), longest_ms * _CELL_IN / _AXIS_IN)
     edged = (boxes.end_ms - boxes.start_ms >= longest_ms * _EDGED_IN / _AXIS_IN) & (boxes.number == 1)
-    edged &= (boxes.lane % _LANES == 0) & (boxes.kind != _WAITING)
-    places = np.stack([boxes.lane, boxes.kind, boxes.chunk, edged])
+    edged &= (boxes.track % _TRACKS == 0) & (boxes.kind != _WAITING)
+    places = np.stack([boxes.track, boxes.kind, boxes.chunk, edged])
     for place in np.unique(places, axis=1).T:
-        lane, kind, chunk, has_edge = map(int, place)
-        row, height = _place(lane)
+        track, kind, chunk, has_edge = map(int, place)
+        row, height = _place(track)
         mine = (places == place[:, None]).all(axis=0)
         share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
         look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == _WAITING else paler(COLOURS[kind], share)}
@@ -160,23 +160,23 @@ def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
 
 
 def _boxes(step: Step) -> TimelineBoxes:
-    """Of each span one, and of each wait for another rank; a row of the picture has a lane for what holds the rank up, and one
-    each for what moves beside that."""
+    """Boxes of all spans, and of all waits for other ranks. A row has a track for the rank's own work, and tracks for
+    overlapped communication."""
     main, waits = step.spans.stream == Stream.MAIN, _waits(step)
-    lane = _LANES * np.searchsorted(step.ranks, step.spans.rank) + np.where(main, 0, _BESIDE[step.kind])
+    track = _TRACKS * np.searchsorted(step.ranks, step.spans.rank) + np.where(main, 0, _OVERLAPPED[step.kind])
     # waits for servers and for input have colours of their own, from arrival on
     start_ms = np.where(waits | ~main, step.start_ms, step.arrival_ms)
-    number = np.ones(len(lane), dtype=np.int64)
-    spans = TimelineBoxes(lane, step.kind, np.where(main, step.chunk, 0), start_ms, step.end_ms, number)
-    waiting = TimelineBoxes(lane, np.full(len(lane), _WAITING), np.zeros_like(lane), step.arrival_ms, start_ms, number).where(
-        waits
-    )
+    number = np.ones(len(track), dtype=np.int64)
+    spans = TimelineBoxes(track, step.kind, np.where(main, step.chunk, 0), start_ms, step.end_ms, number)
+    waiting = TimelineBoxes(
+        track, np.full(len(track), _WAITING), np.zeros_like(track), step.arrival_ms, start_ms, number
+    ).where(waits)
     return waiting.and_(spans)
 
 
-def _place(lane: int) -> tuple[float, float]:
-    """Where in the picture a lane's middle is, and its height, both in rows."""
-    row, part = divmod(lane, _LANES)
+def _place(track: int) -> tuple[float, float]:
+    """The middle of a track and its height, both in rows."""
+    row, part = divmod(track, _TRACKS)
     below, height = _PARTS[part]
     return row + below, height
 
@@ -202,7 +202,7 @@ def _number(panel: Axes, step: Step, rows: NDArray[np.float64], longest_ms: floa
 
 
 def rank_name(run: Run, rank: int) -> str:
-    """Of a rank of a run's spans."""
+    """The name of a rank of a run's spans."""
     return label(run.rank_names[rank], 26) if rank < len(run.rank_names) else f"rank {rank}"
 
 
@@ -220,7 +220,7 @@ def _legend(steps: Sequence[Step]) -> list[Patch]:
 
 
 def _waits(step: Step) -> NDArray[np.bool_]:
-    """Which spans begin with a wait for another rank. Those for servers and for input are spans of their own, all wait."""
-    apart = np.isin(step.spans.phase, (Phase.WAIT, Phase.INPUT))
-    waits: NDArray[np.bool_] = (step.spans.stream == Stream.MAIN) & (step.start_ms > step.arrival_ms) & ~apart
+    """Which spans begin with a wait for another rank. Waits for servers and for input are separate spans."""
+    separate = np.isin(step.spans.phase, (Phase.WAIT, Phase.INPUT))
+    waits: NDArray[np.bool_] = (step.spans.stream == Stream.MAIN) & (step.start_ms > step.arrival_ms) & ~separate
     return waits

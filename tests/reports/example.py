@@ -30,7 +30,7 @@ Row = tuple[int, Phase, int, int, float, float, float, Stream]
 
 
 def _data_parallel(ranks: int, servers: int, draw: np.random.Generator) -> list[Row]:
-    """Shares of a step: forward, backward with an allreduce beside it, the exposed rest, optimizer."""
+    """Shares of a step: forward, backward overlapped with an allreduce, the exposed rest, optimizer."""
     rows: list[Row] = []
     for rank in range(ranks):
         late = float(draw.uniform(0, 0.03))

@@ -59,5 +59,5 @@ def calibrated(out: Path, *latencies: str) -> None:
         number = float(latency.removesuffix(" us"))
         node = cluster.node.model_copy(update={"link": link.model_copy(update={"latency_s": number * 1e-6})})
         intervals = {"node.link.latency": Interval(low=f"{0.9 * number} us", high=f"{1.2 * number} us")}
-        told = {"host": "vm", "date": (BEGIN + timedelta(days=day)).isoformat(timespec="seconds")}
-        append_cluster(cluster.model_copy(update={"node": node, "uncertainty": intervals, "provenance": told}), out)
+        provenance = {"host": "vm", "date": (BEGIN + timedelta(days=day)).isoformat(timespec="seconds")}
+        append_cluster(cluster.model_copy(update={"node": node, "uncertainty": intervals, "provenance": provenance}), out)

@@ -1,4 +1,4 @@
-"""Pages in a browser: they open, figures have data and can be used, by keyboard too, and nothing is asked of a network."""
+"""Pages in a browser: they open, figures have data and can be used, by keyboard too, and send no requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATENCIES = {"from": "1 us", "to": "1 ms", "points": 10, "log": True}
 
 
 class Opened:
-    """A page that is open. said: what it logged, and what it asked for outside itself."""
+    """A page that is open. said: its log, and its requests to other hosts."""
 
     def __init__(self, browser: Browser, path: Path, **settings: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
@@ -30,10 +30,10 @@ class Opened:
         self.said: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("request", lambda request: self._requested(request.url))
         self.page.goto(path.as_uri())
 
-    def _asked(self, url: str) -> None:
+    def _requested(self, url: str) -> None:
         if not url.startswith(("file:", "data:", "blob:")):
             self.said.append(url)
 
@@ -136,7 +136,7 @@ def test_a_line_is_hidden_and_shown_by_its_name(study: Opened) -> None:
     assert lines.count() == before
 
 
-def test_numbers_are_told_without_a_mouse(study: Opened) -> None:
+def test_numbers_are_shown_without_a_mouse(study: Opened) -> None:
     figure = study.figure("crossover")
     figure.locator("summary").press("Enter")
     items = figure.locator(".numbers li")
@@ -198,7 +198,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("large")
     axes = {**STUDY["axes"], "strategy.workers": [2, 4, 6, 8, 10], "cluster.network.bandwidth": NETWORKS}
     sweep({"scenario": STUDY["scenario"], "axes": {**axes, "cluster.network.latency": LATENCIES}}, folder)
-    # intervals take longer to tell than to show
+    # intervals take longer to compute than to show
     for part in folder.glob("part-*.parquet"):
         found = pd.read_parquet(part)
         found.assign(low_s=found["step_time_s"] / 1.1234567, high_s=found["step_time_s"] * 1.1234567).to_parquet(part)

@@ -19,7 +19,7 @@ def test_the_library_is_what_its_makers_gave_out() -> None:
     assert f"version {VERSION}" in (VENDOR / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_licence_is_beside_it() -> None:
+def test_its_licence_is_next_to_it() -> None:
     licence = (VENDOR / "plotly-basic.LICENSE").read_text(encoding="utf-8")
     assert licence.lstrip().startswith("MIT License")
     assert "Plotly" in licence

@@ -222,7 +222,7 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
         one.process.send_signal(signal.SIGINT)
         errors = one.process.communicate(timeout=200)[1]
     assert one.process.returncode == 130
-    assert errors == "interrupted while measuring long; go on with --out out --resume\n"
+    assert errors == "interrupted while measuring long; continue with --out out --resume\n"
     assert load_run(folder / "out" / "long" / "measured").provenance["partial"].endswith(" of 2000 steps")
 
 
@@ -245,9 +245,9 @@ def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder
     with started(folder, "-m", "scaleproof", *arguments, "--resume") as again:
         told, _ = again.process.communicate(timeout=200)
     _, first, second = told.splitlines()
-    assert first.endswith("there already")
+    assert first.endswith("measured before")
     assert second.startswith("last")
-    assert "there already" not in second
+    assert "measured before" not in second
 
 
 # others that build labs would get the numbers of namespaces that are gone

@@ -35,9 +35,9 @@ def test_one_probe_runs_alone_and_what_it_found_is_in_the_file(capsys: pytest.Ca
     described, out = tmp_path / "mine.yaml", tmp_path / "measured.yaml"
     described.write_text(yaml.safe_dump(BASE | {"nodes": 1, "node": {"devices": 4, "cores": 2}, "network": None}))
     budget = ("--probe", "message", "--budget", "1 s", "--groups", "2")
-    code, printed, told = run(capsys, "--on", "local", "--cluster", described, "--out", out, *budget)
+    code, printed, errors = run(capsys, "--on", "local", "--cluster", described, "--out", out, *budget)
     assert code == 0
-    assert [line for line in told if line.startswith("calibrating")] == ["calibrating: messages between two ranks"]
+    assert [line for line in errors if line.startswith("calibrating")] == ["calibrating: messages between two ranks"]
     cluster = load_cluster(out)
     assert cluster.node.link is not None
     assert cluster.node.link.bandwidth_Bps > 1e6
@@ -51,9 +51,9 @@ def test_one_probe_runs_alone_and_what_it_found_is_in_the_file(capsys: pytest.Ca
 
 def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path) -> None:
     out = tmp_path / "again.yaml"
-    code, printed, told = run(capsys, "--from", table, "--out", out)
+    code, printed, errors = run(capsys, "--from", table, "--out", out)
     assert code == 0
-    assert any(line == "note: host 3 is 2.0 times as slow to all others" for line in told)
+    assert any(line == "note: host 3 is 2.0 times as slow to all others" for line in errors)
     assert any("500 Mbit/s" in line and "network.bandwidth" in line for line in printed)
     cluster = load_cluster(out)
     assert cluster.network is not None
@@ -66,13 +66,13 @@ def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["--out", "."], "--out .: a folder; give the name of the cluster file"),
-        (["--out", f"{__file__}/lab.yaml"], "is no folder that can be written to; give another file"),
+        (["--out", "."], "--out . is a folder; give the name of the cluster file"),
+        (["--out", f"{__file__}/lab.yaml"], "is not a writable folder; give another file"),
         (["--out", "c.yaml", "--probe", "nothing"], "--probe nothing: no such probe; give one of matmul"),
         (["--out", "c.yaml", "--budget", "fast"], "--budget: "),
-        (["--out", "c.yaml", "--budget", "0 s"], "--budget: probes need time"),
+        (["--out", "c.yaml", "--budget", "0 s"], "--budget must be above 0"),
         (["--out", "c.yaml", "--groups", "1"], "--groups: a group has at least 2 ranks"),
         (["--out", "c.yaml", "--on", "netlab"], "name it by --cluster"),
         (["--out", "c.yaml", "--hosts", "3"], "--hosts 3: only a lab has hosts"),
@@ -82,14 +82,14 @@ def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture
         (["--out", "c.yaml", "--from", "none.parquet"], "none.parquet: No such file"),
     ],
 )
-def test_bad_input_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+def test_bad_input_is_reported_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, *arguments)
     assert code == 2
     (line,) = err
-    assert told in line
+    assert message in line
 
 
 def test_tables_of_something_else_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

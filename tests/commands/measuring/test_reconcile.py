@@ -1,4 +1,4 @@
-"""What reconcile prints of cases that were measured, and of those that were not."""
+"""What reconcile prints for measured and for failed cases."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Make = Callable[..., Scenario]
 
 
 def case(small: Make, *changes: str, interval: float = 0.0) -> ReconciledCase:
-    """Measured as if `changes` were so, predicted without them within `interval` of what it says."""
+    """A run measured with `changes` and predicted without them. interval: relative half-width of the prediction interval."""
     predicted = predict(small())
     about_s = predicted.step_time_s * (1 - interval), predicted.step_time_s * (1 + interval)
     measured = replace(predict(small(*changes)), origin="measured", rank_names=(), spans=None)
     return ReconciledCase(small(), replace(predicted, prediction_interval_s=about_s if interval else None), measured)
 
 
-def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, parts: bool = False) -> list[str]:
-    reconcile._tell(reconcile._parts if parts else reconcile._words, one)
+def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, as_table: bool = False) -> list[str]:
+    reconcile._print_case(reconcile._table if as_table else reconcile._sentences, one)
     return capsys.readouterr().out.splitlines()
 
 
@@ -49,8 +49,8 @@ def test_without_an_interval_nothing_is_inside_or_outside(small: Make, capsys: p
 
 
 def test_all_parts_are_a_table_that_ends_in_their_sum(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s"), parts=True)
-    assert [line.split()[0] for line in lines[-3:]][-1] == "all"
+    lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s"), as_table=True)
+    assert lines[-1].split()[0] == "total"
     assert any(line.split()[:2] == ["communication", "rate"] for line in lines)
 
 
@@ -81,8 +81,8 @@ def test_history_has_runs_and_each_quantity_of_a_measured_cluster_once(
         assert history.execute("select count(*) from calibrated").fetchone() == (kept,)
 
 
-def test_its_options_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         scaleproof.main(["reconcile", "--help"])
-    told = capsys.readouterr().out
-    assert all(option in told for option in ("--explain", "--update", "--max-error", "--out"))
+    text = capsys.readouterr().out
+    assert all(option in text for option in ("--explain", "--update", "--max-error", "--out"))

@@ -55,7 +55,7 @@ def test_measure_under_torchrun_joins_and_speaks_once(folder: Path) -> None:
 
 
 def two(folder: Path) -> None:
-    """Another scenario beside the first."""
+    """Writes another scenario next to the first."""
     (folder / "other.yaml").write_text(SCENARIO.replace("pipeline, stages: 2, microbatches: 4", "data_parallel, workers: 2"))
 
 
@@ -74,7 +74,7 @@ def test_several_scenarios_are_a_line_each_and_measured_once(folder: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.json")} == before
     (folder / "other.yaml").write_text((folder / "other.yaml").read_text().replace("steps: 4", "steps: 5"))
     again = run(folder, "measure", "mine.yaml", "--resume", "--out", "out", "other.yaml")
-    assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "already", "real"], again.stderr
+    assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "before", "real"], again.stderr
 
 
 def test_one_failure_does_not_end_the_rest(
@@ -84,8 +84,8 @@ def test_one_failure_does_not_end_the_rest(
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 1
-    told, errors = capsys.readouterr()
-    assert [line.split()[0] for line in told.splitlines()] == ["scenario", "other"]
+    output, errors = capsys.readouterr()
+    assert [line.split()[0] for line in output.splitlines()] == ["scenario", "other"]
     (failure,) = [line for line in errors.splitlines() if not line.startswith("warning: ")]
     assert failure.startswith("mine could not be measured: rank 1 (stage 1) was killed by signal 9 in backward of step 4; ")
     assert scaleproof.main(["runs", "out"]) == 0
@@ -103,10 +103,10 @@ def test_a_run_that_trains_wrongly_is_a_failure(
         "scaleproof.validator.measure.verdict", lambda *_: {"rule": "one process", "deviation": 0.3, "tolerance": 0.01}
     )
     assert scaleproof.main(["measure", "other.yaml", "--verify"]) == 1
-    told, errors = capsys.readouterr()
-    expected = "off by 0.3 of what training changed from one process that follows the same rule; rounding explains 0.01"
-    assert errors == f"other was trained wrongly: parameters are {expected}\n"
-    assert "step time" in told
+    output, errors = capsys.readouterr()
+    expected = "off by 0.3 of what training changed from training in one process; rounding explains 0.01"
+    assert errors == f"other was trained incorrectly: parameters are {expected}\n"
+    assert "step time" in output
 
 
 def test_an_interrupt_keeps_what_there_is_and_says_how_to_go_on(
@@ -124,10 +124,10 @@ def test_an_interrupt_keeps_what_there_is_and_says_how_to_go_on(
 
     monkeypatch.setattr(Session, "measure", interrupted)
     assert scaleproof.main(arguments) == 130
-    assert capsys.readouterr().err == "interrupted while measuring mine; go on with --out out --resume\n"
+    assert capsys.readouterr().err == "interrupted while measuring mine; continue with --out out --resume\n"
     monkeypatch.setattr(Session, "measure", real)
     assert scaleproof.main([*arguments, "--resume"]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "already", "real"]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "before", "real"]
 
 
 def test_a_full_disk_ends_measuring_and_keeps_the_rest(
@@ -144,11 +144,11 @@ def test_a_full_disk_ends_measuring_and_keeps_the_rest(
 
     monkeypatch.setattr("scaleproof.validator.results.save", full)
     assert scaleproof.main(["measure", "other.yaml", "mine.yaml", "third.yaml", "--out", "out"]) == 1
-    told, errors = capsys.readouterr()
+    output, errors = capsys.readouterr()
     full_disk, left = [line for line in errors.splitlines() if not line.startswith("warning: ")]
     assert full_disk == "out/mine/measured: No space left on device; make room, or choose another --out"
     assert left == "not measured: third"
-    assert [line.split()[0] for line in told.splitlines()] == ["scenario", "other", "mine"], "what was measured is told"
+    assert [line.split()[0] for line in output.splitlines()] == ["scenario", "other", "mine"], "what was measured is printed"
     assert load_run(folder / "out" / "other" / "measured").ranks == 2
 
 
@@ -168,20 +168,20 @@ def test_runs_are_listed_for_people_and_programs(folder: Path) -> None:
     assert "no measured runs" in run(folder, "runs", "empty").stdout
 
 
-def test_a_warning_of_one_of_several_is_marked_and_told_once(
+def test_a_warning_of_one_of_several_is_marked_and_printed_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.record.assemble._foreign_load", lambda _: ({}, "too loud; be quiet"))
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 0
-    told, errors = capsys.readouterr()
+    output, errors = capsys.readouterr()
     assert errors == "warning: mine: too loud; be quiet\n"
-    assert all(" ! local, real" in row for row in told.splitlines()[1:])
+    assert all(" ! local, real" in row for row in output.splitlines()[1:])
     assert scaleproof.main(["runs", "out"]) == 0
-    told, errors = capsys.readouterr()
-    assert errors == "! has warnings, which --json tells\n"
-    assert all(" ! local, real" in row for row in told.splitlines()[1:])
+    output, errors = capsys.readouterr()
+    assert errors == "! has warnings; --json prints them\n"
+    assert all(" ! local, real" in row for row in output.splitlines()[1:])
     assert scaleproof.main(["runs", "out", "--json"]) == 0
     assert [one["warnings"] for one in json.loads(capsys.readouterr().out)] == [["too loud; be quiet"]] * 2
 
@@ -212,8 +212,8 @@ def test_an_error_beyond_the_bound_is_an_exit_code(folder: Path) -> None:
         (["reconcile", "mine.yaml", "mine.yaml"], "two scenarios have the same name"),
         (["measure", "mine.yaml", "mine.yaml"], "two scenarios have the same name"),
         (["measure", "mine.yaml", "--out", "mine.yaml/out"], "--out mine.yaml/out: Not a directory; choose a folder"),
-        (["measure", "mine.yaml", "--resume"], "--resume goes on with what is in a folder; name it by --out DIR"),
-        (["measure", "mine.yaml", "--profile"], "--profile leaves traces in a folder; name it by --out DIR"),
+        (["measure", "mine.yaml", "--resume"], "--resume continues an earlier run; name its folder with --out DIR"),
+        (["measure", "mine.yaml", "--profile"], "--profile writes traces to a folder; name it with --out DIR"),
         (["measure", "mine.yaml", "--interface", "eth77"], "--interface eth77: "),
         (["measure", "mine.yaml", "--interface", "lo", "--on", "netlab"], "netlab's hosts have one interface each"),
         (["measure", "mine.yaml", "--on", "netlab"], "netlab"),
@@ -221,13 +221,13 @@ def test_an_error_beyond_the_bound_is_an_exit_code(folder: Path) -> None:
         (["runs", "nothing"], "nothing: no such folder"),
         (["measure", "mine.yaml", "--timeout", "-1"], "not a positive number of seconds"),
         (["measure", "mine.yaml", "--timeout", "soon"], "soon is not a positive number of seconds"),
-        (["reconcile", "mine.yaml", "--max-error", "much"], "not a share; write it like 25%"),
+        (["reconcile", "mine.yaml", "--max-error", "much"], "not a share; write it as 25% or 0.25"),
         (["calibrate", "--out", "c.yaml", "--model", "resnet50"], "only gpt and mlp models can be trained"),
         (["calibrate", "--out", "c.yaml", "--groups", "1"], "a group has at least 2 ranks"),
         (["report", "."], "no results here"),
     ],
 )
-def test_bad_input_is_told_before_anything_runs(arguments: list[str], message: str, folder: Path) -> None:
+def test_bad_input_is_reported_before_anything_runs(arguments: list[str], message: str, folder: Path) -> None:
     before = sorted(folder.rglob("*"))
     done = run(folder, *arguments)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`scaleproof model`: the table, its JSON, and what is told of bad input."""
+"""`scaleproof model`: the table, its JSON, and the messages for bad input."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_model_that_ships_fits_the_screen(name: str, capsys: Capture) -> N
     assert max(len(line) for line in table.splitlines()) <= 120
 
 
-def test_the_table_tells_what_a_mixture_is_and_who_shares_it(capsys: Capture) -> None:
+def test_the_table_shows_what_a_mixture_is_and_who_shares_it(capsys: Capture) -> None:
     title = printed(capsys, "mixtral-8x7b", "--tensor", "8", "--seq", "2048").splitlines()[0]
     assert title == (
         "mixtral-8x7b: 46.7 G parameters, of which a token uses 12.9 G; 2,048 tokens a sample; one of 8 tensor-parallel ranks"

@@ -26,20 +26,20 @@ def example(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_claim_is_told_with_its_numbers(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_is_printed_with_its_numbers(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["claims", example]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("example: Rings are fast.\n  predicted  ")
-    assert "scaling efficiency, % of a step in which workers compute; holds if ring at least 50 %" in told
-    assert "  because    They are said to be." in told
-    assert "measured" not in told
+    text = capsys.readouterr().out
+    assert text.startswith("example: Rings are fast.\n  predicted  ")
+    assert "scaling efficiency, % of a step in which workers compute; holds if ring at least 50 %" in text
+    assert "  because    They are said to be." in text
+    assert "measured" not in text
 
 
 def test_json_has_verdicts_numbers_and_borders(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["claims", example, "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["name"], told["claim"], told["measured"]) == ("example", CLAIM["claim"], None)
-    predicted = told["predicted"]
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["name"], result["claim"], result["measured"]) == ("example", CLAIM["claim"], None)
+    predicted = result["predicted"]
     assert predicted["verdict"] in ("holds", "holds when", "does not hold")
     assert {name for point in predicted["points"] for name in point["values"]} == {"ring", "one worker"}
     assert all(point["holds"] == (point["tested"] >= 0.5) for point in predicted["points"])
@@ -52,22 +52,22 @@ def test_out_has_the_numbers_and_a_figure_of_each(example: str, tmp_path: Path) 
     assert "Rings are fast." in (tmp_path / "out" / "example.svg").read_text()
 
 
-def test_what_is_measured_is_kept_beside_the_claim_and_told_with_its_date(
+def test_measurements_are_kept_next_to_the_claim_and_printed_with_their_date(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[Any, Any]] = []
+    calls: list[tuple[Any, Any]] = []
 
     def measure(scenario: Scenario, on: str, watch: Any) -> Run:
-        asked.append((on, watch.verify))
+        calls.append((on, watch.verify))
         return replace(timed(scenario), provenance={"date": "2026-11-22T12:00:00+00:00", "warnings": "a busy machine"})
 
     monkeypatch.setitem(scaleproof.__dict__, "measure", measure)
     assert scaleproof.main(["claims", example, "--on", "netlab"]) == 0
-    told = capsys.readouterr().out
-    assert "(netlab, 22 November 2026, with warnings)\n" in told
-    assert "\n    warning: a busy machine\n" in told
+    text = capsys.readouterr().out
+    assert "(netlab, 22 November 2026, with warnings)\n" in text
+    assert "\n    warning: a busy machine\n" in text
     # a line that does not follow the axis, and one that does at two places
-    assert asked == [("netlab", False)] * 4
+    assert calls == [("netlab", False)] * 4
     assert (tmp_path / "measured.json").is_file()
     assert scaleproof.main(["claims", example, "--json", "--out", str(tmp_path / "out")]) == 0
     (plain,) = json.loads(capsys.readouterr().out)
@@ -76,9 +76,11 @@ def test_what_is_measured_is_kept_beside_the_claim_and_told_with_its_date(
     assert measured["verdict"] == measured["predicted"]["verdict"]
 
 
-@pytest.mark.parametrize(("words", "told"), [(["nonsense"], "no claim is called 'nonsense'"), (["none.yaml"], "no such file")])
-def test_names_that_are_none_are_told_in_a_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"), [(["nonsense"], "no claim is called 'nonsense'"), (["none.yaml"], "no such file")]
+)
+def test_unknown_names_are_reported_in_a_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["claims", *words]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert len(error.splitlines()) == 1

@@ -62,7 +62,7 @@ def test_a_picture_is_written(out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run(out, "--plot", out / "drift.svg") == 0
     assert (out / "drift.svg").read_bytes().startswith(b"<?xml")
     assert capsys.readouterr().out.splitlines()[-1] == str(out / "drift.svg")
-    with pytest.raises(InputError, match=r"drift\.pdf: a picture is an \.svg or a \.png"):
+    with pytest.raises(InputError, match=r"drift\.pdf: give a file name that ends in \.svg or \.png"):
         run(out, "--plot", out / "drift.pdf")
 
 

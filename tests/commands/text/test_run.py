@@ -1,4 +1,4 @@
-"""A run in words: what a person reads first, and that nothing is told that is not known."""
+"""The console text of a run, which leaves out what is not known."""
 
 from __future__ import annotations
 
@@ -26,55 +26,55 @@ def rows(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make) -> None:
+def test_a_screen_shows_speed_parts_baseline_memory_energy_and_cost(small: Make) -> None:
     run = predict(small(HYBRID, "cluster.node.power=6 kW", "cluster.node.price=36 USD/h"))
     text = describe(run)
-    told = rows(text)
+    shown = rows(text)
     assert run.efficiency is not None
     assert text.startswith("small: hybrid on 6 ranks, predicted\n")
-    assert list(told) == [
+    assert list(shown) == [
         "framework", "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication", "efficiency",
         "memory", "energy", "cost",
     ]  # fmt: skip
-    assert told["step time"][0].endswith("for 48 samples, 1.54 k tokens")
-    assert told["throughput"][0].count("tokens/s") == 2
-    assert told["utilisation"][0].startswith(f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of 1.00 TFLOP/s")
-    assert [row.split()[0] for row in told["where it goes"]][:3] == ["compute", "exposed", "bubble"]
-    assert "weak" in told["efficiency"][0]
-    assert told["efficiency"][1].startswith(
+    assert shown["step time"][0].endswith("for 48 samples, 1.54 k tokens")
+    assert shown["throughput"][0].count("tokens/s") == 2
+    assert shown["utilisation"][0].startswith(f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of 1.00 TFLOP/s")
+    assert [row.split()[0] for row in shown["where it goes"]][:3] == ["compute", "exposed", "bubble"]
+    assert "weak" in shown["efficiency"][0]
+    assert shown["efficiency"][1].startswith(
         f"{run.efficiency['strong']:.1%} strong scaling, against 1 worker, 48 samples a step"
     )
-    assert told["efficiency"][1].endswith("times as fast")
-    assert told["energy"][0].endswith("per million tokens")
-    assert "USD a step" in told["cost"][0]
+    assert shown["efficiency"][1].endswith("times as fast")
+    assert shown["energy"][0].endswith("per million tokens")
+    assert "USD a step" in shown["cost"][0]
     assert len(text.splitlines()) < 24
     assert max(map(len, text.splitlines())) <= 117
 
 
 def test_bars_are_as_long_as_their_shares(small: Make) -> None:
-    told = rows(describe(predict(small(HYBRID))))
-    shares = [float(row.split("%")[0].split()[-1]) for row in told["where it goes"]]
-    bars = [row.count("█") for row in told["where it goes"]]
+    shown = rows(describe(predict(small(HYBRID))))
+    shares = [float(row.split("%")[0].split()[-1]) for row in shown["where it goes"]]
+    bars = [row.count("█") for row in shown["where it goes"]]
     assert sum(shares) == pytest.approx(100, abs=0.3)
     assert bars == [pytest.approx(share * 24 / 100, abs=0.6) for share in shares]
 
 
-def test_memory_is_told_as_a_range_and_what_would_make_it_fit(small: Make) -> None:
-    told = rows(describe(predict(small(HYBRID))))["memory"]
-    assert " of 8.00 GiB a rank at stage " in told[0]
-    assert len(told) == 2
+def test_memory_is_a_range_and_what_would_make_it_fit(small: Make) -> None:
+    memory = rows(describe(predict(small(HYBRID))))["memory"]
+    assert " of 8.00 GiB a rank at stage " in memory[0]
+    assert len(memory) == 2
     tight = rows(describe(predict(small("strategy.workers=1", "cluster.device.memory=20 MB"))))["memory"]
     assert tight[-1].startswith("does not fit")
 
 
-def test_servers_are_told_of_with_how_far_workers_are_apart(small: Make) -> None:
+def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
     run = predict(small("strategy={kind: parameter_server, workers: 4, servers: 2}"))
     assert run.servers is not None
     assert rows(describe(run))["servers"][0].startswith(f"busiest: {run.servers['bottleneck']}, ")
     assert len(rows(describe(run))["servers"]) == 1
-    apart = {"version_staleness": {"mean": 3.0, "max": 7}, "dropped": 0.25}
-    told = rows(describe(replace(run, servers={**run.servers, **apart})))["servers"]
-    assert told[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
+    staleness = {"version_staleness": {"mean": 3.0, "max": 7}, "dropped": 0.25}
+    shown = rows(describe(replace(run, servers={**run.servers, **staleness})))["servers"]
+    assert shown[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
 
 
 def test_what_is_not_known_is_left_out(small: Make) -> None:
@@ -87,43 +87,43 @@ def test_what_is_not_known_is_left_out(small: Make) -> None:
 
 
 def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
-    assert "bound by its input" in describe(predict(small("input={decode: 50 ms}")))
+    assert "bound by data loading" in describe(predict(small("input={decode: 50 ms}")))
 
 
-def test_what_was_measured_tells_how_well_and_what_to_know_before_it_is_trusted(small: Make) -> None:
+def test_a_measured_run_shows_its_interval_and_warnings(small: Make) -> None:
     run = predict(small())
     measured = replace(
         run, step_time_s=0.1, step_time_interval_s=(0.099, 0.103), fits=None, provenance={"warnings": "too loud\ntoo slow"}
     )
 
-    told = rows(describe(measured))
+    shown = rows(describe(measured))
 
-    assert told["step time"][0].startswith("100 ms ± 2.00 ms (95 %) for ")
-    assert told["warning"] == ["too loud", "too slow"]
-    assert not any("does not fit" in row for row in told["memory"])
+    assert shown["step time"][0].startswith("100 ms ± 2.00 ms (95 %) for ")
+    assert shown["warning"] == ["too loud", "too slow"]
+    assert not any("does not fit" in row for row in shown["memory"])
     assert "warning" not in rows(describe(run))
     assert "±" not in describe(run)
 
 
 @pytest.mark.parametrize(
-    ("compute", "on", "told"),
+    ("compute", "on", "origin"),
     [("real", "local", "measured, on local"), ("paced", "netlab", "measured, paced, in netlab"), (None, None, "measured")],
 )
-def test_it_says_whether_layers_computed_and_where(small: Make, compute: Any, on: str | None, told: str) -> None:
+def test_it_says_whether_layers_computed_and_where(small: Make, compute: Any, on: str | None, origin: str) -> None:
     run = replace(predict(small()), origin="measured", compute=compute, provenance={"on": on} if on else {})
 
-    assert describe(run).splitlines()[0] == f"small: data_parallel on {run.ranks} ranks, {told}"
+    assert describe(run).splitlines()[0] == f"small: data_parallel on {run.ranks} ranks, {origin}"
 
 
-def test_a_network_that_was_laid_for_the_run_is_told(small: Make) -> None:
+def test_an_emulated_network_is_described(small: Make) -> None:
     lab = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
 
-    told = rows(describe(replace(predict(small()), provenance=lab)))
+    shown = rows(describe(replace(predict(small()), provenance=lab)))
 
-    assert told["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
+    assert shown["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
 
 
-def test_an_interval_is_of_the_step_that_it_is_told_for(small: Make) -> None:
+def test_an_interval_is_divided_with_its_step(small: Make) -> None:
     run = replace(predict(small()), step_time_interval_s=(1.0, 3.0))
 
     assert divided(run, 4).step_time_interval_s == (0.25, 0.75)

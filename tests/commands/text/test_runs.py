@@ -1,4 +1,4 @@
-"""Tables of measured runs: as wide as what is in them, and nothing that is not known."""
+"""Tables of measured runs, as wide as their cells, without what is not known."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LAB = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 
 RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
 
 
-def measured(small: Make, name: str = "small", told: dict[str, str] | None = None, **fields: Any) -> Run:
+def measured(small: Make, name: str = "small", provenance: dict[str, str] | None = None, **fields: Any) -> Run:
     where = {"on": "local", "host": "here", "date": f"{datetime.now(UTC).year}-03-01T12:30:59+00:00"}
     run = replace(predict(small(f"name={name}")), origin="measured", compute="real", spans=None, step_time_s=0.215)
-    return replace(run, **fields, provenance=where | (told or {}))
+    return replace(run, **fields, provenance=where | (provenance or {}))
 
 
 def kept(*runs: Run) -> list[Kept]:
@@ -39,12 +39,12 @@ def test_names_are_whole_and_columns_below_each_other(small: Make) -> None:
         assert len({line.index("215 ms") for line in lines}) == 1
 
 
-def test_an_interval_is_told_where_there_is_one(small: Make) -> None:
+def test_an_interval_is_shown_if_there_is_one(small: Make) -> None:
     none = measured(small, step_times_s=(0.2, 0.23), step_time_interval_s=None)
     known = replace(none, step_time_interval_s=(0.212, 0.218))
-    told = listing(kept(none, known), Path("out")).splitlines()[1:]
-    assert "±" not in told[0]
-    assert "215 ms ± 3.00 ms" in told[1]
+    rows = listing(kept(none, known), Path("out")).splitlines()[1:]
+    assert "±" not in rows[0]
+    assert "215 ms ± 3.00 ms" in rows[1]
     for_programs = plain(kept(none)[0])
     assert for_programs["step_time_interval_s"] is None
     assert (for_programs["step_time_min_s"], for_programs["step_time_max_s"]) == (0.2, 0.23)
@@ -59,23 +59,23 @@ def test_a_usual_list_fits_a_terminal_and_says_the_host_once(small: Make) -> Non
     assert max(map(len, text.splitlines())) <= 120
     assert text.count("here") == 1
     assert " netlab, paced 03-01 12:30 yes, off by 1e-07" in text
-    elsewhere = measured(small, told={"host": "far", "date": "1999-03-01T12:30:59+00:00"})
+    elsewhere = measured(small, provenance={"host": "far", "date": "1999-03-01T12:30:59+00:00"})
     lines = listing(kept(run, elsewhere), Path("out")).splitlines()
     assert ["here" in line for line in lines] == [False, True, False]
     assert "1999-03-01 12:30" in lines[2]
 
 
-def test_runs_with_warnings_are_marked_and_partial_ones_told(small: Make) -> None:
-    runs = [measured(small, told={"warnings": "too loud"}), measured(small, told={"partial": "3 of 5 steps"})]
-    told = listing(kept(*runs), Path("out")).splitlines()[1:]
-    assert ["!" in line for line in told] == [True, False]
-    assert told[1].endswith(" partial, 3 of 5 steps")
+def test_runs_with_warnings_are_marked_and_partial_ones_noted(small: Make) -> None:
+    runs = [measured(small, provenance={"warnings": "too loud"}), measured(small, provenance={"partial": "3 of 5 steps"})]
+    rows = listing(kept(*runs), Path("out")).splitlines()[1:]
+    assert ["!" in line for line in rows] == [True, False]
+    assert rows[1].endswith(" partial, 3 of 5 steps")
 
 
-def test_a_network_that_was_laid_is_told_before_the_table(small: Make) -> None:
+def test_an_emulated_network_is_described_before_the_table(small: Make) -> None:
     table = Table([small()], verified=True)
-    lab, titles = table.head(measured(small, told=LAB)).splitlines()
-    assert lab == "netlab: links were tried before each run; latency: its own"
-    assert titles.split() == ["scenario", "ranks", "step", "time", "on", "trained", "rightly"]
+    lab, titles = table.head(measured(small, provenance=LAB)).splitlines()
+    assert lab == "netlab: links are tested before each run; latency: its own"
+    assert titles.split() == ["scenario", "ranks", "step", "time", "on", "trained", "correctly"]
     assert table.head(measured(small)) == titles
     assert "trained" not in Table([small()], verified=False).head(measured(small))

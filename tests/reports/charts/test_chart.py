@@ -23,5 +23,5 @@ def test_ticks_lie_within_and_grow(low: float, factor: float) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 42])
-def test_series_are_told_apart_by_colour_and_symbol(count: int) -> None:
+def test_series_are_distinguishable_by_colour_and_symbol(count: int) -> None:
     assert len(set(looks(count))) == count

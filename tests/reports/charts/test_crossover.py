@@ -31,10 +31,10 @@ def a_map(*borders: Border) -> Crossover:
 def test_a_picture_says_which_borders_it_shows(high: float) -> None:
     found = a_map(Border(2, 1e9, "ps-1", "ring", 0.0, high))
     with Image.open(io.BytesIO(picture(found, "png"))) as png:
-        told = json.loads(png.info["Description"])
+        description = json.loads(png.info["Description"])
         colours = {colour for _, colour in png.convert("RGB").getcolors(1 << 24) or []}
-    assert told["borders"][0]["x"] == 1e9
-    assert told["borders"][0]["high"] == (high if math.isfinite(high) else None)
+    assert description["borders"][0]["x"] == 1e9
+    assert description["borders"][0]["high"] == (high if math.isfinite(high) else None)
     assert len(colours) > 3
 
 

@@ -19,7 +19,7 @@ def _chart(*marks: Line | Band | Boxes, **settings: bool) -> Chart:
     return Chart("name", "heading", (View(ChartAxis("x, s"), ChartAxis("y", log=True, limits=(1, 100)), marks),), **settings)
 
 
-def test_markup_in_texts_is_told_apart_from_lines() -> None:
+def test_markup_in_texts_is_escaped_and_lines_are_breaks() -> None:
     line = Line(EVIL, INK, [1, 2], [3, 4], [f"{EVIL}\nsecond", "%{x}"], "circle")
     boxes = Boxes(EVIL, INK, [0], [1], [2], [3], [EVIL], [EVIL])
     (view,) = interactive.plain(_chart(line, boxes))["views"]
@@ -32,9 +32,9 @@ def test_markup_in_texts_is_told_apart_from_lines() -> None:
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
 def test_json_never_ends_the_element_it_stands_in(plain: object) -> None:
-    told = interactive.script_json([plain, "</script><!--"])
-    assert "<" not in told
-    assert json.loads(told) == [plain, "</script><!--"]
+    text = interactive.script_json([plain, "</script><!--"])
+    assert "<" not in text
+    assert json.loads(text) == [plain, "</script><!--"]
 
 
 def test_numbers_that_are_none_are_null() -> None:

@@ -80,7 +80,7 @@ def test_every_error_is_in_a_bin(eight: Path) -> None:
     assert isinstance(boxes, Boxes)
     assert sum(boxes.height) == 9
     assert max(boxes.left) == pytest.approx(0.95)
-    assert "stand at the end" in chart.caption
+    assert "drawn at the end" in chart.caption
 
 
 def test_bars_add_up_to_the_step_and_never_go_below_zero() -> None:
@@ -113,10 +113,10 @@ def test_memory_stands_against_what_a_rank_has() -> None:
     )
     chart = run_charts.memory([run_charts.Bar("ring", "", run)])
     assert chart is not None
-    held = {mark.name: sum(mark.width) for mark in chart.views[0].marks if isinstance(mark, Boxes)}
-    assert held["part0"] == 9
-    assert held["all else"] == 2 + 1
-    assert sum(held.values()) == 45
+    widths = {mark.name: sum(mark.width) for mark in chart.views[0].marks if isinstance(mark, Boxes)}
+    assert widths["part0"] == 9
+    assert widths["all else"] == 2 + 1
+    assert sum(widths.values()) == 45
     assert chart.views[0].finding == "1 of 1 need more memory than a rank has"
 
 

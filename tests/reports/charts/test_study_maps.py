@@ -18,7 +18,7 @@ def study(swept: Path) -> Studied:
     return studied(read(swept))
 
 
-def test_the_map_has_a_cell_for_each_pair_and_tells_the_lead(study: Studied) -> None:
+def test_the_map_has_a_cell_for_each_pair_and_shows_the_lead(study: Studied) -> None:
     chart = study_maps.crossover(study)
     assert chart is not None
     cells = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]
@@ -30,10 +30,10 @@ def test_the_map_has_a_cell_for_each_pair_and_tells_the_lead(study: Studied) -> 
     assert study_maps.crossover(replace(study, circumstances=())) is None
 
 
-def test_a_lead_that_says_nothing_is_told_as_even(study: Studied) -> None:
+def test_a_small_lead_counts_as_even(study: Studied) -> None:
     rates = study.points["rate"].where(study.points["line"] != "servers", 1.0)
-    alike = replace(study, points=study.points.assign(rate=rates.where(rates == 1.0, 1.009)))
-    chart = study_maps.crossover(alike)
+    tied = replace(study, points=study.points.assign(rate=rates.where(rates == 1.0, 1.009)))
+    chart = study_maps.crossover(tied)
     assert chart is not None
     labels = [label for mark in chart.views[0].marks if isinstance(mark, Boxes) for label in mark.labels]
     assert set(labels) == {"even"}

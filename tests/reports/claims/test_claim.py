@@ -1,4 +1,4 @@
-"""Claims are read from YAML, and what is wrong with one is told with its place."""
+"""Claims are read from YAML, and errors are reported with their place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_bound_holds_a_value_or_a_ratio() -> None:
     assert not ratio.holds({"a": 0.0, "b": 0.0})
 
 
-def test_netlab_is_alike_where_it_says_nothing_else(tmp_path: Path) -> None:
+def test_netlab_defaults_to_the_claim(tmp_path: Path) -> None:
     axis = {"name": "bandwidth", "set": {}, "values": [1, 2]}
     netlab = claim(tmp_path, netlab={"scenario": "netlab-ring", "axis": axis}).netlab
     assert netlab is not None
@@ -69,7 +69,7 @@ def test_netlab_is_alike_where_it_says_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"quantity": "beauty"}, "no quantity is called 'beauty'; give one of efficiency"),
         ({"test": {"of": "tree", "at_least": 1}}, "there is no line 'tree'; give one of ring, one worker"),
@@ -83,10 +83,10 @@ def test_netlab_is_alike_where_it_says_nothing_else(tmp_path: Path) -> None:
         ({"name": "../../elsewhere"}, "name: unknown key; the file's own is taken"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line_with_its_place(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_is_reported_in_a_line_with_its_place(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         claim(tmp_path, **changes)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path}/example.yaml:")
     assert len(str(caught.value).splitlines()) == 1
 

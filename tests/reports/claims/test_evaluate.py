@@ -135,7 +135,7 @@ def test_it_holds_everywhere_or_nowhere(folder: Path, run: Run, share: float, ve
     assert (found.verdict, found.condition, found.borders) == (verdict, "", ())
 
 
-def test_listed_values_have_no_borders_and_are_told(folder: Path, run: Run) -> None:
+def test_listed_values_have_no_borders_and_are_listed(folder: Path, run: Run) -> None:
     axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 10, 100]}
     found = evaluate(claim(folder, axis=axis), forecast=stepped(run, 5, 0.1, 0.9))
     assert found.borders is None
@@ -163,7 +163,7 @@ def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
     assert len(made) == len(set(made))
 
 
-def test_a_scenario_that_is_none_is_told_with_the_override(folder: Path) -> None:
+def test_an_invalid_scenario_is_reported_with_the_override(folder: Path) -> None:
     with pytest.raises(ScenarioError, match="100 ranks for 8 devices"):
         evaluate(claim(folder, lines={"ring": {"strategy.workers": 100}}))
 

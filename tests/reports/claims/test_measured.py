@@ -1,4 +1,4 @@
-"""What was measured is kept with its numbers; verdicts follow from these whenever they are told."""
+"""Measurements are kept with their values, from which verdicts are computed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NETLAB = {
     "axis": {"name": "bandwidth", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 100]},
     "lines": {"ring": {}},
 }
-TOLD = {"host": "secret", "date": "2026-11-22T12:00:00+00:00", "torch": "2.13", "warnings": "a busy machine"}
+PROVENANCE = {"host": "secret", "date": "2026-11-22T12:00:00+00:00", "torch": "2.13", "warnings": "a busy machine"}
 
 
 def train(scenario: Scenario) -> Run:
-    """A forecast, told as if it had been measured."""
-    return replace(timed(scenario), origin="measured", provenance=TOLD, step_time_interval_s=(0.1, 0.2))
+    """A prediction as if it had been measured."""
+    return replace(timed(scenario), origin="measured", provenance=PROVENANCE, step_time_interval_s=(0.1, 0.2))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_what_is_measured_comes_back_as_it_was_kept(tmp_path: Path, record: Reco
     again = read_all(tmp_path)
     assert list(again) == ["one", "two"]
     assert json.loads(json.dumps(again["one"].points)) == [dict(point) for point in record.points]
-    assert (again["one"].date, again["one"].warnings) == (TOLD["date"], ("a busy machine",))
+    assert (again["one"].date, again["one"].warnings) == (PROVENANCE["date"], ("a busy machine",))
 
 
 def test_hosts_are_nobodys_business(tmp_path: Path, record: Record) -> None:
@@ -59,7 +59,7 @@ def test_the_verdict_follows_from_the_numbers_and_the_test(tmp_path: Path, recor
         assert found.verdict == verdict
 
 
-def test_numbers_of_another_experiment_are_not_told(tmp_path: Path, record: Record) -> None:
+def test_numbers_of_another_experiment_are_not_used(tmp_path: Path, record: Record) -> None:
     assert record.found(claim(tmp_path)) is None
     axis = NETLAB["axis"] | {"values": [1, 10]}  # type: ignore[operator]
     assert record.found(claim(tmp_path, netlab=NETLAB | {"axis": axis})) is None
@@ -72,7 +72,7 @@ def test_a_claim_without_an_experiment_is_not_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}', '{"a": {"date": 1}}'])
-def test_a_damaged_record_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(InputError, match="no record of measured claims; remove it"):
         read_all(tmp_path)

@@ -24,7 +24,7 @@ def read(name: str, scenario: Scenario) -> float:
 
 
 def unread() -> Run:
-    raise AssertionError("a forecast was asked for")
+    raise AssertionError("a prediction was requested")
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -53,7 +53,7 @@ def test_workers_of_servers_hold_all_parameters_and_stages_a_part(small: Small) 
     assert stages < 0.75 * alone
 
 
-def test_memory_is_told_of_what_a_device_has(small: Small) -> None:
+def test_memory_is_relative_to_what_a_device_has(small: Small) -> None:
     scenario = small()
     share = KINDS["memory_share"].read(scenario, unread)
     assert share * 8 * 2**30 == pytest.approx(KINDS["memory"].read(scenario, unread))
@@ -79,7 +79,7 @@ def test_only_weighted_averages_are_those_of_all_samples(shares: list[int]) -> N
     assert (without < 1e-9) == (len(set(shares)) == 1)
 
 
-def test_a_measured_run_tells_how_far_off_it_was(small: Small) -> None:
+def test_a_measured_run_shows_how_far_off_it_was(small: Small) -> None:
     from dataclasses import replace
 
     scenario = small()

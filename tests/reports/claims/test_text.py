@@ -21,7 +21,7 @@ def test_dates_in_words() -> None:
     assert day("2026-11-02T12:00:00+00:00") == "2 November 2026"
 
 
-def test_where_it_says_nothing_is_told(tmp_path: Path) -> None:
+def test_where_it_says_nothing_is_reported(tmp_path: Path) -> None:
     axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 1000]}
     slow, fast = (point.values["ring"] for point in evaluate(claim(tmp_path, axis=axis)).points)
     where = {"of": "ring", "at_most": (slow + fast) / 2}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def explorer() -> Iterator[str]:
-    """The address of a server that answers in this process."""
+    """The address of a server in this process."""
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     config = uvicorn.Config(app(Shelf(), answer, answer, own_hosts("127.0.0.1", port)), log_level="warning")
@@ -34,7 +34,7 @@ def explorer() -> Iterator[str]:
 
 @pytest.fixture
 def page(chromium: Browser, explorer: str) -> Iterator[Page]:
-    """A page of a context of its own; what it logs as an error, or asks elsewhere, fails the test."""
+    """A page of a context of its own; what it logs as an error, or requests elsewhere, fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     own = context.new_page()
     wrong: list[str] = []

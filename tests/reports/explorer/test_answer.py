@@ -1,4 +1,4 @@
-"""What a page is told of a question."""
+"""The response to a request of the page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scaleproof.simulator.scenario.load import load
 RING = "resnet50-ring-p100"
 
 
-def told(reference: str, *sets: str, first: bool = False) -> dict[str, Any]:
+def response(reference: str, *sets: str, first: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(answer(Question(reference, sets, first)))
     return found
 
 
-def test_a_full_answer_is_what_predict_tells() -> None:
+def test_a_full_answer_equals_predict() -> None:
     run = predict(load(RING, ["strategy.workers=8"]))
-    found = told(RING, "strategy.workers=8")
+    found = response(RING, "strategy.workers=8")
     assert found["exact"]
     assert found["step_time_s"] == run.step_time_s
     assert found["samples_per_s"] == run.samples_per_s
@@ -39,7 +39,7 @@ def test_a_full_answer_is_what_predict_tells() -> None:
 
 
 def test_a_first_look_has_the_same_step_without_what_takes_long() -> None:
-    full, first = told(RING), told(RING, first=True)
+    full, first = response(RING), response(RING, first=True)
     assert first["exact"]
     assert first["step_time_s"] == full["step_time_s"]
     assert "controls" not in first
@@ -48,14 +48,14 @@ def test_a_first_look_has_the_same_step_without_what_takes_long() -> None:
 
 def test_a_first_look_at_what_is_large_is_close() -> None:
     sets = ("cluster.network.bandwidth=400 Gbit/s", "strategy.microbatches=16")
-    first = told("megatron-175b-3d-selene", *sets, first=True)
+    first = response("megatron-175b-3d-selene", *sets, first=True)
     run = predict(load("megatron-175b-3d-selene", sets), interval=False)
     assert not first["exact"]
     assert first["step_time_s"] == pytest.approx(run.step_time_s, rel=0.03)
 
 
 def test_the_command_line_is_one_that_a_shell_reads_to_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(RING, "cluster.network.bandwidth=100 Gbit/s", "name=it's $HOME")
+    found = response(RING, "cluster.network.bandwidth=100 Gbit/s", "name=it's $HOME")
     words = shlex.split(found["command"])
     assert words[0] == "scaleproof"
     assert scaleproof.main([*words[1:], "--json"]) == 0
@@ -96,8 +96,8 @@ def test_exported_yaml_names_what_ships_unchanged_and_writes_out_the_rest() -> N
         ("training.precision=bf16", "training.precision", None),
     ],
 )
-def test_what_is_wrong_is_told_of_its_field_with_what_to_do(override: str, field: str, remedy: str | None) -> None:
-    found = told(RING, "training.optimizer=adam", override)
+def test_what_is_wrong_is_reported_for_its_field_with_what_to_do(override: str, field: str, remedy: str | None) -> None:
+    found = response(RING, "training.optimizer=adam", override)
     problem = found["error"]
     assert problem["field"] == field
     assert "--set" not in problem["message"]
@@ -107,29 +107,29 @@ def test_what_is_wrong_is_told_of_its_field_with_what_to_do(override: str, field
     by_field = {one["field"]: one for group in found["controls"] for one in group["controls"]}
     assert by_field["training.optimizer"]["value"] == "adam"
     if remedy:
-        assert "error" not in told(RING, "training.optimizer=adam", override, remedy)
+        assert "error" not in response(RING, "training.optimizer=adam", override, remedy)
 
 
 def test_what_does_not_fit_says_what_would() -> None:
-    found = told("llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none")
+    found = response("llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none")
     assert found["memory"]["fits"] is False
     assert "if only its memory sufficed" in found["headline"]
     sets = ("training.zero=0", "training.recompute=none", *found["memory"]["fit_by"])
-    assert told("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
+    assert response("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
 
 
 def test_all_that_is_shown_is_text_and_finite() -> None:
-    found = told(RING, "name=<script>alert(1)</script>".replace("/", ""), "model.name=<img src=x>", first=True)
+    found = response(RING, "name=<script>alert(1)</script>".replace("/", ""), "model.name=<img src=x>", first=True)
     assert found["name"] == "<script>alert(1)<script>"
     assert "<img src=x>" in found["headline"]
 
 
-def test_nothing_that_is_asked_is_a_traceback() -> None:
+def test_no_request_is_a_traceback() -> None:
     for override in (
         "cluster.network.bandwidth=1e-300 bit/s",
         "batch=1000000000",
         "steps=1000000",
         "unevenness.compute_jitter=9",
     ):
-        found = told(RING, override, first=True)
+        found = response(RING, override, first=True)
         assert "error" in found or found["headline"]

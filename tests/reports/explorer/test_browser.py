@@ -127,7 +127,7 @@ def test_keys_alone_reach_and_drive_everything(page: Page, explorer: str) -> Non
     assert "training.recompute" in page.url
 
 
-def test_pointing_at_the_timeline_tells_what_is_there_and_it_zooms(page: Page, explorer: str) -> None:
+def test_pointing_at_the_timeline_shows_what_is_there_and_it_zooms(page: Page, explorer: str) -> None:
     opened(page, address(explorer, DEEP))
     page.locator("#timeline").scroll_into_view_if_needed()
     page.locator("#timeline").hover(position={"x": 165, "y": 10})

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from scaleproof.reports.explorer.answer import asked
+from scaleproof.reports.explorer.answer import scenario_of
 from scaleproof.reports.explorer.controls import controls
 from scaleproof.reports.explorer.facts import clusters, models
 from scaleproof.reports.explorer.question import Question, Shelf
@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.schema import Recipe
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
-    groups = controls(asked(Question(reference, sets)))
+    groups = controls(scenario_of(Question(reference, sets)))
     return {one["field"]: one for group in groups for one in group["controls"]}
 
 
@@ -36,14 +36,14 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
         ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
     ],
 )
-def test_every_choice_is_valid_beside_everything_else(reference: str, given: tuple[str, ...]) -> None:
+def test_every_choice_is_valid_with_everything_else(reference: str, given: tuple[str, ...]) -> None:
     for control in by_field(reference, *given).values():
         options = control.get("options", [])
         # of the many models and clusters some
         for option in options[:: max(1, len(options) // 12)]:
             sets = (*given, *option["sets"])
             Shelf().question([("scenario", reference), *(("set", one) for one in sets)])
-            asked(Question(reference, sets))
+            scenario_of(Question(reference, sets))
 
 
 @pytest.mark.parametrize("reference", ["resnet50-servers-p100", "megatron-175b-3d-selene", "siamese-towers-dgx1"])
@@ -112,13 +112,13 @@ def test_families_offer_their_own_degrees() -> None:
 )
 def test_sliders_stand_where_the_scenario_does_and_move_by_a_tenth(reference: str, field: str) -> None:
     slider = by_field(reference)[field]
-    now = value_at(asked(Question(reference)), field).value
-    at = [value_at(asked(Question(reference, (f"{field}={text}",))), field).value for text in slider["texts"][::7]]
+    now = value_at(scenario_of(Question(reference)), field).value
+    at = [value_at(scenario_of(Question(reference, (f"{field}={text}",))), field).value for text in slider["texts"][::7]]
     assert at == sorted(at)
     assert all(math.log10(b / a) == pytest.approx(7 / 20, abs=0.01) for a, b in itertools.pairwise(at))
-    there = asked(Question(reference, (f"{field}={slider['texts'][slider['position']]}",)))
+    there = scenario_of(Question(reference, (f"{field}={slider['texts'][slider['position']]}",)))
     assert value_at(there, field).value == pytest.approx(now, rel=0.06)
-    exact = asked(Question(reference, (f"{field}={slider['value']}",)))
+    exact = scenario_of(Question(reference, (f"{field}={slider['value']}",)))
     assert value_at(exact, field).value == pytest.approx(now, rel=1e-3)
 
 

@@ -12,12 +12,12 @@ from scaleproof.simulator.common.errors import InputError
 SHELF = Shelf()
 
 
-def asked(*sets: str, shelf: Shelf = SHELF) -> Question:
+def requested(*sets: str, shelf: Shelf = SHELF) -> Question:
     return shelf.question([("scenario", DEFAULT), *(("set", one) for one in sets)])
 
 
 def test_a_query_is_a_scenario_and_its_settings_in_their_order() -> None:
-    question = asked("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s")
+    question = requested("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s")
     assert question == Question(DEFAULT, ("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s"))
     assert question.query() == f"?scenario={DEFAULT}&set=strategy.workers%3D8&set=cluster.network.bandwidth%3D100+Gbit%2Fs"
 
@@ -53,14 +53,14 @@ def test_without_a_scenario_the_first_one_is_meant() -> None:
 )
 def test_no_setting_reads_a_file_or_runs_code(override: str) -> None:
     with pytest.raises(InputError, match=r"the page (knows|runs|reads) no"):
-        asked(override)
+        requested(override)
 
 
 def test_the_command_lines_own_settings_may_read_files() -> None:
     shelf = Shelf("mine.yaml", ("model=hf:config.json",))
-    assert asked("model=hf:config.json", shelf=shelf).sets == ("model=hf:config.json",)
+    assert requested("model=hf:config.json", shelf=shelf).sets == ("model=hf:config.json",)
     with pytest.raises(InputError, match="the page knows no model"):
-        asked("model=hf:other.json", shelf=shelf)
+        requested("model=hf:other.json", shelf=shelf)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_command_lines_own_settings_may_read_files() -> None:
         [("set", "name=2026-99-99")],
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_sentence(parameters: list[tuple[str, str]]) -> None:
+def test_what_makes_no_sense_is_reported_in_a_sentence(parameters: list[tuple[str, str]]) -> None:
     with pytest.raises(InputError) as caught:
         SHELF.question(parameters)
     assert len(str(caught.value)) < 300
@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(parameters: list[tuple[str, s
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_any_text_is_a_question_or_refused(key: str, value: str) -> None:
     try:
-        question = asked(f"{key}={value}")
+        question = requested(f"{key}={value}")
     except InputError:
         return
     assert question.sets == (f"{key}={value}",)

@@ -45,7 +45,7 @@ def test_every_answer_keeps_the_page_to_itself() -> None:
         assert "unsafe" not in headers["content-security-policy"]
 
 
-def test_answers_follow_the_query() -> None:
+def test_responses_follow_the_query() -> None:
     found = client().get("/api/answer?scenario=resnet50-ring-p100&set=strategy.workers=8&look=first").json()
     assert found["ranks"] == 8
     assert found["query"] == "?scenario=resnet50-ring-p100&set=strategy.workers%3D8"
@@ -95,7 +95,7 @@ def test_another_name_is_refused(host: str) -> None:
     assert "<" not in response.text
 
 
-def test_own_names_are_answered() -> None:
+def test_own_names_are_accepted() -> None:
     for host in ("127.0.0.1:8471", "localhost:8471", "LOCALHOST:8471", "[::1]:8471"):
         assert client().get("/", headers={"host": host}).status_code == 200
     on_all = own_hosts("0.0.0.0", 8471)
@@ -117,18 +117,18 @@ def test_too_long_a_query_is_refused() -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="latin-1", exclude_categories=["Cc"], exclude_characters="#"), max_size=60))
-def test_any_query_is_answered_with_json(query: str) -> None:
+def test_any_query_has_a_json_response(query: str) -> None:
     response = client(ask=canned).get(f"/api/answer?{query}")
     assert response.status_code in (200, 400)
     assert isinstance(response.json(), dict)
 
 
 @pytest.mark.parametrize("query", ["set=%ff%fe", "set=a%00=b", "%%%", "set=steps=%F0%9F%98%80", "&&&=&", "scenario=%2e%2e%2f"])
-def test_malformed_queries_are_answered(query: str) -> None:
+def test_malformed_queries_have_a_response(query: str) -> None:
     assert isinstance(client().get(f"/api/answer?{query}").json(), dict)
 
 
-def test_what_is_not_answered_in_time_is_said() -> None:
+def test_what_takes_too_long_is_reported() -> None:
     def ask(question: Question) -> bytes:
         raise UnansweredError("That takes too long.")
 
@@ -137,14 +137,14 @@ def test_what_is_not_answered_in_time_is_said() -> None:
     assert response.json()["error"]["message"] == "That takes too long."
 
 
-def test_the_same_question_is_answered_once() -> None:
-    asked: list[Question] = []
+def test_the_same_request_is_computed_once() -> None:
+    requests: list[Question] = []
 
     def ask(question: Question) -> bytes:
-        asked.append(question)
+        requests.append(question)
         return canned(question)
 
     own = client(ask=ask)
     for query in ("?set=steps=5", "?set=steps=6", "?set=steps=5", "?set=steps=5&look=first"):
         assert own.get(f"/api/answer{query}").status_code == 200
-    assert len(asked) == 3
+    assert len(requests) == 3

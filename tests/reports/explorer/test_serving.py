@@ -1,4 +1,4 @@
-"""The command: it prints an address, answers there, and ends when it is told to."""
+"""The command: it prints an address, serves it, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def test_a_busy_port_and_a_wrong_address_are_one_line(capsys: pytest.CaptureFixt
             listen(host, port)
 
 
-def test_a_scenario_that_cannot_be_is_told_before_anything_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scenario_that_cannot_be_is_reported_before_anything_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["explore", "no-such-scenario", "--no-browser"]) == 2
     assert "no scenario is called" in capsys.readouterr().err

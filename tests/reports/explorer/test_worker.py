@@ -1,4 +1,4 @@
-"""Processes that answer: whatever is asked, the next question is answered."""
+"""Worker processes: after any request, the next one has a response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleproof.reports.explorer.worker import UnansweredError, Worker
 
 
 def answer(question: Question) -> bytes:
-    """Answers with its process, unless it is told to sleep or to die."""
+    """Returns its process id, unless the request says to sleep or to die."""
     if question.reference == "sleep":
         time.sleep(60)
     if question.reference == "die":

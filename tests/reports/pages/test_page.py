@@ -116,7 +116,7 @@ def test_figures_are_pictures_with_something_on_them(built_results: Path, built_
     assert len(names) == 4 + 8
     names = {path.stem for path in (built_study / "figures").glob("*.png")}
     assert names == {path.stem for path in (built_study / "figures").glob("*.svg")}
-    told = (
+    expected = (
         "throughput",
         "efficiency",
         "breakdown",
@@ -127,7 +127,7 @@ def test_figures_are_pictures_with_something_on_them(built_results: Path, built_
         "pareto-memory",
         "pareto-money",
     )
-    assert names == {*told, "timeline-01-ring", "timeline-02-servers"}
+    assert names == {*expected, "timeline-01-ring", "timeline-02-servers"}
     for path in [*(built_results / "figures").glob("*.png"), *(built_study / "figures").glob("*.png")]:
         width, height = size_px(path.read_bytes())
         assert width == 1600
@@ -184,7 +184,7 @@ def test_a_name_that_is_no_unicode_is_written_as_far_as_it_goes(tmp_path: Path) 
 
 
 def kept_on(page: _Page, tmp_path: Path) -> list[Scenario]:
-    """The scenarios that a page can be asked for."""
+    """The scenarios that a page can have."""
     found = []
     for number, reference in enumerate(page.references):
         if reference.startswith("data:application/yaml;base64,"):
@@ -206,8 +206,8 @@ def test_a_reconcile_can_be_run_again_from_its_page_alone(tmp_path: Path) -> Non
     assert kept_on(page, tmp_path) == scenarios
     command = "scaleproof reconcile pipeline-2.yaml ring-4-rm-r.yaml --on 'local $(id)' --max-error 0.1 --out again"
     assert command in page.text
-    for told in ("Page made with", "measured_layers:", "Torch 2.13.0", "Measured on local $(id)"):
-        assert told in page.text
+    for expected in ("Page made with", "measured_layers:", "Torch 2.13.0", "Measured on local $(id)"):
+        assert expected in page.text
 
 
 @pytest.mark.usefixtures("not_drawn")
@@ -263,7 +263,7 @@ def test_a_study_that_was_cut_short_has_a_page_that_says_so(swept: Path, tmp_pat
     assert built.is_empty
     text = _Page(built.path).text
     assert "Nothing to show yet: this folder holds no point of a study" in text
-    assert "0 of 12 points are there" in text
+    assert "0 of 12 points are complete" in text
     (tmp_path / "part-000001.parquet").write_bytes(b"PAR1half")
     assert "part-000001.parquet cannot be read" in _Page(build(tmp_path).path).text
 
@@ -294,7 +294,7 @@ def test_a_folder_of_something_else_is_an_input_error(tmp_path: Path) -> None:
     assert (tmp_path / "index.html").read_text() == "somebody's own"
 
 
-def test_the_exit_status_tells_whether_there_is_anything(
+def test_the_exit_status_shows_whether_there_is_anything(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scaleproof.main(["report", str(tmp_path)]) == 1
@@ -323,15 +323,15 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_what_explains_a_difference_stands_above_its_timelines(tmp_path: Path) -> None:
     folder = write_results(tmp_path, CASES[:1])
     parting = {"rank": 0, "measured_ranks": [0, 1], "phase": "backward", "predicted_s": 0.01, "measured_s": 0.02}
-    told = {"sentences": ["backward takes <twice> as long"], "parts": [], "partings": [parting]}
+    expected = {"sentences": ["backward takes <twice> as long"], "parts": [], "partings": [parting]}
 
     def explained(plain: dict[str, Any]) -> None:
-        plain["cases"][0] |= {"explanation": told, "inside": False}
+        plain["cases"][0] |= {"explanation": expected, "inside": False}
         plain["cases"][0]["predicted"]["prediction_interval_s"] = [0.031, 0.0357]
 
     edit(folder, explained)
     text = _Page(build(folder).path).text
     assert "backward takes <twice> as long" in text
-    assert "measured inside the forecast's 90 % interval 0 of 1" in text
+    assert "measured inside the prediction's 90 % interval 0 of 1" in text
     assert "31.0 to 35.7" in text
     assert (folder / "figures" / "timeline-01-ring-2.svg").is_file()

@@ -39,10 +39,10 @@ def _with_rates(study: Studied, **rates: list[float]) -> Studied:
 
 
 def test_the_answer_is_the_fastest_with_its_interval(study: Studied, closely: list[Chosen]) -> None:
-    told = headline(study, closely)
-    assert told.startswith("Ring trains three-layers on 8 GPUs at ")
-    assert "samples/s (90 % interval " in told
-    assert " efficient; it beats servers at every size" in told
+    text = headline(study, closely)
+    assert text.startswith("Ring trains three-layers on 8 GPUs at ")
+    assert "samples/s (90 % interval " in text
+    assert " efficient; it beats servers at every size" in text
     under = lede(study, closely)
     assert "with network bandwidth 40 Gbit/s." in under
     assert "faster than servers" in under
@@ -55,10 +55,10 @@ def test_from_where_on_it_is_ahead(study: Studied) -> None:
     assert "20\u202f% to 40\u202f% faster" in lede(crossed, [])
 
 
-def test_two_that_are_alike_are_not_told_apart(study: Studied) -> None:
-    alike = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
-    assert headline(alike, []).endswith("as fast as servers")
-    assert "faster than" not in lede(alike, [])
+def test_two_equal_strategies_are_a_tie(study: Studied) -> None:
+    tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
+    assert headline(tied, []).endswith("as fast as servers")
+    assert "faster than" not in lede(tied, [])
 
 
 def test_an_interval_that_the_table_lacks_is_that_of_the_run(study: Studied, closely: list[Chosen]) -> None:
@@ -87,7 +87,7 @@ def test_facts_and_counts_are_numbers_of_the_best(study: Studied, closely: list[
         assert part in words
     assert counts(study) == "12 points."
     wrong = replace(study, points=study.points.assign(error="x", fits=False))
-    assert counts(wrong) == "12 points; 12 do not fit into memory and 12 cannot be forecast."
+    assert counts(wrong) == "12 points; 12 do not fit into memory and 12 cannot be predicted."
 
 
 def test_the_chosen_are_forecast_to_what_the_table_says(closely: list[Chosen]) -> None:

@@ -55,7 +55,7 @@ def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | N
     assert text.verdict(_case(error), max_error).grade == grade
 
 
-def test_verdict_tells_failed_from_not_measured() -> None:
+def test_verdict_separates_failed_from_not_measured() -> None:
     case = replace(_case(0.0), measured=None)
     assert text.verdict(case, None).words == "not measured"
     assert text.verdict(replace(case, failure="died"), None).words == "failed"
@@ -98,7 +98,7 @@ def test_when_reads_iso_dates_and_passes_other_text() -> None:
     assert text.when("<yesterday>") == "<yesterday>"
 
 
-def test_ranks_name_servers_apart() -> None:
+def test_ranks_name_servers_separately() -> None:
     assert text.ranks_text(Case("a", "", "", 4, 4)) == "4"
     assert text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
     assert text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"

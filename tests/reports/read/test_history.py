@@ -1,4 +1,4 @@
-"""History is read as it was written, and drift is told from noise."""
+"""History is read as it was written, and drift is separated from noise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_bad_run_before_does_not_hide_a_drift(tmp_path: Path) -> None:
     assert found(tmp_path)["ring"].verdict == "drifts"
 
 
-def test_few_runs_tell_no_drift(tmp_path: Path) -> None:
+def test_few_runs_show_no_drift(tmp_path: Path) -> None:
     reconciled(tmp_path, "two", (0.02, 0.05))
     reconciled(tmp_path, "one", (0.02,))
     verdicts = found(tmp_path)
@@ -74,7 +74,7 @@ def test_other_work_under_the_same_name_is_no_drift(tmp_path: Path) -> None:
     assert found(tmp_path)["ring"].verdict == "steady"
 
 
-def test_hosts_are_told_apart(tmp_path: Path) -> None:
+def test_hosts_are_separate(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     reconciled(tmp_path, "ring", [2 * time_s for time_s in STEADY_S], host="other")
 
@@ -122,8 +122,8 @@ def _edit(out: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("pragma application_id = 7", "no history of scaleproof"),
-        ("pragma user_version = 9", "of version 9, this reads version 1"),
+        ("pragma application_id = 7", "not a history of scaleproof"),
+        ("pragma user_version = 9", "of version 9, expected version 1"),
         ("drop table calibrated", "cannot be read as a history"),
         ("update reconciled set at = at || '?'", "cannot be read as a history"),
         ("update reconciled set measured_s = measured_s || ' s'", "cannot be read as a history"),

@@ -54,13 +54,13 @@ def test_without_sizes_a_circumstance_stands_for_them(tmp_path: Path) -> None:
     assert study.lines == ["data parallel"] or study.lines == ["workers 4"]
 
 
-def test_a_table_alone_tells_its_axes_by_its_columns(swept: Path, tmp_path: Path) -> None:
+def test_a_table_alone_gives_its_axes_by_its_columns(swept: Path, tmp_path: Path) -> None:
     shutil.copytree(swept, tmp_path / "swept")
     (tmp_path / "swept/study.json").write_text(json.dumps({}))
     study = studied(read(tmp_path / "swept"))
     assert study.lines == ["ring", "servers"]
     assert [one.name for one in study.circumstances] == ["network bandwidth Bps"]
-    # what it is not told to be servers is taken to train
+    # ranks not known as servers count as training
     assert study.points["gpus"].max() == 10
 
 

@@ -46,23 +46,23 @@ def test_a_table_cut_short_is_noted_and_the_others_are_used(copy: Path) -> None:
     part.write_bytes(part.read_bytes()[:100])
     found = read(copy)
     assert f"{part.name} cannot be read" in found.notes[0]
-    assert "points are there; sweep --resume goes on" in found.notes[1] or len(found.points) == 0
+    assert "points are complete; sweep --resume computes" in found.notes[1] or len(found.points) == 0
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"scenario": {}, "axes": {}, "order": ["a"]}', '{"order": 3, "axes": 4}']
 )
-def test_what_was_asked_may_be_anything(copy: Path, text: str) -> None:
+def test_the_study_may_be_anything(copy: Path, text: str) -> None:
     (copy / "study.json").write_text(text)
     found = read(copy)
     assert found.study is None
     assert len(found.points) == 12
     assert found.study_yaml() == found.scenario_yaml() == ""
     (copy / "study.json").unlink()
-    assert "is not there" in read(copy).notes[0]
+    assert "is missing" in read(copy).notes[0]
 
 
-def test_tables_of_another_study_are_told_by_themselves(copy: Path) -> None:
+def test_tables_of_another_study_are_shown_by_themselves(copy: Path) -> None:
     plain = json.loads((copy / "study.json").read_text())
     plain["axes"]["strategy.workers"] = [2]
     (copy / "study.json").write_text(json.dumps(plain))
@@ -88,4 +88,4 @@ def test_a_folder_without_tables_has_no_points(copy: Path) -> None:
         part.unlink()
     found = read(copy)
     assert len(found.points) == 0
-    assert "0 of 12 points are there" in found.notes[0]
+    assert "0 of 12 points are complete" in found.notes[0]

@@ -12,17 +12,17 @@ from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 CELL_MS = 1.0
 
 
-def boxes_of(lengths_ms: list[float], kinds: list[int], lanes: int = 1) -> TimelineBoxes:
-    """One after another in each of so many lanes."""
+def boxes_of(lengths_ms: list[float], kinds: list[int], tracks: int = 1) -> TimelineBoxes:
+    """Boxes one after another in each of N tracks."""
     ends_ms = np.cumsum(lengths_ms)
     kind = np.resize(np.array(kinds, dtype=np.int64), len(ends_ms))
     columns = (kind, kind % 2, ends_ms - lengths_ms, ends_ms, np.ones(len(ends_ms), dtype=np.int64))
-    return TimelineBoxes(np.repeat(np.arange(lanes), len(ends_ms)), *(np.tile(column, lanes) for column in columns))
+    return TimelineBoxes(np.repeat(np.arange(tracks), len(ends_ms)), *(np.tile(column, tracks) for column in columns))
 
 
 def sums(boxes: TimelineBoxes, values: NDArray[np.float64]) -> dict[tuple[int, ...], float]:
-    """Of `values`, by lane, kind and chunk."""
-    keys = list(zip(boxes.lane.tolist(), boxes.kind.tolist(), boxes.chunk.tolist(), strict=True))
+    """Of `values`, by track, kind and chunk."""
+    keys = list(zip(boxes.track.tolist(), boxes.kind.tolist(), boxes.chunk.tolist(), strict=True))
     return {key: float(sum(value for at, value in zip(keys, values, strict=True) if at == key)) for key in keys}
 
 
@@ -31,8 +31,8 @@ KINDS = st.lists(st.integers(-1, 3), min_size=1, max_size=5)
 
 
 @given(LENGTHS, KINDS)
-def test_what_a_lane_spends_on_each_kind_stays(lengths_ms: list[float], kinds: list[int]) -> None:
-    boxes = boxes_of(lengths_ms, kinds, lanes=2)
+def test_what_a_track_spends_on_each_kind_stays(lengths_ms: list[float], kinds: list[int]) -> None:
+    boxes = boxes_of(lengths_ms, kinds, tracks=2)
     few = merged(boxes, CELL_MS)
     assert sums(few, few.number.astype(float)) == sums(boxes, boxes.number.astype(float))
     spent_ms, before_ms = (sums(some, some.end_ms - some.start_ms) for some in (few, boxes))
@@ -40,7 +40,7 @@ def test_what_a_lane_spends_on_each_kind_stays(lengths_ms: list[float], kinds: l
 
 
 @given(LENGTHS, KINDS)
-def test_boxes_of_a_lane_stay_one_after_another(lengths_ms: list[float], kinds: list[int]) -> None:
+def test_boxes_of_a_track_stay_one_after_another(lengths_ms: list[float], kinds: list[int]) -> None:
     few = merged(boxes_of(lengths_ms, kinds), CELL_MS)
     few = few.where(few.end_ms - few.start_ms > 1e-6)
     order = np.argsort(few.start_ms)
@@ -49,10 +49,10 @@ def test_boxes_of_a_lane_stay_one_after_another(lengths_ms: list[float], kinds: 
 
 
 @given(st.integers(1, 20_000), KINDS)
-def test_a_lane_has_a_few_boxes_a_cell_however_long_it_is(count: int, kinds: list[int]) -> None:
+def test_a_track_has_a_few_boxes_a_cell_however_long_it_is(count: int, kinds: list[int]) -> None:
     cells = 100
     few = merged(boxes_of([cells * CELL_MS / count] * count, kinds), CELL_MS)
-    assert len(few.lane) <= (cells + 1) * 12
+    assert len(few.track) <= (cells + 1) * 12
 
 
 def test_what_does_not_crowd_stays_as_it_is() -> None:
@@ -70,6 +70,6 @@ def test_a_long_box_among_crowded_ones_stays_where_it_is() -> None:
 
 def test_what_overlaps_is_no_longer_than_from_first_to_last() -> None:
     several = boxes_of([0.01] * 20, [0])
-    beside = several._replace(start_ms=np.zeros(20), end_ms=np.full(20, 0.7))
-    few = merged(beside, CELL_MS)
+    overlapping = several._replace(start_ms=np.zeros(20), end_ms=np.full(20, 0.7))
+    few = merged(overlapping, CELL_MS)
     assert (few.start_ms.tolist(), few.end_ms.tolist(), few.number.tolist()) == ([0.0], [0.7], [20])

@@ -61,7 +61,7 @@ def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:
     assert 0 < (step.kind == WEIGHT).sum() < 6 * 6
 
 
-def test_a_ranks_stages_are_told_apart(small: Make) -> None:
+def test_a_ranks_stages_are_distinguishable(small: Make) -> None:
     fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: interleaved_1f1b"
     step = step_of(predict(small(f"strategy={{{fields}}}")))
     assert step.chunks == 2
@@ -81,7 +81,7 @@ def test_of_workers_that_go_on_their_own_some_step_times_are_shown(small: Make) 
     assert forward[0] > forward[2] > 0
 
 
-def test_facts_tell_steps_apart(small: Make) -> None:
+def test_facts_distinguish_steps(small: Make) -> None:
     plain = "strategy={kind: pipeline, stages: 3, microbatches: 6}"
     facts = step_of(predict(small(plain))).facts()
     assert facts == step_of(predict(small(plain))).facts()

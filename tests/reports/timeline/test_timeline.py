@@ -111,7 +111,7 @@ def test_a_picture_is_the_same_again_and_says_what_it_shows(small: Make) -> None
     assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
 
 
-def test_the_title_tells_what_else_than_computing_takes_time(small: Make) -> None:
+def test_the_title_shows_what_else_than_computing_takes_time(small: Make) -> None:
     scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
     step = typical_step(predict(scenario))
     assert step is not None
@@ -157,7 +157,7 @@ def test_however_many_passes_there_are_a_bounded_number_of_boxes_is_drawn_and_th
     assert boxes[5000] < 1500
 
 
-def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws_the_given_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.png", "a.svg"):
         out = tmp_path / name
         assert scaleproof.main(["timeline", "pipeline-4", "--set", "strategy.microbatches=12", "--out", str(out)]) == 0
@@ -165,4 +165,4 @@ def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.C
     with Image.open(tmp_path / "a.png") as picture:
         assert json.loads(picture.info["Description"])["kinds"]["forward"][0] == 48
     assert scaleproof.main(["timeline", "pipeline-4", "--out", "a.jpg"]) == 2
-    assert capsys.readouterr().err == "--out a.jpg: a picture is an .svg or a .png; give such a name\n"
+    assert capsys.readouterr().err == "--out a.jpg: give a file name that ends in .svg or .png\n"

@@ -141,7 +141,7 @@ def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> Non
 
 def test_long_lists_of_changes_are_cut(small: Make) -> None:
     text = describe(compare(small(), small("cluster=selene-a100", "strategy={kind: hybrid, stages: 2, workers: 4}")))
-    assert "more, which --json has" in text
+    assert "more, see --json" in text
     assert max(map(len, text.splitlines())) < 140
 
 

@@ -157,8 +157,8 @@ def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
     run = predict(small(ASYNCHRONOUS, GIVEN, "convergence.uncertainty=0.1", "cluster.node.price=36 USD/h"))
     text = describe(run)
     assert "to target      modelled: " in text
-    assert "updates of 12 samples, 3 by others in a worker's step" in " ".join(text.split())
-    assert "as good as the model's calibration" in " ".join(text.split())
+    assert "updates of 12 samples, 3 updates by others during a worker's step" in " ".join(text.split())
+    assert "as accurate as the convergence model's calibration" in " ".join(text.split())
     save(run, tmp_path)
     again = load_run(tmp_path)
     assert again.time_to_target_s == run.time_to_target_s
@@ -192,7 +192,9 @@ def test_comparing_tells_both_the_pace_and_the_target(small: Make) -> None:
     (effect,) = [one for one in told.effects if one.name == TO_TARGET]
     assert effect.a == pytest.approx(told.a.time_to_target_s)
     assert effect.b == pytest.approx(told.b.time_to_target_s)
-    assert f"to its target B takes {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(compared_text(told).split())
+    assert f"B reaches its target loss in {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(
+        compared_text(told).split()
+    )
     without = compare(small(SERVERS), small(ASYNCHRONOUS))
     assert TO_TARGET not in [one.name for one in without.effects]
 
@@ -255,7 +257,7 @@ def test_the_commands_tell_it(small: Make, tmp_path: Path, capsys: pytest.Captur
     study = tmp_path / "study.yaml"
     study.write_text(f"scenario: {path}\naxes: {{batch: [8, 64]}}\n")
     assert scaleproof.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--set", GIVEN]) == 0
-    assert "soonest at its target, as modelled: " in capsys.readouterr().out
+    assert "shortest time to target, as modelled: " in capsys.readouterr().out
 
 
 def test_measured_runs_are_told_of_alike(small: Make) -> None:

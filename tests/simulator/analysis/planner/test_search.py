@@ -128,7 +128,7 @@ def test_the_plan_as_text_and_as_data() -> None:
     found = planned()
     uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
     text, data = describe(found, uncertainty), plain(found, uncertainty)
-    assert "proved: no other that fits beats the best in time by replay" in text
+    assert "proved: no other configuration that fits beats the best in time by replay" in text
     assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 

@@ -108,9 +108,9 @@ def test_without_a_model_the_step_is_told(traces: list[Path], capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--model", "mlp-mini"], "--model and --samples go together"),
-        (["--samples", "0"], "a step has at least 1"),
-        (["--layer", "a=b"], "--layer names layers of --model"),
+        (["--model", "mlp-mini"], "--model and --samples must be given together"),
+        (["--samples", "0"], "give at least 1"),
+        (["--layer", "a=b"], "--layer names layers of a model"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], why: str, traces: list[Path]) -> None:
@@ -137,6 +137,6 @@ def test_what_has_no_times_makes_no_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.0.json"
     node = {"Id": 2, "Name": "c", "NodeType": 7, "comm_type": 0, "comm_size": 4096}
     path.write_text(json.dumps({"workload_graph": [node]}))
-    with pytest.raises(InputError, match="nothing in it has a time"):
+    with pytest.raises(InputError, match="no timings found"):
         _run("chakra", path, "--cluster", "dgx-h100", "--out", tmp_path / "made.yaml")
     assert not (tmp_path / "made.yaml").exists()

@@ -266,7 +266,7 @@ def test_what_was_trained_before_an_interruption_is_kept(
     monkeypatch.setattr("scaleproof.validator.measure.measure", measured)
     arguments = ["converge", str(file), *OPTIONS, "--out", str(tmp_path / "out")]
     assert scaleproof.main(arguments) == 130
-    assert f"7 trials are in {tmp_path / 'out'}; --resume goes on" in capsys.readouterr().err
+    assert f"7 trials are in {tmp_path / 'out'}; --resume continues" in capsys.readouterr().err
     monkeypatch.setattr("scaleproof.validator.measure.measure", trained_by(TRUTH))
     assert scaleproof.main([*arguments, "--resume"]) == 0
     resumed = capsys.readouterr().out
@@ -278,7 +278,7 @@ def test_what_was_trained_before_an_interruption_is_kept(
     ("arguments", "told"),
     [
         (["--target", "2", "--set", "training.data=null"], "nothing can be learned from random data"),
-        (["--target", "2", "--resume"], "name it by --out DIR"),
+        (["--target", "2", "--resume"], "name its folder with --out DIR"),
         (["--target", "2", "--batches", "5"], "do not divide 5 samples"),
         (["--target", "2", "--workers", "5000"], "devices"),
     ],

@@ -88,8 +88,8 @@ def test_what_is_kept_is_not_measured_again(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--hosts", "2"], "--hosts 2: cases are drawn on up to so many hosts; give 3 or more"),
-        (["--resume"], "--resume goes on with what is in a folder; name it by --out DIR"),
+        (["--hosts", "2"], "--hosts 2: the maximum number of hosts must be 3 or more"),
+        (["--resume"], "--resume continues an earlier run; name its folder with --out DIR"),
     ],
 )
 def test_what_is_refused_before_anything_runs(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

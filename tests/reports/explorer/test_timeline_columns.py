@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaleproof.reports.explorer.lanes import KINDS
-from scaleproof.reports.explorer.lanes import lanes as packed_lanes
+from scaleproof.reports.explorer.timeline_columns import KINDS, timeline_columns
 from scaleproof.reports.timeline.step import WEIGHT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Phase, Run
@@ -18,16 +17,16 @@ from scaleproof.simulator.scenario.load import load
 COLUMNS = ("row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
 
 
-def lanes(run: Run) -> dict[str, Any] | None:
+def columns(run: Run) -> dict[str, Any] | None:
     """With columns as lists, as the page unpacks them."""
-    found = packed_lanes(run)
+    found = timeline_columns(run)
     columns = {name: np.frombuffer(base64.b64decode(found[name]), "<i4").tolist() for name in COLUMNS} if found else {}
     return found and found | columns
 
 
 @pytest.mark.parametrize("reference", ["resnet50-servers-p100", "llama-2-7b-zero-bubble-a100", "resnet50-async-straggler-p100"])
 def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
-    found = lanes(timed(load(reference)))
+    found = columns(timed(load(reference)))
     assert found is not None
     assert len({len(found[name]) for name in COLUMNS}) == 1
     assert min(found["start"]) >= 0
@@ -38,7 +37,7 @@ def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
 
 
 def test_what_holds_a_rank_up_never_overlaps() -> None:
-    found = lanes(timed(load("llama-2-7b-zero-bubble-a100")))
+    found = columns(timed(load("llama-2-7b-zero-bubble-a100")))
     assert found is not None
     row, lane, start, end = (np.array(found[name]) for name in ("row", "lane", "start", "end"))
     for rank in range(len(found["rows"])):
@@ -49,9 +48,9 @@ def test_what_holds_a_rank_up_never_overlaps() -> None:
 
 def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
-    whole = lanes(run)
-    monkeypatch.setattr("scaleproof.reports.explorer.lanes._MOST_BOXES", 300)
-    found = lanes(run)
+    whole = columns(run)
+    monkeypatch.setattr("scaleproof.reports.explorer.timeline_columns._MOST_BOXES", 300)
+    found = columns(run)
     assert whole is not None
     assert found is not None
     assert found["merged"]
@@ -64,7 +63,7 @@ def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_spans_there_is_no_timeline() -> None:
     from dataclasses import replace
 
-    assert lanes(replace(timed(load("resnet50-ring-p100")), spans=None)) is None
+    assert columns(replace(timed(load("resnet50-ring-p100")), spans=None)) is None
 
 
 def test_every_kind_has_a_name() -> None:

@@ -1,4 +1,4 @@
-"""Lanes: the timeline of a step as columns that a page draws: a row for each kind of rank, boxes in it."""
+"""The timeline of a step as columns that the page draws: a row for each kind of rank, with boxes."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
-# a kind beside a step's: a wait for other ranks
+# a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = WEIGHT + 1
 # what a kind is called, the name that the page's styles have for its colour, and what it is for someone who sees it first
 KINDS: Final = {
-    int(Phase.FORWARD): ("forward pass", "sky", "the model computes its answers layer by layer"),
+    int(Phase.FORWARD): ("forward pass", "sky", "the model computes its outputs layer by layer"),
     int(Phase.BACKWARD): ("backward pass", "blue", "it computes how each weight should change, last layer first"),
     WEIGHT: ("gradients of weights", "green", "the part of a backward pass on which no other layer waits"),
     int(Phase.OPTIMIZER): ("optimizer", "ink", "weights are changed"),
     int(Phase.SYNCHRONISE): ("gradients summed", "orange", "ranks exchange what they have, so that all of them agree"),
     int(Phase.SEND): ("send", "vermillion", "bytes go to another rank"),
     int(Phase.RECEIVE): ("receive", "purple", "bytes come from another rank"),
-    int(Phase.WAIT): ("waiting for server or workers", "yellow", "nothing to do until a server answers"),
+    int(Phase.WAIT): ("waiting for server or workers", "yellow", "nothing to do until a server replies"),
     int(Phase.INPUT): ("waiting for input", "grey", "samples are not read yet"),
     _WAITING: ("waiting for other ranks", "faint", "nothing to do until others have come as far"),
 }
-# lanes of a row: what holds the rank up, what moves beside it, and that by direction
-_MAIN, _BESIDE, _SENT, _RECEIVED = range(4)
-_LANES: Final = 4
-_LANE_OF: Final = {int(Phase.SEND): _SENT, int(Phase.RECEIVE): _RECEIVED}
-# times are told in such parts of the step
+# tracks of a row: the rank's own work, overlapped communication, and that by direction
+_MAIN, _OVERLAPPED, _SENT, _RECEIVED = range(4)
+_TRACKS: Final = 4
+_TRACK_OF: Final = {int(Phase.SEND): _SENT, int(Phase.RECEIVE): _RECEIVED}
+# times are integers in units of this part of the step
 _PARTS: Final = 1_000_000
-# beyond so many boxes those that crowd are drawn as one, and lose what tells them apart
+# beyond this number of boxes, crowded ones are merged and lose stage and microbatch
 _MOST_BOXES: Final = 12_000
 _CELLS: Final = 1500
 
 
-def lanes(run: Run) -> dict[str, Any] | None:
-    """The typical step of a run as `packed` columns, times in millionths of its length; None without spans."""
+def timeline_columns(run: Run) -> dict[str, Any] | None:
+    """The typical step of a run as `packed` columns, with times in millionths of its length; None without spans."""
     step = typical_step(run)
     if step is None or not len(step.spans) or step.length_ms <= 0:
         return None
     boxes, stage, microbatch = _boxes(step)
     cells, each = _CELLS, boxes
-    while len(boxes.lane) > _MOST_BOXES and cells > 1:
+    while len(boxes.track) > _MOST_BOXES and cells > 1:
         boxes = merged(each, step.length_ms / cells)
-        stage = microbatch = np.full(len(boxes.lane), -1)
+        stage = microbatch = np.full(len(boxes.track), -1)
         cells //= 2
     scale = _PARTS / step.length_ms
-    rows, lane = np.divmod(boxes.lane, _LANES)
+    rows, track = np.divmod(boxes.track, _TRACKS)
     present = np.unique(boxes.kind)
     return {
         "length_ms": step.length_ms,
@@ -64,7 +64,7 @@ def lanes(run: Run) -> dict[str, Any] | None:
         "kinds": {str(kind): {"name": name, "colour": colour, "help": words} for kind, (name, colour, words) in KINDS.items()
                   if kind in present},
         "row": packed(rows),
-        "lane": packed(lane),
+        "lane": packed(track),
         "kind": packed(boxes.kind),
         "chunk": packed(boxes.chunk),
         "stage": packed(stage),
@@ -76,7 +76,7 @@ def lanes(run: Run) -> dict[str, Any] | None:
 
 
 def packed(column: NDArray[Any]) -> str:
-    """Whole numbers as base64 of 32 bits each, the lowest byte first, which takes a tenth of the time of writing digits."""
+    """Integers as base64 of 32-bit little-endian values, ten times as fast to write as digits."""
     return base64.b64encode(column.astype("<i4").tobytes()).decode()
 
 
@@ -85,17 +85,19 @@ def _row_name(run: Run, rank: int) -> str:
 
 
 def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int64]]:
-    """A box for each span and for each wait that one begins with; the stage and microbatch of each, −1 where there is none."""
+    """A box for each span and for each wait before one, with their stages and microbatches, −1 if there is none."""
     spans = step.spans
     main = spans.stream == Stream.MAIN
-    beside = np.array([_LANE_OF.get(kind, _BESIDE) for kind in range(_WAITING)])[step.kind]
-    lane = _LANES * np.searchsorted(step.ranks, spans.rank) + np.where(main, _MAIN, beside)
+    overlapped = np.array([_TRACK_OF.get(kind, _OVERLAPPED) for kind in range(_WAITING)])[step.kind]
+    track = _TRACKS * np.searchsorted(step.ranks, spans.rank) + np.where(main, _MAIN, overlapped)
     # waits for servers and for input have colours of their own, from arrival on
     waits = main & (step.start_ms > step.arrival_ms) & ~np.isin(spans.phase, (Phase.WAIT, Phase.INPUT))
     begin_ms = np.where(main & ~waits, step.arrival_ms, step.start_ms)
-    number = np.ones(len(lane), dtype=np.int64)
-    doing = TimelineBoxes(lane, step.kind, step.chunk, begin_ms, step.end_ms, number)
-    waiting = TimelineBoxes(lane, np.full(len(lane), _WAITING), step.chunk, step.arrival_ms, step.start_ms, number).where(waits)
+    number = np.ones(len(track), dtype=np.int64)
+    doing = TimelineBoxes(track, step.kind, step.chunk, begin_ms, step.end_ms, number)
+    waiting = TimelineBoxes(track, np.full(len(track), _WAITING), step.chunk, step.arrival_ms, step.start_ms, number).where(
+        waits
+    )
     boxes = waiting.and_(doing)
     stage, microbatch = (
         np.concatenate([np.full(int(waits.sum()), -1), column]).astype(np.int64) for column in (spans.stage, spans.microbatch)
