@@ -28,7 +28,7 @@ class Expert(nn.Module):
         return cast(Tensor, self.down(functional.gelu(x)))
 
 
-class ExpertsHere(nn.ModuleDict):
+class LocalExperts(nn.ModuleDict):
     """Experts by their number: rows of tokens that are sorted by expert, and how many each expert has → the same rows."""
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Mixture(nn.Module):
         self.active, self.count = spec.active, spec.count
         self.router = nn.Linear(hidden, spec.count, bias=False)
         self.run = Sections()
-        self.experts = ExpertsHere({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
+        self.experts = LocalExperts({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
         self.shared = Expert(hidden, spec.shared * spec.feedforward, "activation") if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
