@@ -70,7 +70,7 @@ def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[M
     provenance = {**run.provenance, **combined([told["provenance"] for told in outcomes]), "compute": scenario.compute}
     load, busy = _foreign_load(outcomes)
     clocks, unaligned = _clocks(run, corrections)
-    late, hurried = emulation_lateness.told([told["notes"] for told in outcomes[: scenario.strategy.training_ranks]])
+    late, hurried = emulation_lateness.summary([told["notes"] for told in outcomes[: scenario.strategy.training_ranks]])
     return replace(
         run,
         losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),

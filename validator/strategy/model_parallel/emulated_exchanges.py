@@ -20,7 +20,7 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, identity, both_ways
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 
 
 class EmulatedExchanges:
@@ -39,7 +39,9 @@ class EmulatedExchanges:
         """Raises RunError where a step had fewer exchanges than expected. The first has more: stages infer shapes in it."""
         begun, self._begun = self._begun, 0
         if begun < expected:
-            raise RunError(f"ranks that share layers made {begun} of a step's {expected} exchanges; please report this scenario")
+            raise RunError(
+                f"ranks that share layers made {begun} of a step's {expected} exchanges; please report this scenario"
+            )
 
     def attach(self, module: nn.Module, layer: Layer, again: Sequence[Exchange]) -> None:
         """Adds the layer's exchanges to the module. again: those that recomputation repeats before the backward pass."""

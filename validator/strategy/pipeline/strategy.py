@@ -59,7 +59,9 @@ class StageTrainer(Trainer):
         self.module = nn.Sequential(*self.layers.values())
         self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
         self.stages = [
-            RecordedStage(self.pass_recorder, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group)
+            RecordedStage(
+                self.pass_recorder, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group
+            )
             for number, chunk in zip(numbers, chunks, strict=True)
         ]
         self.optimizer = context.optimizer(self.module.parameters())

@@ -114,9 +114,7 @@ class _BucketReplay:
 class _ServerReplay:
     """Replays one server's log."""
 
-    def __init__(
-        self, process: SingleProcess, number: int, note: Mapping[str, Any], pushers: Sequence[_PusherReplay]
-    ) -> None:
+    def __init__(self, process: SingleProcess, number: int, note: Mapping[str, Any], pushers: Sequence[_PusherReplay]) -> None:
         self._name, self._pushers = f"server {number}", pushers
         self._consistency = cast(ParameterServer, process.scenario.strategy).gate
         self._steps = len(process.steps)
