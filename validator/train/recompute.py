@@ -83,8 +83,8 @@ def _repeated(layer: Layer, recompute: Recompute) -> Sequence[Exchange]:
 def checkpointed(function: Callable[..., Tensor], *inputs: Tensor, early_stop: bool = False) -> Tensor:
     """Calls `function` and keeps only its inputs for the backward pass.
 
-    early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it repeats all computation and
-    exchanges, as predictions assume.
+    early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it repeats all computation
+    and exchanges, as predictions assume.
     """
     result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=early_stop)
     return cast(Tensor, result)

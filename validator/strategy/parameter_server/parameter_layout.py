@@ -64,7 +64,7 @@ class Layout:
 def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:
     """The layout of a strategy. Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one.
 
-    With `shard: bytes` each server has an equal part of each bucket, to one element; else it has whole tensors, made neighbours.
+    With `shard: bytes` each server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
     """
     tensors = [(number, parameter) for number, layer in layers.items() for parameter in layer.parameters()]
     sizes = [parameter.numel() for _, parameter in tensors]

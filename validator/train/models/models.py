@@ -102,8 +102,9 @@ class Head(nn.Module):
 def build(model: Gpt | Mlp | ResNet, layers: Iterable[int], seed: int) -> list[nn.Module]:
     """The layers of `model` with the given numbers, as in `model.build_layers()`.
 
-    A layer's initial parameters depend only on the seed and its number, so that all ranks that build a layer build the same one.
-    They are fp32 on the CPU.
+    A layer's initial parameters depend only on the seed and its number, so that all ranks build equal ones. They are fp32 on
+    the CPU.
+
     """
     return [_seeded(model, index, seed) for index in layers]
 

@@ -26,7 +26,7 @@ _Range = tuple[int, int, int]
 
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
-    """The servers' final parameters. notes: those of servers have `ranges` and `log` as `AsynchronousServer.notes` returns them.
+    """The servers' final parameters. notes: of servers, `ranges` and `log` as `AsynchronousServer.notes` returns them.
 
     Raises ValueError where a log breaks the rules of the scenario's consistency model.
     """
