@@ -119,8 +119,10 @@ def test_a_limit_that_is_missing_at_one_end_is_found(place: str) -> None:
     assert [line for line in warnings if line.startswith(f"{name}: ") and line.endswith(_UNLIMITED)]
 
 
-_UNLIMITED = " measured, 40.0 Mbit/s requested: its limit is missing or was changed; "
+_UNLIMITED = (
+    " measured, 40.0 Mbit/s requested: its limit is missing or was changed; "
     "build the lab again, and do not change its links while it is up"
+)
 
 
 @needs_netlab

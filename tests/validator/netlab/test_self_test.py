@@ -49,8 +49,8 @@ def test_a_link_that_is_slower_or_faster_than_asked_is_named() -> None:
 
 def test_an_end_that_carries_more_than_asked_is_named() -> None:
     assert _report([1.0], ends=[1.0, 2.0]).warnings == (
-        "out of host 1: 1.00 Gbit/s measured, 500 Mbit/s requested: it is not limited so; "
-        "build the lab again, and leave its links alone while it stands",
+        "out of host 1: 1.00 Gbit/s measured, 500 Mbit/s requested: its limit is missing or was changed; "
+        "build the lab again, and do not change its links while it is up",
     )
 
 

@@ -39,4 +39,4 @@ def test_lateness_of_the_latest_rank_is_told() -> None:
 )
 def test_what_is_too_late_is_warned_of(late: dict[str, float], reason: str) -> None:
     _, warning = summary([QUIET, {**QUIET, **late}])
-    assert warning == f"{reason}: pace fewer ranks, or slower layers, on a quiet machine"
+    assert warning == f"{reason}: emulate fewer ranks, or slower layers, on a quiet machine"

@@ -43,7 +43,7 @@ def test_all_that_push_are_answered_as_often(gate: Gate, order: list[int], pushe
             replied[one] += 1
         if isinstance(gate, Ssp):
             slowest = min((pushed[one] for one in range(4) if replied[one] < pushes[one]), default=math.inf)
-            assert all(pushed[one] <= slowest + order.bound for one in released)
+            assert all(pushed[one] <= slowest + gate.bound for one in released)
 
     assert replied == pushes, "nobody is left waiting"
     assert decided.left == {}
