@@ -105,11 +105,11 @@ def mix_up_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping
 
 def forget_a_push(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Servers add the first push alone."""
-    add = hybrid_servers.Part.add
+    add = hybrid_servers.BucketShard.add
 
-    def first(self: hybrid_servers.Part, gradient: Tensor, workers: int) -> None:
+    def first(self: hybrid_servers.BucketShard, gradient: Tensor, workers: int) -> None:
         if not self._workers:
             add(self, gradient, workers)
 
-    hybrid_servers.Part.add = first  # type: ignore[method-assign]
+    hybrid_servers.BucketShard.add = first  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

@@ -115,7 +115,7 @@ def test_wrong_training_is_told(
     ("fault", "strategy", "message"),
     [
         (faults_servers.reply_at_once, STALE, r"server \d replied to worker \d 2 steps ahead; the bound is 1"),
-        (faults_servers.take_everybody, BACKUPS, r"server 0 updated by the pushes of \[\d, \d, \d\], not by 2"),
+        (faults_servers.take_everybody, BACKUPS, r"server 0 updated with the pushes of \[\d, \d, \d\], but an update takes 2"),
     ],
 )
 def test_servers_that_break_their_own_rule_are_told(
