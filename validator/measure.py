@@ -1,4 +1,4 @@
-"""measure: trains a scenario for real, one process per rank, and returns what was recorded as a Run."""
+"""measure: trains a scenario for real, one process per rank, and returns the measured Run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ On = Literal["local", "netlab", "cluster"]
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How a measurement is looked after.
+    """Options of a measurement.
 
-    timeout_s: seconds without progress after which a rank counts as hung. folder: where the steps that were finished are
-    kept, and what ranks printed, when the run fails. progress: called with the step that the slowest rank is in, when it
-    changes; 0 and below are warm-up steps. parameters_folder: where each rank saves the parameters it ends with.
-    verify: whether one process then follows the same rule, and the run says how far from its parameters the ranks' are.
-    profile: whether ranks train a few steps more under torch's profiler and leave what it tells in `folder`/profile.
-    interface: of this machine, on which ranks talk; if None, the loopback interface, or that which leads to rank 0.
+    timeout_s: seconds without progress after which a rank counts as hung. folder: where finished steps and the output of ranks
+    are kept when the run fails. progress: called with the step of the slowest rank when it changes; 0 and below are warm-up
+    steps. parameters_folder: where each rank saves its final parameters. verify: whether one process then trains by the same
+    rule, and the run records the deviation of the ranks' parameters. profile: whether ranks train a few more steps under
+    torch's profiler and write profiles to `folder`/profile. interface: of this machine, on which ranks communicate; if None,
+    the loopback interface, or the one that leads to rank 0.
     """
 
     timeout_s: float = 60.0
@@ -52,29 +52,29 @@ class MeasureOptions:
 
     @property
     def traces_folder(self) -> Path | None:
-        """Where ranks leave what the profiler tells."""
+        """Folder of the ranks' profiles; None if ranks are not profiled."""
         return self.folder / "profile" if self.folder and self.profile else None
 
     def trained(self, scenario: Scenario) -> Scenario:
-        """What ranks train: with the steps that are profiled beside those that are measured."""
+        """The scenario that ranks train: with additional steps for the profiler if ranks are profiled."""
         return lengthened(scenario) if self.profile else scenario
 
 
 def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = MeasureOptions()) -> Run:
-    """Trains `scenario` and returns the Run that was measured, with spans.
+    """Trains `scenario` and returns the measured Run, with spans.
 
-    on: local starts one process per rank on this machine; netlab does so on hosts that are network namespaces of this machine,
-    joined as the scenario's cluster says; cluster joins as the rank that torchrun or srun has started this process as, and
-    every rank returns the same Run. If None, cluster where this process was started so, else local. Ranks compute on one CPU
-    thread each, or on a GPU each where the cluster's nodes do not say how many cores they have and the machine has enough of
-    them. With bf16 the parameters themselves are bf16.
+    on: local starts one process per rank on this machine; netlab starts them in network namespaces of this machine, joined by
+    links as in the scenario's cluster; cluster joins the ranks that torchrun or srun has started, of which this process is one,
+    and every rank returns the same Run. If None, cluster if this process was started so, else local. Ranks compute on one CPU
+    thread each, or on GPUs if the machine has any and the cluster's nodes give no number of cores. With bf16 the parameters
+    themselves are bf16.
 
     Raises InputError where the scenario cannot be trained, or not there, RankError naming the rank that died or hung, RunError
-    where the place is not fit for it, and MissingDependencyError without torch.
+    where the machine is not suited, and MissingDependencyError without torch.
     """
     require_torch()
     if watch.profile and watch.folder is None:
-        raise InputError("profiling leaves traces; give a folder for them by --out DIR")
+        raise InputError("profiling writes traces; give a folder for them with --out DIR")
     where = where_to(on)
     if where == "cluster":
         run = _measure_joined(scenario, watch)
@@ -85,15 +85,15 @@ def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = Me
 
 
 def where_to(on: On | None) -> On:
-    """Where `measure` measures. Raises InputError for a cluster that nothing has started this process on."""
+    """Where `measure` measures. Raises InputError for `cluster` if no launcher has started this process."""
     started = place_in(os.environ) is not None
     if on == "cluster" and not started:
-        raise InputError("--on cluster joins ranks that were started by torchrun or srun; start two or more by one of them")
+        raise InputError("--on cluster joins ranks started by torchrun or srun; start this command with one of them")
     return on or ("cluster" if started else "local")
 
 
 def check(scenario: Scenario, where: On, interface: str | None, verify: bool = False) -> None:
-    """Raises InputError where ranks of the scenario cannot be started on this machine."""
+    """Raises InputError where the scenario's ranks cannot be started on this machine."""
     check_trainable(scenario)
     if verify:
         check_verifiable(scenario)
@@ -104,7 +104,7 @@ def check(scenario: Scenario, where: On, interface: str | None, verify: bool = F
 
 
 def check_interface(where: On, interface: str | None) -> None:
-    """Raises InputError where ranks cannot talk on an interface of that name."""
+    """Raises InputError where ranks cannot communicate on an interface of that name."""
     if interface is not None and where == "netlab":
         raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
     if interface is not None:
@@ -112,8 +112,8 @@ def check_interface(where: On, interface: str | None) -> None:
 
 
 def meet_others(watch: MeasureOptions) -> Meeting:
-    """Where this process agrees with the others that torchrun or srun has started; raises as `Meeting` does."""
-    # what torch tells of broken connections, ranks tell in a line; it reads this when it is loaded
+    """Joins the ranks that torchrun or srun has started; raises the errors of `rendezvous.meet`."""
+    # ranks report broken connections themselves; torch reads this when it is loaded
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from scaleproof.validator.launch.rendezvous import meet
 
@@ -123,7 +123,7 @@ def meet_others(watch: MeasureOptions) -> Meeting:
 
 
 def _measure_joined(scenario: Scenario, watch: MeasureOptions) -> Run:
-    """Trains as one of the ranks that somebody else started."""
+    """Trains as one of the ranks that another launcher has started."""
     meeting = meet_others(watch)
     from scaleproof.validator.launch.external import measure_joined
 
@@ -136,7 +136,7 @@ def _measure_locally(scenario: Scenario, watch: MeasureOptions) -> Run:
 
 
 def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
-    """Builds the scenario's network on this machine, as far as there are ranks on it, and starts them there."""
+    """Builds the network of those of the scenario's nodes that have ranks on this machine, and starts the ranks there."""
     from scaleproof.validator.netlab.lab import Netlab
 
     with Netlab(compatibility.lab_cluster(scenario)) as lab:
@@ -144,16 +144,16 @@ def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
         try:
             run = measure_here(scenario, lab.ranks_hosts(scenario), watch, "netlab")
         except RankError:
-            # where the lab has ended, that is why, and this says so
+            # raises a clearer error if the lab has ended, which is then the cause
             lab.namespace(0)
             raise
-        told = compatibility.provenance(scenario)
-        told |= warned([run.provenance.get("warnings", ""), compatibility.warning(scenario), *report.warnings])
-        return replace(run, provenance={**run.provenance, **report.provenance(), **told})
+        entries = compatibility.provenance(scenario)
+        entries |= warned([run.provenance.get("warnings", ""), compatibility.warning(scenario), *report.warnings])
+        return replace(run, provenance={**run.provenance, **report.provenance(), **entries})
 
 
 def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: MeasureOptions, where: On) -> Run:
-    """Starts the ranks on this machine, each on its host."""
+    """Starts the ranks on this machine, each on its host, and returns the measured Run."""
     ranks, names = scenario.strategy.ranks, rank_names(scenario.strategy)
     with job_folder() as job:
 
@@ -183,12 +183,12 @@ def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: MeasureOption
         run = gathered(scenario, recorded, outcomes)
         if not watch.verify or parameters_folder is None:
             return run
-        notes = [told["notes"] for told in outcomes]
+        notes = [outcome["notes"] for outcome in outcomes]
         return replace(run, verified=verdict(watch.trained(scenario), parameters_folder, notes, watch.timeout_s))
 
 
 def train_here(scenario: Scenario, parameters_folder: Path | None, traces_folder: Path | None = None) -> Mapping[str, Any]:
-    """What each rank does that was started on this machine: spans go to the job's folder, the rest is returned."""
+    """Trains on a rank started on this machine: writes spans to the job's folder and returns the rank's outcome."""
     from scaleproof.validator.launch.rank import here
     from scaleproof.validator.train.train import train
 
@@ -198,5 +198,5 @@ def train_here(scenario: Scenario, parameters_folder: Path | None, traces_folder
 
 
 def _wants_accelerator(scenario: Scenario) -> bool:
-    """Clusters say how many cores a node has where ranks compute on them. Paced ranks compute next to nothing."""
+    """Whether ranks use GPUs: not if the cluster gives the cores of a node, nor with emulated compute."""
     return scenario.cluster.node.cores is None and scenario.compute == "real"

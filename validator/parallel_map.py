@@ -1,4 +1,4 @@
-"""Parallel: a function of each of many items, on all cores of this machine."""
+"""Calls a function for each of many items, on all cores of this machine."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Final, TypeVar
 
 from scaleproof.validator.record.cpu_usage import usable
 
-# A process takes about a second to start and to import what it needs.
+# Least number of items for which processes pay: they take about a second to start and import their modules.
 _LEAST: Final = 64
-_AT_ONCE: Final = 4
+_CHUNK: Final = 4
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 def each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """`function` of all items, in their order; function, items and results must pickle. Few items stay in this process.
+    """Results of `function` for all items, in order; function, items and results must pickle. Few items stay in this process.
 
-    Raises what the function raises first.
+    Raises the first error of the function.
     """
     cores = len(usable())
     if cores == 1 or len(items) < _LEAST:
         return [function(item) for item in items]
-    # processes that are not forked from this one have none of its threads' locks
-    pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"), _leave_interrupts)
+    # spawned processes do not inherit locked locks of other threads, as forked ones would
+    pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"), _ignore_interrupts)
     try:
-        return list(pool.map(function, items, chunksize=_AT_ONCE))
+        return list(pool.map(function, items, chunksize=_CHUNK))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the one that waits for the others tells of it."""
+def _ignore_interrupts() -> None:
+    """Makes a worker ignore Ctrl-C, which reaches every process of the terminal; the parent process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

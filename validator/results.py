@@ -1,4 +1,4 @@
-"""Results: where measured runs are kept, which of them need not be measured again, and what is there."""
+"""Storage of measured runs: where they are kept, which can be reused, and which there are."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from scaleproof.validator.launch.hosts import needed_nodes
 from scaleproof.validator.record.assemble import assemble, finished_steps
 from scaleproof.validator.record.provenance import warned
 
-# What reading files that others may have cut short or written can raise.
+# Errors that reading truncated or foreign files can raise.
 _UNREADABLE: Final = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
-# Frameworks that ranks do train with, or that stand for none.
+# Frameworks that measured ranks use, or that stand for no framework.
 _MEASURED_AS: Final = ("gloo-cpu", "ideal")
 _PYTORCH: Final = "pytorch-"
 
 
 def folder_of(out: Path, scenario: Scenario) -> Path:
-    """Where the measured run of a scenario is kept."""
+    """The folder of a scenario's measured run."""
     return out / scenario.name / "measured"
 
 
 def digest(scenario: Scenario) -> str:
-    """The same for scenarios that train identically: descriptions do not count, nor frameworks unless ranks wait for as long as
-    these are predicted to compute."""
+    """A hash of the scenario, equal for scenarios that train identically.
+
+    Descriptions do not count, nor frameworks unless compute is emulated, whose durations depend on them.
+    """
     left_out: dict[str, Any] = {"description": True, "convergence": True, "cluster": {"description", "framework"}}
     if scenario.compute == "real":
         left_out["framework"] = True
@@ -48,24 +50,23 @@ def digest(scenario: Scenario) -> str:
 
 
 def stamped(run: Run, scenario: Scenario, on: str) -> Run:
-    """The run with where it was measured, and of what; with host and date where ranks did not tell them."""
+    """The run with its place, scenario digest and warnings as provenance; with host and date if ranks gave none."""
     here = {"host": socket.gethostname(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    told = {"on": on, "scenario_digest": digest(scenario)} | warned(
-        [*run.warnings, _not_the_network(scenario, on), _not_the_framework(scenario)]
-    )
-    return replace(run, provenance=here | dict(run.provenance) | told)
+    warnings = [*run.warnings, _network_warning(scenario, on), _framework_warning(scenario)]
+    entries = {"on": on, "scenario_digest": digest(scenario)} | warned(warnings)
+    return replace(run, provenance=here | dict(run.provenance) | entries)
 
 
-def _not_the_network(scenario: Scenario, on: str) -> str:
-    """A warning where ranks of several nodes wait as if they were there and talk as if they were not."""
+def _network_warning(scenario: Scenario, on: str) -> str:
+    """A warning where ranks of several nodes emulate compute but communicate within this machine; else empty."""
     nodes = needed_nodes(scenario)
     if on != "local" or scenario.compute != "paced" or nodes == 1:
         return ""
-    return f"{nodes} nodes talk through this machine's memory, not over the scenario's network; --on netlab lays it"
+    return f"{nodes} nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
 
 
-def _not_the_framework(scenario: Scenario) -> str:
-    """A warning where the scenario names a framework that is not what ranks train with."""
+def _framework_warning(scenario: Scenario) -> str:
+    """A warning where ranks do not train with the scenario's framework; else empty."""
     name = scenario.framework.name
     if scenario.framework_is_default or name in _MEASURED_AS or name.startswith(_PYTORCH) or scenario.compute == "paced":
         return ""
@@ -73,13 +74,12 @@ def _not_the_framework(scenario: Scenario) -> str:
 
 
 def is_right(run: Run) -> bool | None:
-    """Whether the parameters that it came to are those of one process; None where that was not asked."""
+    """Whether the trained parameters are those of reference training in one process; None if not verified."""
     return None if run.verified is None else bool(run.verified["deviation"] <= run.verified["tolerance"])
 
 
 def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:
-    """The complete run of this very scenario that is kept in `folder`, if there is one: measured there, and found right where
-    that is asked for."""
+    """The complete run of this scenario in `folder`, measured on `on`, and verified if requested; None if there is none."""
     try:
         run = load_run(folder)
         same = (run.provenance.get("scenario_digest"), run.provenance.get("on")) == (digest(scenario), on)
@@ -89,7 +89,7 @@ def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:
 
 
 def prepare(out: Path) -> None:
-    """Makes the folder, and raises InputError where nothing can be written to it."""
+    """Creates the folder. Raises InputError where it cannot be written to."""
     probe = out / f".scaleproof-{os.getpid()}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,10 @@ def prepare(out: Path) -> None:
 
 
 def keep(run: Run, scenario: Scenario, folder: Path) -> None:
-    """Writes the run into its folder, and what was trained beside it. Raises RunError where it cannot; without its spans it may
-    be there all the same."""
+    """Writes the run into its folder, and the scenario into the parent folder.
+
+    Raises RunError where that fails; the run may then be kept without its spans.
+    """
     try:
         dump.keep(scenario, folder.parent)
         save(run, folder)
@@ -111,13 +113,13 @@ def keep(run: Run, scenario: Scenario, folder: Path) -> None:
 
 
 def _kept_without_spans(run: Run, folder: Path) -> bool:
-    """Whether the little that tells most of a run could be written, where the whole could not."""
+    """Writes the run without its spans, which are most of its bytes; returns whether that succeeded."""
     if run.spans is None:
         return False
-    told = {**run.provenance, "partial": "without spans"}
+    provenance = {**run.provenance, "partial": "without spans"}
     try:
-        save(replace(run, spans=None, provenance=told), folder)
-        # those of another run, which this one has replaced
+        save(replace(run, spans=None, provenance=provenance), folder)
+        # spans of a previous run in this folder
         (folder / "spans.npz").unlink(missing_ok=True)
     except OSError:
         return False
@@ -125,9 +127,9 @@ def _kept_without_spans(run: Run, folder: Path) -> bool:
 
 
 def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: Iterable[Path], folder: Path | None) -> str:
-    """Saves the steps that all ranks finished in a run that failed, and what they printed; returns what to say of it.
+    """Saves the steps that all ranks finished in a failed run, and the output of ranks; returns a text for the error message.
 
-    recorded: what each rank noted so far, in rank order.
+    recorded: the spans of each rank so far, in rank order.
     """
     if folder is None:
         return ""
@@ -140,10 +142,10 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
                 shutil.copyfile(log, folder / log.name)
         if steps >= 1:
             partial = assemble(scenario, recorded, steps)
-            told = {"partial": f"{steps} of {scenario.steps} steps"}
-            # clocks are compared at the end
-            told |= {"clocks": "not aligned"} if on == "cluster" else {}
-            partial = replace(partial, provenance=told)
+            provenance = {"partial": f"{steps} of {scenario.steps} steps"}
+            # clocks are aligned only at the end of a run
+            provenance |= {"clocks": "not aligned"} if on == "cluster" else {}
+            partial = replace(partial, provenance=provenance)
             save(stamped(partial, scenario, on), folder)
     except OSError as error:
         return f"; what was measured could not be kept in {folder}: {error.strerror}"
@@ -152,7 +154,7 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
 
 @dataclass(frozen=True)
 class Kept:
-    """A run that lies in a folder. run: None where it cannot be read; problem then says why."""
+    """A run in a folder. run: None if it cannot be read, for the reason in `problem`."""
 
     folder: Path
     run: Run | None
@@ -160,7 +162,7 @@ class Kept:
 
 
 def listed(folder: Path) -> Iterator[Kept]:
-    """The measured runs below `folder`, by path. Raises InputError where it is not there."""
+    """The measured runs below `folder`, sorted by path. Raises InputError where there is no such folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give one that measure or reconcile wrote with --out")
     for file in sorted(folder.rglob("run.json")):
@@ -175,7 +177,7 @@ def listed(folder: Path) -> Iterator[Kept]:
 
 
 def _check(run: Run) -> None:
-    """Raises ValueError or TypeError for what JSON can hold and no run does."""
+    """Raises ValueError or TypeError for values that JSON allows but a run cannot have."""
     numbers: list[Any] = [run.ranks, run.step_time_s, *run.step_times_s]
     if run.step_time_interval_s is not None:
         low_s, high_s = run.step_time_interval_s
@@ -184,11 +186,11 @@ def _check(run: Run) -> None:
         numbers += [run.verified["deviation"], run.verified["tolerance"]]
     texts = [run.origin, run.scenario, run.strategy, *run.provenance.values()]
     if not all(isinstance(number, int | float) for number in numbers) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("it holds other things than a run does")
+        raise ValueError("it has values of wrong types")
 
 
 def _reason(error: BaseException) -> str:
-    """An error in a few words."""
+    """A short reason from an error."""
     if isinstance(error, KeyError):
         return f"it lacks {error.args[0]}"
     lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines() or [type(error).__name__]

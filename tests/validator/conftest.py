@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
-from scaleproof.validator.launch.preflight.capabilities import turns_around
+from scaleproof.validator.launch.preflight.capabilities import supports_v_shape
 
 GPT = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}
 TINY_GPT = {"kind": "gpt", "layers": 4, "hidden": 16, "heads": 2, "vocabulary": 32, "sequence": 8}
@@ -30,7 +30,7 @@ MakeScenario = Callable[..., Scenario]
 def make(
     strategy: dict[str, Any], model: dict[str, Any] | None = None, steps: int = 5, batch: int = 16, **training: Any
 ) -> Scenario:
-    if strategy.get("schedule") in V_SHAPED and not turns_around():
+    if strategy.get("schedule") in V_SHAPED and not supports_v_shape():
         pytest.skip("torch's pipelines hand nothing on within a rank before 2.13")
     parts = {"model": model or TINY_GPT, "cluster": CLUSTER, "strategy": strategy, "batch": {"total": batch}, "steps": steps}
     return Scenario.model_validate({"name": "small", "training": {"warmup_steps": 2, **training}, **parts})

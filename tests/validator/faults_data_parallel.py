@@ -127,13 +127,13 @@ def applies_the_last_average_twice(*arguments: Any) -> Mapping[str, Any]:
 
 def leaves_the_last_worker_out(*arguments: Any) -> Mapping[str, Any]:
     """The main worker does not add its gradients."""
-    average = gather_average.Main.average
+    average = gather_average.MainWorker.average
 
     def partial(self: Any) -> None:
         self.received[-1].zero_()
         average(self)
 
-    gather_average.Main.average = partial  # type: ignore[method-assign]
+    gather_average.MainWorker.average = partial  # type: ignore[method-assign]
     return train_here(*arguments)
 
 

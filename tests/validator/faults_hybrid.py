@@ -13,7 +13,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy import base, hybrid
-from scaleproof.validator.strategy.hybrid import Averaging
+from scaleproof.validator.strategy.hybrid import AveragingReplica
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
 from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
@@ -23,7 +23,7 @@ from scaleproof.validator.strategy.pipeline import strategy
 
 def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Every rank keeps its own gradients."""
-    Averaging.average = lambda self: None  # type: ignore[method-assign]
+    AveragingReplica.average = lambda self: None  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 

@@ -12,23 +12,23 @@ import torch.distributed as dist
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.layout.collectives import Collectives
-from scaleproof.validator.strategy.model_parallel.emulated_exchanges import PacedExchanges
+from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
 
 
 def attach_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Layers exchange nothing."""
-    PacedExchanges.attach = lambda self, module, layer, again: None  # type: ignore[method-assign]
+    EmulatedExchanges.attach = lambda self, module, layer, again: None  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def forget_the_backward_pass(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Layers exchange what belongs to forward passes alone."""
-    attach = PacedExchanges.attach
+    attach = EmulatedExchanges.attach
 
-    def half(self: PacedExchanges, module: Any, layer: Any, again: Any) -> None:
+    def half(self: EmulatedExchanges, module: Any, layer: Any, again: Any) -> None:
         attach(self, module, replace(layer, exchanges=tuple(one for one in layer.exchanges if not one.backward)), again)
 
-    PacedExchanges.attach = half  # type: ignore[method-assign]
+    EmulatedExchanges.attach = half  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 

@@ -20,23 +20,23 @@ from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.parameter_server import strategy, worker
 from scaleproof.validator.strategy.parameter_server.consistency import Clocks, Rounds
 from scaleproof.validator.strategy.parameter_server.links import Links
-from scaleproof.validator.strategy.parameter_server.server import BucketShard, Free
+from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, BucketShard
 from scaleproof.validator.strategy.parameter_server.worker import Worker
 from scaleproof.validator.train.models import models
 from tests.validator import processes
 
-Told = Mapping[str, Any]
+Outcome = Mapping[str, Any]
 # What others do meanwhile takes a few milliseconds, on a loaded machine some more.
 _SLOW_S = 0.08
 
 
-def slow_worker(scenario: Scenario, folder: Path | None) -> Told:
+def slow_worker(scenario: Scenario, folder: Path | None) -> Outcome:
     """Nothing is wrong, but worker 0 is slower than the others."""
     _slow_down()
     return train_here(scenario, folder)
 
 
-def own_groups(scenario: Scenario, folder: Path | None) -> Told:
+def own_groups(scenario: Scenario, folder: Path | None) -> Outcome:
     """Nothing is wrong: messages take a group for each way between two ranks, as on NCCL."""
 
     def links(leaders: Iterable[int], servers: Iterable[int], own: bool) -> Links:
@@ -46,37 +46,37 @@ def own_groups(scenario: Scenario, folder: Path | None) -> Told:
     return train_here(scenario, folder)
 
 
-def push_twice(scenario: Scenario, folder: Path | None) -> Told:
+def push_twice(scenario: Scenario, folder: Path | None) -> Outcome:
     """The first server applies one push twice."""
-    update = Free._update
+    update = AsynchronousServer._update
 
-    def twice(self: Free, number: int, gate: Any) -> None:
+    def twice(self: AsynchronousServer, number: int, order: Any) -> None:
         if self.number == 0 and self.parts[number].version == 3:
             part = self.parts[number]
             assert part._sum is not None
             with torch.no_grad():
                 part.value -= self.context.scenario.training.learning_rate * part._sum / part._workers
-        update(self, number, gate)
+        update(self, number, order)
 
-    Free._update = twice  # type: ignore[method-assign]
+    AsynchronousServer._update = twice  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 
-def count_dropped(scenario: Scenario, folder: Path | None) -> Told:
-    """What is told to be dropped is added to the round that is open."""
+def count_dropped(scenario: Scenario, folder: Path | None) -> Outcome:
+    """A push logged as dropped is added to the round that is open."""
     _slow_down()
-    note = Free._note
+    note = AsynchronousServer._note
 
-    def noted(self: Free, what: str, number: int, crew: int) -> None:
-        note(self, what, number, crew)
-        if what == "drop":
-            self.parts[number].add(self.listeners[crew].buffers[number].clone(), 1)
+    def noted(self: AsynchronousServer, action: str, number: int, pusher: int) -> None:
+        note(self, action, number, pusher)
+        if action == "drop":
+            self.parts[number].add(self.listeners[pusher].buffers[number].clone(), 1)
 
-    Free._note = noted  # type: ignore[method-assign]
+    AsynchronousServer._note = noted  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 
-def take_everybody(scenario: Scenario, folder: Path | None) -> Told:
+def take_everybody(scenario: Scenario, folder: Path | None) -> Outcome:
     """A round waits for all pushes, backups or not."""
     init = Rounds.__init__
 
@@ -87,7 +87,7 @@ def take_everybody(scenario: Scenario, folder: Path | None) -> Told:
     return train_here(scenario, folder)
 
 
-def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
+def keep_old_shard(scenario: Scenario, folder: Path | None) -> Outcome:
     """Worker 1 goes on with a server's old part after its third pull."""
     pull, finish = Worker.pull, worker.wait_all
     kept: list[tuple[Tensor, Tensor]] = []
@@ -109,7 +109,7 @@ def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
     return train_here(scenario, folder)
 
 
-def answer_at_once(scenario: Scenario, folder: Path | None) -> Told:
+def reply_at_once(scenario: Scenario, folder: Path | None) -> Outcome:
     """Servers of a clock do not look at it, and worker 0 is slow."""
     _slow_down()
     init = Clocks.__init__
@@ -121,8 +121,8 @@ def answer_at_once(scenario: Scenario, folder: Path | None) -> Told:
     return train_here(scenario, folder)
 
 
-def forget_a_push(scenario: Scenario, folder: Path | None) -> Told:
-    """Servers in step leave out what the last crew pushed."""
+def forget_a_push(scenario: Scenario, folder: Path | None) -> Outcome:
+    """Servers in step leave out the push of the last pusher."""
     add = BucketShard.add
     seen: list[int] = []
 
@@ -134,19 +134,19 @@ def forget_a_push(scenario: Scenario, folder: Path | None) -> Told:
     return train_here(scenario, folder)
 
 
-def skip_the_crew(scenario: Scenario, folder: Path | None) -> Told:
+def skip_node_reduction(scenario: Scenario, folder: Path | None) -> Outcome:
     """Gradients are not summed in the node."""
-    in_crew = Worker._in_crew
+    in_node = Worker._in_node
 
     def alone(self: Worker, collective: Any, tensor: Tensor) -> None:
         if collective is not dist.reduce:
-            in_crew(self, collective, tensor)
+            in_node(self, collective, tensor)
 
-    Worker._in_crew = alone  # type: ignore[method-assign]
+    Worker._in_node = alone  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 
-def die_in_step_6(scenario: Scenario, folder: Path | None) -> Told:
+def die_in_step_6(scenario: Scenario, folder: Path | None) -> Outcome:
     """Worker 1 is killed in its forward pass, once all others have come to step 3."""
     loss, me = models.loss, here()
 

@@ -108,7 +108,7 @@ def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
 )
 def test_paced_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], told: bool, small: Make) -> None:
     warnings = measured(small(*overrides), on, provenance={"warnings": "too loud"}).warnings
-    apart = "2 nodes talk through this machine's memory, not over the scenario's network; --on netlab lays it"
+    apart = "2 nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
     assert warnings == ("too loud", apart) if told else warnings == ("too loud",)
 
 

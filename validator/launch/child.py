@@ -1,4 +1,4 @@
-"""A child: a Python process of ours that does one thing for its launcher, told through a socket, and ends with it."""
+"""Child processes: Python processes that serve their launcher through a socket and end with it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _IMPORTS: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
 
 
 class Child:
-    """The launcher's end. code: what the child runs, with its end's descriptor as sys.argv[1] and `arguments` from [3] on.
+    """The launcher's side of a child process.
 
-    descriptors: open files that it gets as well.
+    code: Python code that the child runs, with its socket's descriptor as sys.argv[1] and `arguments` from [3] on. descriptors:
+    further open files that it inherits.
     """
 
     def __init__(self, code: str, *arguments: str, descriptors: Sequence[int] = ()) -> None:
@@ -27,7 +28,7 @@ class Child:
         self.owner = os.getpid()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with theirs:
-            # a session of its own: Ctrl-C is the launcher's to handle
+            # a session of its own, so that Ctrl-C reaches only the launcher
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _IMPORTS + code, str(theirs.fileno()), json.dumps(sys.path), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -38,21 +39,22 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """Process id of the child."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs. A fork of the launcher has none."""
+        """Whether the child runs; False in a fork of the launcher."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def why(self) -> str:
-        """Ends the child, if it has not ended; the last line that it printed, which says why it has."""
+        """Ends the child if it still runs; returns the last line that it printed, which gives the reason of its end."""
         self._end()
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "ended from outside"
 
     def close(self) -> None:
-        """Ends the child. A fork of the launcher only lets go of it."""
+        """Ends the child. A fork of the launcher only closes its socket."""
         self._end()
         self.socket.close()
         self._errors.close()
@@ -60,7 +62,7 @@ class Child:
     def _end(self) -> None:
         if self.owner != os.getpid():
             return
-        # forks of the launcher have the socket too, so closing it would not tell; a second time it is closed already
+        # forks of the launcher have the socket too, so closing it is not enough; it may be closed already
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         try:

@@ -1,4 +1,4 @@
-"""joined: trains a scenario as one of the ranks that torchrun or srun has started, on however many machines."""
+"""Trains a scenario as one of the ranks that torchrun or srun has started, on any number of machines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from scaleproof.validator.verify.verify import LONGEST_S, verdict
 if TYPE_CHECKING:
     from scaleproof.validator.measure import MeasureOptions
 
-# What a rank leaves of a failed run, at most: torch's store takes values of up to 8 MiB.
+# Most bytes of spans that a rank keeps of a failed run: torch's store takes values of up to 8 MiB.
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 
 
 def measure_joined(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, accelerator: bool) -> Run:
-    """Trains as one rank of a group that somebody else started; every rank returns the same Run, or raises the same error.
+    """Trains as one rank of a group started by another launcher; every rank returns the same Run or raises the same error.
 
-    Raises PartedError where ranks no longer answer, so that no other scenario can be measured either; else as `measure` does.
+    Raises PartedError where ranks no longer respond, so that no other scenario can be measured; else the errors of `measure`.
     """
     place = meeting.place
     meeting.together(lambda: check_joined(scenario, place))
@@ -44,7 +44,7 @@ def measure_joined(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, 
     with job_folder() if watch.verify else nullcontext() as job:
         parameters_folder = watch.parameters_folder or (job.path if job else None)
         if job is not None:
-            # it loads torch meanwhile, which nothing is to be measured beside
+            # the server loads torch first, which must not overlap with the measurement
             fork_server.shared().wait_until_ready()
         try:
             rank.join(place, meeting.new_group_store(), watch.timeout_s, accelerator)
@@ -62,8 +62,9 @@ def measure_joined(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, 
         run = gathered(scenario, recorded, outcomes)
         if job is None:
             return run
-        judge = partial(verdict, watch.trained(scenario), job.path, [told["notes"] for told in outcomes], watch.timeout_s)
-        verdicts = meeting.together(lambda: judge() if place.rank == 0 else None, LONGEST_S)
+        notes = [outcome["notes"] for outcome in outcomes]
+        verify = partial(verdict, watch.trained(scenario), job.path, notes, watch.timeout_s)
+        verdicts = meeting.together(lambda: verify() if place.rank == 0 else None, LONGEST_S)
         return replace(run, verified=verdicts[0])
 
 
@@ -78,7 +79,7 @@ def check_joined(scenario: Scenario, place: RankEnvironment) -> None:
 
 
 def _sink(own: list[bytes], watch: MeasureOptions) -> Callable[[bytes], None]:
-    """What takes a step's spans."""
+    """A sink that keeps each step's spans in `own` and reports progress."""
 
     def take(rows: bytes) -> None:
         own.append(rows)
@@ -89,28 +90,31 @@ def _sink(own: list[bytes], watch: MeasureOptions) -> Callable[[bytes], None]:
 
 
 def _bring_parameters(source: Path, target: Path) -> None:
-    """What each rank ends with, in its folder `source`, comes to `target` on rank 0."""
+    """Copies each rank's final parameters from its folder `source` to `target` on rank 0."""
     me = rank.here()
     everyones: list[Any] | None = [None] * me.ranks if me.rank == 0 else None
-    # over the host's network whatever trains, since files are the host's
+    # by gloo, as files are read into the host's memory
     group = dist.new_group(backend="gloo")
     dist.gather_object((source / f"rank{me.rank}.pt").read_bytes(), everyones, 0, group)
     for number, content in enumerate(everyones or ()):
         (target / f"rank{number}.pt").write_bytes(content)
 
 
-def _raise_failure(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, told: Sequence[Any]) -> None:
-    """Raises RankError where a rank failed, blaming the cause rather than its victims, and keeps what was measured."""
-    failed = [number for number, one in enumerate(told) if one]
-    if None in told and all(told[number]["by_peer"] for number in failed):
-        meeting.check_all_there(told)
+def _raise_failure(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, failures: Sequence[Any]) -> None:
+    """Raises RankError where a rank failed, blaming the cause rather than its victims, and keeps the finished steps.
+
+    failures: of each rank, empty without a failure, None if the rank did not report in time.
+    """
+    failed = [number for number, failure in enumerate(failures) if failure]
+    if None in failures and all(failures[number]["by_peer"] for number in failed):
+        meeting.check_all_there(failures)
     if not failed:
         return
-    number = min(failed, key=lambda number: (told[number]["by_peer"], number))
-    name, one = rank_names(scenario.strategy)[number], told[number]
-    text = f"rank {number} ({name}) failed in {one['in']}: {one['text']}"
-    if len(failed) < len(told):
-        raise (PartedError if None in told else RankError)(text)
+    number = min(failed, key=lambda number: (failures[number]["by_peer"], number))
+    name, failure = rank_names(scenario.strategy)[number], failures[number]
+    text = f"rank {number} ({name}) failed in {failure['in']}: {failure['text']}"
+    if len(failed) < len(failures):
+        raise (PartedError if None in failures else RankError)(text)
     first = meeting.place.rank == 0
     recorded = [meeting.given("spans", number) for number in failed] if first else []
     kept = meeting.together(lambda: results.keep_finished(scenario, "cluster", recorded, (), watch.folder) if first else "")

@@ -1,9 +1,9 @@
-"""The fork server: imports torch once, then forks a rank in milliseconds.
+"""The fork server: imports torch once, then forks ranks in milliseconds.
 
-Importing torch takes more than a second of processor time, which every rank would pay for itself. `multiprocessing` has a
-fork server too, but it runs the caller's main script again in each child, which breaks scripts without a main guard.
+Importing torch takes more than a second of processor time, which every rank would otherwise spend. `multiprocessing` has a fork
+server too, but it runs the caller's main script again in each child, which breaks scripts without a main guard.
 
-Nothing outlives its launcher: the server ends the ranks when the launcher's socket closes, which the kernel sees to even after
+No process outlives its launcher: the server ends the ranks when the launcher's socket closes, which the kernel does even after
 kill -9, and the kernel ends the ranks when the server dies.
 """
 
@@ -31,7 +31,7 @@ from scaleproof.validator.launch.child import Child
 
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _SEND_S: Final = 5.0
-# What ranks import anyway, loaded once before they are forked.
+# Modules that ranks import, loaded once before ranks are forked.
 _PRELOAD: Final = (
     "torch",
     "torch._dynamo",
@@ -50,7 +50,7 @@ class Exit(NamedTuple):
 
 
 class ForkServer:
-    """The launcher's end: starts ranks, reports how they end, ends them. One job at a time, which `lock` guards."""
+    """The launcher's side: starts ranks, reports how they end, and ends them. One job at a time, which `lock` ensures."""
 
     def __init__(self) -> None:
         self._child = Child(_CODE, folder_prefix())
@@ -59,7 +59,7 @@ class ForkServer:
         self._ready = False
 
     def wait_until_ready(self) -> None:
-        """Returns once ranks start without delay. Raises RunError when the server cannot be."""
+        """Returns once ranks can be forked without delay. Raises RunError where the server cannot start."""
         while not self._ready:
             try:
                 self._ready = bool(self._receive(None))
@@ -71,7 +71,7 @@ class ForkServer:
         self._send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
 
     def exits(self, timeout_s: float) -> list[Exit]:
-        """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server is gone."""
+        """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server has ended."""
         return [Exit(*report) for report in self._receive(timeout_s)]
 
     def kill(self) -> None:
@@ -84,10 +84,12 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
+        """Process id of the server."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the server runs; False in a fork of the launcher."""
         return self._child.alive
 
     def _receive(self, timeout_s: float | None) -> list[Any]:
@@ -99,13 +101,13 @@ class ForkServer:
         except OSError:
             received = b""
         if not received:
-            raise RunError("the process that starts ranks was ended from outside; start the run again")
+            raise RunError("the process that starts ranks was ended by another process; start the run again")
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def _send(self, message: dict[str, Any]) -> None:
         self._child.socket.settimeout(_SEND_S)
-        # where the server is gone, the next `exits` says so
+        # if the server has ended, the next `exits` raises an error
         with contextlib.suppress(OSError):
             self._child.socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -115,7 +117,7 @@ _starting = threading.Lock()
 
 
 def shared() -> ForkServer:
-    """The fork server of this process, started when first asked for and kept until the process ends."""
+    """The fork server of this process, started by the first call and kept until the process ends."""
     with _starting:
         if not _shared or not _shared[0].alive:
             _close_shared()
@@ -130,27 +132,29 @@ def _close_shared() -> None:
 
 
 def folder_prefix() -> str:
-    """How the paths of all temporary folders of this process begin, by which the server finds them after its death."""
+    """Prefix of the paths of this process's temporary folders, by which the server removes them after its death."""
     return os.path.join(tempfile.gettempdir(), f"scaleproof-{os.getpid()}-")
 
 
 def serve(descriptor: int, folders: str) -> None:
-    """The server's end: forks ranks as told through the socket, until that closes.
+    """Runs the server: forks ranks on commands from the socket, until that closes.
 
-    folders: how the paths of the launcher's temporary folders begin.
+    folders: prefix of the paths of the launcher's temporary folders.
     """
     import importlib
 
     for module in _PRELOAD:
         importlib.import_module(module)
-    # nothing else that runs here is to keep the launcher waiting
+    # child processes of imported modules must not keep the socket open
     os.set_inheritable(descriptor, False)
     _ForkServer(socket.socket(fileno=descriptor), folders).run()
-    # torch takes its time to be taken down, and there is nothing to save
+    # skips the slow teardown of torch
     os._exit(0)
 
 
 class _ForkServer:
+    """The server's side, in the child process."""
+
     def __init__(self, control: socket.socket, folders: str) -> None:
         self.control = control
         self.folders = folders
@@ -189,7 +193,7 @@ class _ForkServer:
             self.kill()
             return
         self.folder = message["folder"]
-        # the launcher may have moved since the server started, and relative paths with it
+        # the launcher may have changed its working directory since the server started
         os.chdir(message["cwd"])
         for rank in range(message["ranks"]):
             pid = os.fork()
@@ -198,11 +202,11 @@ class _ForkServer:
             self.ranks[pid] = rank
 
     def become(self, rank: int) -> None:
-        """What a forked process does: it is a rank, and never returns here."""
+        """Runs a forked process as a rank; never returns."""
         code = 1
         try:
             self.die_with_parent()
-            # the server may have died before the kernel was asked
+            # the server may have died before the call above
             if os.getppid() != self.pid:
                 return
             signal.set_wakeup_fd(-1)
@@ -223,13 +227,13 @@ class _ForkServer:
                 return
             self.report([self.ranks.pop(pid), os.waitstatus_to_exitcode(status)])
 
-    def report(self, what: Any) -> None:
-        # where the launcher is gone, its closed socket ends the server next
+    def report(self, message: Any) -> None:
+        # if the launcher has ended, its closed socket ends the server next
         with contextlib.suppress(OSError):
-            self.control.sendall(json.dumps(what).encode() + b"\n")
+            self.control.sendall(json.dumps(message).encode() + b"\n")
 
     def end_all(self) -> None:
-        """The launcher is gone: what it cannot clean up any more is."""
+        """Ends the ranks and removes the temporary folders of a launcher that has ended."""
         self.kill()
         for pid in self.ranks:
             os.waitpid(pid, 0)
@@ -242,7 +246,7 @@ class _ForkServer:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """A function by which a process asks the kernel to end it when its parent dies; nothing where there is no such call."""
+    """A function that makes the kernel end the calling process when its parent dies; without effect except on Linux."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -1,4 +1,4 @@
-"""Hosts: on which of a cluster's nodes each rank of a scenario runs, and how a rank gets there."""
+"""Hosts: the node on which each rank of a scenario runs, and how a rank joins it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOOPBACK: Final = "lo" if sys.platform.startswith("linux") else "lo0"
 
 @dataclass(frozen=True)
 class Host:
-    """Where a rank runs. namespace: the network that it joins, None for this machine's. interface: on which it listens. cores:
-    of the machine that it may use, all if None."""
+    """The host of a rank. namespace: network namespace to join, None for this machine's. interface: on which the rank listens.
+    cores: cores of the machine that it may use, all if None."""
 
     namespace: Path | None = None
     interface: str = LOOPBACK
@@ -24,9 +24,9 @@ class Host:
 
 
 def nodes_of_ranks(scenario: Scenario) -> list[int]:
-    """The node of each rank, as the simulator has it.
+    """The node of each rank, as in the simulator.
 
-    Those that train fill one node after the other; servers have nodes of their own behind those, or take the others' in turn.
+    Training ranks fill one node after the other; servers have nodes of their own after those, or share these nodes in turn.
     """
     strategy, devices = scenario.strategy, scenario.cluster.node.devices
     training = [rank // devices for rank in range(strategy.training_ranks)]
@@ -36,10 +36,10 @@ def nodes_of_ranks(scenario: Scenario) -> list[int]:
 
 
 def needed_nodes(scenario: Scenario) -> int:
-    """How many of the cluster's nodes have ranks."""
+    """Number of the cluster's nodes that have ranks."""
     return max(nodes_of_ranks(scenario)) + 1
 
 
 def here(ranks: int) -> Sequence[Host]:
-    """All ranks on this machine."""
+    """The hosts of ranks that all run on this machine."""
     return [Host()] * ranks

@@ -1,4 +1,4 @@
-"""Where launcher and ranks leave things for each other: one temporary folder per job."""
+"""The temporary folder of a job, through which launcher and ranks exchange files."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class JobFolder:
-    """Names of the files in a job's folder."""
+    """Paths of the files in a job's folder."""
 
     path: Path
 
     @property
     def job(self) -> Path:
-        """What to run: two pickles, what a rank needs to start and then the function with its arguments."""
+        """Two pickles: settings that a rank needs to start, then the function to run with its arguments."""
         return self.path / "job"
 
     @property
     def board(self) -> Path:
-        """What each rank is doing."""
+        """The status board: current activity of each rank."""
         return self.path / "status"
 
     @property
     def store(self) -> Path:
-        """How ranks find one another."""
+        """The store by which ranks form a process group."""
         return self.path / "store"
 
     def result(self, rank: int) -> Path:
+        """Result of the rank's function."""
         return self.path / f"result-{rank}.json"
 
     def error(self, rank: int) -> Path:
+        """Error of the rank, if it failed."""
         return self.path / f"error-{rank}.json"
 
     def log(self, rank: int) -> Path:
-        """What the rank printed."""
+        """Output of the rank."""
         return self.path / f"rank-{rank}.log"
 
     def spans(self, rank: int) -> Path:
-        """What the rank recorded, step after step."""
+        """Spans of the rank, step after step."""
         return self.path / f"spans-{rank}"

@@ -1,4 +1,4 @@
-"""Launching: one process per rank on this machine, watched until all have returned or the first has failed."""
+"""Launches one process per rank on this machine, and watches them until all have returned or one has failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaleproof.validator.launch.preflight import memory_check
 from scaleproof.validator.launch.status_board import NO_STEP, Board
 
 _POLL_S: Final = 0.05
-# After a failure: time for its cause to show, where a victim told first.
+# After a failure, time in which its cause may be reported, as a victim may have failed first.
 _GRACE_S: Final = 0.5
 _KILL_S: Final = 10.0
 
@@ -30,13 +30,13 @@ _KILL_S: Final = 10.0
 def run_on_ranks(
     function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 60.0, accelerator: bool = False
 ) -> list[Any]:
-    """Calls `function(*args)` on `ranks` processes of this machine that share a torch.distributed process group.
+    """Calls `function(*args)` in `ranks` processes of this machine that share a torch.distributed process group.
 
-    `function` must be importable by its module and name, its arguments must pickle, and what it returns must be plain data
-    for JSON; it learns its rank from torch.distributed.get_rank(). Processes compute on one CPU thread each over gloo, on a
-    GPU each over nccl where `accelerator` is asked for and there are enough. timeout_s: seconds that a rank may stay
-    without telling progress, which a plain function never does. Returns the results in rank order. Raises RankError naming
-    the rank that failed first, and MissingDependencyError without torch.
+    `function` must be importable by its module and name, its arguments must pickle, and its result must be plain data for JSON;
+    it can get its rank from torch.distributed.get_rank(). Processes compute on one CPU thread each and communicate by gloo;
+    with `accelerator` and enough GPUs on one GPU each, by nccl. timeout_s: seconds without reported progress after which a rank
+    counts as hung; a plain function reports none. Returns the results in rank order. Raises RankError naming the rank that
+    failed first, and MissingDependencyError without torch.
     """
     with job_folder() as folder:
         return launch(folder, function, ranks, args, timeout_s=timeout_s, accelerator=accelerator)
@@ -51,7 +51,7 @@ def require_torch() -> None:
 @contextmanager
 def job_folder() -> Iterator[JobFolder]:
     """A temporary folder for one job."""
-    # removes the folder where this process cannot, from before there is one
+    # the server removes the folder if this process is killed
     fork_server.shared()
     with tempfile.TemporaryDirectory(prefix=fork_server.folder_prefix()) as path:
         yield JobFolder(Path(path))
@@ -69,15 +69,15 @@ def launch(
     names: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> list[Any]:
-    """`run_on_ranks` in a folder of the caller's, where everything that ranks leave can be found also after an error.
+    """Calls `function` like `run_on_ranks`, in a folder of the caller, where files of ranks remain after an error.
 
-    hosts: where each rank runs, on this machine's loopback interface if not given. names: what messages call each rank.
-    progress: called with the step that the slowest rank is in, when it changes.
+    hosts: of each rank, this machine's loopback interface if empty. names: of ranks, for error messages. progress: called with
+    the step of the slowest rank when it changes.
     """
     require_torch()
     if function.__module__ == "__main__":
-        raise ValueError(f"{function.__name__} stands in the main script, which ranks do not import; move it to a module")
-    # what a rank needs to start comes first, so that an error in unpickling the rest is told like any other
+        raise ValueError(f"{function.__name__} is in the main script, which ranks do not import; move it to a module")
+    # settings come first, so that a rank can report an error in unpickling the function
     folder.job.write_bytes(pickle.dumps((hosts or here(ranks), timeout_s, accelerator)) + pickle.dumps((function, args)))
     server = fork_server.shared()
     with server.lock:
@@ -91,7 +91,7 @@ def launch(
 
 
 class _WatchedJob:
-    """One job from start to end."""
+    """One job, watched from start to end."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _WatchedJob:
         self.ended_for_memory = memory_check.ended_for_memory()
 
     def run(self) -> None:
-        """Returns once all ranks have left their results. Raises RankError. No rank is left running either way."""
+        """Returns once all ranks have written their results. Raises RankError. No rank runs after that either way."""
         try:
             self.server.start(self.folder.path, self.ranks)
             failure = self._first_failure()
@@ -125,7 +125,7 @@ class _WatchedJob:
             raise RankError(failure)
 
     def _first_failure(self) -> str | None:
-        """Watches until all ranks have ended well (None) or one has failed: what happened to which, in words."""
+        """Watches until all ranks have succeeded (None) or one has failed; returns a description of the failure."""
         while self.running:
             failed = self._failed(_POLL_S)
             if failed:
@@ -133,7 +133,7 @@ class _WatchedJob:
                 while self.running and (left_s := until_s - time.monotonic()) > 0:
                     failed += self._failed(left_s)
                 return self._describe_death(failed)
-            self._tell_progress()
+            self._report_progress()
             hung = self._hung()
             if hung is not None:
                 return self._describe(hung, f"made no progress for {self.timeout_s:g} s in", "")
@@ -146,7 +146,7 @@ class _WatchedJob:
         return [end for end in exits if end.code != 0 or not self.folder.result(end.rank).exists()]
 
     def _end(self) -> None:
-        """Ends what still runs, and takes note of it so that the next job starts clean."""
+        """Ends ranks that still run and waits for their exits, so that the next job does not receive them."""
         try:
             if self.running:
                 self.server.kill()
@@ -158,14 +158,14 @@ class _WatchedJob:
             self.server.close()
             raise
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         step = min(self.board.read(rank).step for rank in range(self.ranks))
         if self.progress is not None and step != self.step:
             self.step = step
             self.progress(step)
 
     def _hung(self) -> int | None:
-        """The rank to blame where one works on and on, or where nobody has got on for the timeout."""
+        """The hung rank: one whose own work makes no progress for the timeout, or the first to stop if all wait; else None."""
         stale_s = time.monotonic() - self.timeout_s
         activities = {rank: self.board.read(rank) for rank in self.running}
         busy = {rank: a for rank, a in activities.items() if not a.waits_for_others}
@@ -178,29 +178,29 @@ class _WatchedJob:
 
     def _describe_death(self, failed: list[Exit]) -> str:
         """Blames the cause rather than its victims: a rank ended from outside, then the first error of its own."""
-        told = {end.rank: self._told(end.rank) for end in failed}
+        errors = {end.rank: self._error(end.rank) for end in failed}
 
-        def guilt(end: Exit) -> tuple[int, float]:
-            error = told[end.rank]
+        def blame_order(end: Exit) -> tuple[int, float]:
+            error = errors[end.rank]
             if error is None:
                 return (0, 0.0)
             return (2 if error["communication"] else 1, error["at_s"])
 
-        end = min(failed, key=guilt)
-        error = told[end.rank]
+        end = min(failed, key=blame_order)
+        error = errors[end.rank]
         if error is not None:
             return self._describe(end.rank, "failed in", f": {error['text']}")
         how = f"was killed by signal {-end.code} in" if end.code < 0 else f"exited with code {end.code} in"
         return self._describe(end.rank, how, self._lack_of_memory() if end.code == -signal.SIGKILL else "")
 
     def _lack_of_memory(self) -> str:
-        """Why a rank was killed, where the kernel has killed something meanwhile to have memory again."""
+        """Reason for a killed rank if the kernel has killed a process for lack of memory during the job; else empty."""
         if memory_check.ended_for_memory() == self.ended_for_memory:
             return ""
         return ": probably out of memory; give fewer ranks or a smaller model"
 
-    def _told(self, rank: int) -> dict[str, Any] | None:
-        """The error that a rank left behind, if it had the time to."""
+    def _error(self, rank: int) -> dict[str, Any] | None:
+        """The error that a rank has written, if any."""
         path = self.folder.error(rank)
         return json.loads(path.read_bytes()) if path.exists() else None
 

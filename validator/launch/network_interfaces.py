@@ -1,4 +1,4 @@
-"""Interfaces: on which of this machine's networks ranks listen, so that they need not listen on all of them."""
+"""Network interfaces of this machine: the one on which ranks listen, so that they do not listen on all of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
 
-# Where an address stands behind the head of a socket's address, and how long it is.
+# Offset and length in bytes of an address in struct sockaddr, by family.
 _IN_SOCKADDR: Final = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
 class _Entry(ctypes.Structure):
-    """struct ifaddrs of ifaddrs.h, as far as it is read here."""
+    """struct ifaddrs of ifaddrs.h, as far as it is used here."""
 
 
 _Entry._fields_ = [
@@ -35,9 +35,9 @@ def check(name: str) -> None:
 
 
 def route_to(host: str, port: int) -> tuple[str, str]:
-    """The interface by which messages to `host` leave this machine, and its address there. Nothing is sent.
+    """The interface by which messages to `host` leave this machine, and its address. Nothing is sent.
 
-    Raises InputError where the name is unknown or no way leads there.
+    Raises InputError where the name is unknown or there is no route.
     """
     try:
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -55,27 +55,27 @@ def route_to(host: str, port: int) -> tuple[str, str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether the address can be reached only from this machine."""
     return address.startswith("127.") or address == "::1"
 
 
 def _interface_of(address: str) -> str:
-    """The interface that has the address; the loopback interface has all that start with 127."""
+    """The interface with the address; the loopback interface has all that start with 127."""
     wanted = "127.0.0.1" if address.startswith("127.") else address.partition("%")[0]
     with _entries() as entries:
-        for name, found in entries:
-            if found == wanted:
+        for name, entry_address in entries:
+            if entry_address == wanted:
                 return name
     raise InputError(f"no interface of this machine has the address {address}; give --interface NAME")
 
 
 @contextmanager
 def _entries() -> Iterator[Iterator[tuple[str, str]]]:
-    """Interfaces with their addresses, of which one may have several."""
+    """(interface, address) pairs; an interface may have several addresses."""
     library = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_Entry)()
     if library.getifaddrs(ctypes.byref(first)):
-        raise InputError("this machine does not tell its interfaces; give --interface NAME")
+        raise InputError("the interfaces of this machine cannot be listed; give --interface NAME")
     try:
         yield _walk(first)
     finally:

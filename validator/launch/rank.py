@@ -1,4 +1,4 @@
-"""A rank: one process of a run, from joining the process group to handing back its result."""
+"""A rank: one process of a run, from joining the process group to returning its result."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from scaleproof.validator.launch.rank_environment import RankEnvironment
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.train import host_staged_backend
 
-# The launcher tells a hung rank before its peers give up on it and blur whose fault it was.
+# The launcher reports a hung rank before its peers time out, which would hide the cause.
 _GROUP_TIMEOUT_FACTOR: Final = 3.0
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Who this process is. job: where it leaves what it records; of no use where our launcher did not start it."""
+    """The identity of this process. job: its files; not used if another launcher has started it."""
 
     rank: int
     ranks: int
@@ -46,12 +46,12 @@ _here: list[Rank] = []
 
 
 def here() -> Rank:
-    """The rank that this process is. Only code that runs on a rank may ask."""
+    """The rank of this process; to be called only on a rank."""
     return _here[0]
 
 
 def main(path: Path, rank: int) -> int:
-    """Runs the job in folder `path` as rank number `rank`; returns the exit code. What goes wrong is left in a file."""
+    """Runs the job in folder `path` as rank number `rank`; returns the exit code. Writes an error to a file."""
     folder = JobFolder(path)
     _redirect_output(folder.log(rank))
     with folder.job.open("rb") as file:
@@ -65,7 +65,7 @@ def main(path: Path, rank: int) -> int:
 
                 namespaces.enter(own_host.namespace)
             if own_host.cores is not None:
-                # threads that are started from here on are bound likewise
+                # threads that are started later inherit this
                 os.sched_setaffinity(0, own_host.cores)
             os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
             device = _device(rank, accelerator)
@@ -77,17 +77,17 @@ def main(path: Path, rank: int) -> int:
             result = function(*args)
             own_status.enter(status.FINISHED)
             write_aside(folder.result(rank), json.dumps(result).encode())
-            # a rank that leaves early looks dead to its peers; those that have left for good have their results
+            # a rank that leaves early looks dead to its peers; those that have ended have their results
             with contextlib.suppress(Exception):
                 dist.barrier()
             return 0
         except Exception as error:
-            _tell(error, folder.error(rank))
+            _write_error(error, folder.error(rank))
             return 1
 
 
 def join(place: RankEnvironment, store: Store, timeout_s: float, accelerator: bool) -> None:
-    """Joins the process group of ranks that somebody else started. store: where they find one another."""
+    """Joins the process group of ranks started by another launcher. store: by which the group is formed."""
     device = _device(place.local_rank, accelerator)
     _init_group(device, place.local_ranks, timeout_s, store=store, rank=place.rank, world_size=place.ranks)
     own_status = Status(Board.private(), 0)
@@ -95,33 +95,33 @@ def join(place: RankEnvironment, store: Store, timeout_s: float, accelerator: bo
 
 
 def leave() -> None:
-    """Leaves the process group that `join` joined, if it did, and with it what was trained there."""
+    """Leaves the process group of `join`, if it succeeded, and frees the trained model."""
     if dist.is_initialized():
         dist.destroy_process_group()
     _here.clear()
-    # models are in cycles with their hooks
+    # models and their hooks form reference cycles
     gc.collect()
 
 
 def activity() -> str:
-    """What this process is doing, in words."""
+    """Current activity of this process, in words."""
     return str(here().status.activity) if _here else "joining the others"
 
 
 def exchange(own: Any) -> list[Any]:
-    """What all ranks give, in rank order, on every rank. It must pickle."""
+    """All-gather of picklable objects, in rank order."""
     everyones: list[Any] = [None] * here().ranks
     dist.all_gather_object(everyones, own)
     return everyones
 
 
 def _device(local_rank: int, accelerator: bool) -> torch.device:
-    """A GPU where one is wanted and there is any, else the CPU with one thread per rank."""
+    """A GPU if requested and available, else the CPU with one thread per rank."""
     if accelerator and torch.cuda.is_available():
-        # where there are fewer than ranks of the machine, they share
+        # ranks share GPUs if the machine has fewer GPUs than ranks
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        # 32 bits are 32 bits in convolutions too
+        # fp32 means fp32 in convolutions too
         torch.backends.cudnn.allow_tf32 = False
         return device
     torch.set_num_threads(1)
@@ -129,7 +129,7 @@ def _device(local_rank: int, accelerator: bool) -> torch.device:
 
 
 def _init_group(device: torch.device, local_ranks: int, timeout_s: float, **rendezvous: Any) -> None:
-    """local_ranks: of this machine. NCCL has one rank to a GPU."""
+    """Creates the process group. local_ranks: number of ranks on this machine; NCCL allows one per GPU."""
     backend = "gloo"
     if device.type == "cuda":
         backend = "nccl" if torch.cuda.device_count() >= local_ranks else host_staged_backend.BACKEND
@@ -137,7 +137,7 @@ def _init_group(device: torch.device, local_ranks: int, timeout_s: float, **rend
 
 
 def _redirect_output(path: Path) -> None:
-    """Sends what the rank prints, C++ warnings included, to its log."""
+    """Redirects the rank's output, warnings of C++ code included, to its log."""
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -146,20 +146,20 @@ def _redirect_output(path: Path) -> None:
     os.close(descriptor)
 
 
-def _tell(error: Exception, path: Path) -> None:
-    """Leaves an error for the launcher: its last line, whether it is a peer's fault, and when it was raised."""
+def _write_error(error: Exception, path: Path) -> None:
+    """Writes an error for the launcher: its last line, whether a peer caused it, and when it was raised."""
     at_s = time.monotonic()
     traceback.print_exc()
     sys.stderr.flush()
-    told = {"text": one_line(error), "at_s": at_s, "communication": is_communication(error)}
-    write_aside(path, json.dumps(told).encode())
+    fields = {"text": one_line(error), "at_s": at_s, "communication": is_communication(error)}
+    write_aside(path, json.dumps(fields).encode())
 
 
 def is_communication(error: BaseException) -> bool:
-    """Whether an error says that a peer could not be reached, which is that peer's fault rather than this rank's."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, dist.DistError | ConnectionError) or any(word in str(seen).lower() for word in ("gloo", "nccl")):
+    """Whether an error or one of its causes is a failed communication, caused by a peer rather than by this rank."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, dist.DistError | ConnectionError) or any(word in str(cause).lower() for word in ("gloo", "nccl")):
             return True
-        seen = seen.__cause__
+        cause = cause.__cause__
     return False

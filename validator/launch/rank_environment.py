@@ -1,4 +1,4 @@
-"""Which rank torchrun or Slurm has started this process as, if any has, and where those ranks meet."""
+"""The rank as which torchrun or Slurm has started this process, and the address at which those ranks meet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Final, Self
 
 from scaleproof.simulator.common.errors import InputError, RankError
 
-# Below the ports that Linux gives out by itself (net.ipv4.ip_local_port_range), so that steps of different jobs are unlikely to
-# meet at one that is taken.
+# Below the ports that Linux assigns (net.ipv4.ip_local_port_range), so that the port of a job's step is unlikely to be in use.
 _FIRST_PORT: Final = 15_000
 _PORTS: Final = 16_000
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -18,12 +17,12 @@ _SLURM: Final = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_
 
 
 class PartedError(RankError):
-    """Ranks no longer answer one another, so that nothing can be measured any more."""
+    """Ranks have lost contact, so that no further scenario can be measured."""
 
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """A process among those that somebody else started: numbers among all, and among those of its machine."""
+    """A process started by another launcher: its number among all ranks, and among those of its machine."""
 
     rank: int
     ranks: int
@@ -32,17 +31,18 @@ class RankEnvironment:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], names: tuple[str, str, str, str]) -> Self:
+        """From the environment variables `names`. Raises InputError where one is missing or not a number."""
         try:
             return cls(*(int(environment[name]) for name in names))
         except (KeyError, ValueError):
             raise InputError(
-                f"the environment has {names[0]}, but not {', '.join(names[1:])} as numbers; set them, or none"
+                f"the environment has {names[0]}, but not {', '.join(names[1:])} as numbers; set all of them, or none"
             ) from None
 
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where ranks find one another. hosted: whether what started them listens there already, else rank 0 does."""
+    """The address at which ranks meet. hosted: whether the launcher listens there already; else rank 0 does."""
 
     host: str
     port: int
@@ -50,60 +50,63 @@ class MeetingPoint:
 
 
 def place_in(environment: Mapping[str, str]) -> RankEnvironment | None:
-    """The place that the environment describes; None where ranks are to be started here.
+    """The rank that the environment describes; None if no launcher has started this process.
 
-    Of Slurm's variables, which a batch script and an interactive shell have too, those count that srun gives to several tasks,
-    or that come with MASTER_ADDR and MASTER_PORT. Raises InputError where a description is not complete.
+    Batch scripts and interactive shells have Slurm's variables too, so they count only with those of an srun of several tasks,
+    or with MASTER_ADDR and MASTER_PORT. Raises InputError where the description is incomplete.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         local = {"LOCAL_RANK": environment["RANK"], "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"]}
         return RankEnvironment.of(local | dict(environment), _TORCHRUN)
-    told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
+    has_address = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
     by_srun = "SLURM_STEP_NODELIST" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
-    if "SLURM_PROCID" in environment and (told or by_srun):
+    if "SLURM_PROCID" in environment and (has_address or by_srun):
         return RankEnvironment.of(dict(environment) | dict(_tasks(environment)), _SLURM)
     return None
 
 
 def meeting_point(environment: Mapping[str, str]) -> MeetingPoint:
-    """Where the ranks that the environment tells of meet: at MASTER_ADDR and MASTER_PORT; of Slurm's tasks else on the first of
-    their hosts, at a port that follows from the job's number. Raises InputError where that cannot be told."""
+    """The address at which the environment's ranks meet: MASTER_ADDR and MASTER_PORT.
+
+    Slurm's tasks otherwise meet on their first host, at a port derived from the job's number. Raises InputError where the
+    address cannot be determined.
+    """
     slurm = dict(_slurm_point(environment)) if "SLURM_PROCID" in environment else {}
     given = slurm | {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if environment.get(name)}
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in given]
     if missing:
-        raise InputError(f"the environment does not say where ranks meet; set {' and '.join(missing)}, or start by torchrun")
+        raise InputError(f"the environment has no address of rank 0; set {' and '.join(missing)}, or start with torchrun")
     port = given["MASTER_PORT"]
     if not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(f"MASTER_PORT={port} is no port; give a number from 1 to 65535")
+        raise InputError(f"MASTER_PORT={port} is not a port; give a number from 1 to 65535")
     return MeetingPoint(given["MASTER_ADDR"], int(port), environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
 
 def hosts_in(nodelist: str) -> list[str]:
-    """The hosts of a list as Slurm writes it: 'gpu[08-10,12],login1'. Raises InputError for what is none."""
+    """The hosts of a list in Slurm's format: 'gpu[08-10,12],login1'. Raises InputError for anything else."""
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodelist)
     if ",".join(parts) != nodelist or not parts:
-        raise InputError(f"{nodelist!r} is no list of hosts; set MASTER_ADDR to the machine of rank 0")
+        raise InputError(f"{nodelist!r} is not a list of hosts; set MASTER_ADDR to the machine of rank 0")
     return [host for part in parts for host in _expanded(part)]
 
 
 def _expanded(part: str) -> Iterator[str]:
     """The hosts of one name with any number of ranges in it."""
-    found = re.search(r"\[([^\]]*)\]", part)
-    if found is None:
+    match = re.search(r"\[([^\]]*)\]", part)
+    if match is None:
         yield part
         return
-    for numbers in found[1].split(","):
+    for numbers in match[1].split(","):
         first, _, last = numbers.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
-            raise InputError(f"{part!r} is no list of hosts; set MASTER_ADDR to the machine of rank 0")
+            raise InputError(f"{part!r} is not a list of hosts; set MASTER_ADDR to the machine of rank 0")
         for number in range(int(first), int(last or first) + 1):
-            for rest in _expanded(part[found.end() :]):
-                yield f"{part[: found.start()]}{number:0{len(first)}d}{rest}"
+            for rest in _expanded(part[match.end() :]):
+                yield f"{part[: match.start()]}{number:0{len(first)}d}{rest}"
 
 
 def _tasks(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """How many tasks srun started in all and on this machine; a step may have fewer than its job."""
+    """Variables with the number of the step's tasks, in all and on this machine; a step may have fewer than its job."""
     in_all = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "")
     yield "SLURM_NTASKS", in_all
     by_node = list(_repeated(environment.get("SLURM_STEP_TASKS_PER_NODE", "")))

@@ -1,7 +1,7 @@
-"""Meeting: how ranks that somebody else started find one another, and agree on what has become of them.
+"""Rendezvous of ranks started by another launcher: a common store, by which they also report failures to one another.
 
-Process groups break when a rank fails; the store by which they were made stays, so that all ranks learn of the failure and go
-on with the next scenario together. Nothing listens on more networks than it has to.
+Process groups break when a rank fails; the store remains, so that all ranks learn of the failure and continue with the next
+scenario together. Sockets listen on one network only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from scaleproof.validator.launch import network_interfaces
 from scaleproof.validator.launch.rank_environment import MeetingPoint, PartedError, RankEnvironment
 
 _BACKLOG: Final = 1024
-# Ranks learn within the timeout that a peer is gone, not all at the same moment.
+# Ranks notice within the timeout that a peer has ended, at different times.
 _SLACK_S: Final = 5.0
-# Rank 0 has that long to tell why, where ranks cannot agree any more.
+# Time that rank 0 has to report the cause before the others end.
 _LAST_WORDS_S: Final = 2.0
 
 
 class Meeting:
-    """The store that all ranks have in common."""
+    """The common store of all ranks."""
 
     def __init__(self, place: RankEnvironment, point: MeetingPoint, timeout_s: float) -> None:
-        """Joins it. Raises InputError where the port is taken, RankError where nobody is there before the timeout."""
+        """Joins the store. Raises InputError where the port is in use, RankError where it cannot be reached in time."""
         self.place: Final = place
         self._timeout_s = timeout_s
         self._rounds = self._groups = 0
@@ -47,39 +47,41 @@ class Meeting:
         except dist.DistError:
             where = f"at {point.host}:{point.port} within {timeout_s:g} s"
             raise RankError(
-                f"rank {place.rank} found nobody {where}; is rank 0 running, and its port open to this machine?"
+                f"rank {place.rank} could not connect {where}; is rank 0 running, and its port open to this machine?"
             ) from None
-        # torchrun starts ranks again in the same store
+        # torchrun restarts ranks with the same store
         self._store = PrefixStore(f"scaleproof {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def new_group_store(self) -> Store:
-        """Where the next process group is made."""
+        """The store of the next process group."""
         self._groups += 1
         return PrefixStore(f"group {self._groups}", self._store)
 
     def together(self, function: Callable[[], Any], patience_s: float = 0.0) -> list[Any]:
-        """Calls `function` on every rank and returns what each comes to, in rank order, which must be plain data for JSON.
+        """Calls `function` on every rank and returns all results, in rank order, which must be plain data for JSON.
 
-        Where it raises an error of ours on some ranks, all raise it. patience_s: how long one may take beyond the timeout.
+        If it raises a ScaleproofError on some ranks, all ranks raise it. patience_s: allowed seconds beyond the timeout.
         """
         own: dict[str, Any] = {}
         try:
             own["result"] = function()
         except ScaleproofError as error:
             own |= {"error": str(error), "input": isinstance(error, InputError)}
-        told = self.agree(own, patience_s)
-        failed = [rank for rank, one in enumerate(told) if one is not None and "error" in one]
+        outcomes = self.agree(own, patience_s)
+        failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None and "error" in outcome]
         if failed:
-            first = told[failed[0]]
-            everywhere = all(one is not None and one.get("error") == first["error"] for one in told)
+            first = outcomes[failed[0]]
+            everywhere = all(outcome is not None and outcome.get("error") == first["error"] for outcome in outcomes)
             text = first["error"] if everywhere else f"rank {failed[0]}: {first['error']}"
             raise InputError(text) if first["input"] else RunError(text)
-        self.check_all_there(told)
-        return [one["result"] for one in told]
+        self.check_all_there(outcomes)
+        return [outcome["result"] for outcome in outcomes]
 
     def agree(self, own: Mapping[str, Any], patience_s: float = 0.0) -> list[Any]:
-        """What each rank tells, in rank order, and None for those that tell nothing in time. Raises PartedError where the store
-        is gone."""
+        """All-gather of `own` through the store, in rank order, None for ranks that are too late.
+
+        Raises PartedError where the store cannot be reached any more.
+        """
         self._rounds += 1
         keys = [f"{self._rounds}/{rank}" for rank in range(self.place.ranks)]
         try:
@@ -89,25 +91,25 @@ class Meeting:
             return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
         except dist.DistError:
             self._parted = True
-            raise PartedError(f"rank {self.place.rank} has lost the others: what started them, or rank 0, has ended") from None
+            raise PartedError(f"rank {self.place.rank} has lost the others: their launcher, or rank 0, has ended") from None
 
-    def check_all_there(self, told: Sequence[Any]) -> None:
-        """Raises PartedError naming the first rank that told nothing."""
-        if None in told:
+    def check_all_there(self, messages: Sequence[Any]) -> None:
+        """Raises PartedError naming the first rank without a message in the result of `agree`."""
+        if None in messages:
             self._parted = True
-            rank = told.index(None)
-            raise PartedError(f"rank {rank} has not answered for {self._timeout_s + _SLACK_S:g} s; look for what it printed")
+            rank = messages.index(None)
+            raise PartedError(f"rank {rank} has not responded for {self._timeout_s + _SLACK_S:g} s; look at its output")
 
-    def give(self, what: str, value: bytes) -> None:
-        """Leaves bytes for the others, to be told of by `agree`."""
-        self._store.set(f"{self._rounds + 1}/{self.place.rank}/{what}", value)  # type: ignore[arg-type]
+    def give(self, name: str, value: bytes) -> None:
+        """Writes bytes for the other ranks, who can read them after the next `agree`."""
+        self._store.set(f"{self._rounds + 1}/{self.place.rank}/{name}", value)  # type: ignore[arg-type]
 
-    def given(self, what: str, rank: int) -> bytes:
-        """What `rank` gave before it told something in the last round."""
-        return bytes(self._store.get(f"{self._rounds}/{rank}/{what}"))
+    def given(self, name: str, rank: int) -> bytes:
+        """The bytes that `rank` has written by `give` before the last `agree`."""
+        return bytes(self._store.get(f"{self._rounds}/{rank}/{name}"))
 
     def part(self) -> None:
-        """Waits for the others' end: launchers end all ranks when the first has failed, and rank 0 may have the store."""
+        """Waits for the others' end: launchers end all ranks when the first has failed, and rank 0 may host the store."""
         if self._parted:
             time.sleep(0.0 if self.place.rank == 0 else _LAST_WORDS_S)
             return
@@ -139,7 +141,7 @@ def _part() -> None:
 def _choose_interface(place: RankEnvironment, point: MeetingPoint, interface: str | None) -> None:
     if interface is not None:
         network_interfaces.check(interface)
-        # NCCL takes a name for the beginning of one, unless told that it is all of it
+        # NCCL takes a name as a prefix unless it follows '='
         os.environ |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
         return
     if "GLOO_SOCKET_IFNAME" in os.environ and "NCCL_SOCKET_IFNAME" in os.environ:
@@ -147,13 +149,13 @@ def _choose_interface(place: RankEnvironment, point: MeetingPoint, interface: st
     name, own = network_interfaces.route_to(point.host, point.port)
     if network_interfaces.is_loopback(own) and place.local_ranks < place.ranks:
         reason = f"MASTER_ADDR={point.host} is {own} on {socket.gethostname()}, which other machines cannot reach"
-        raise InputError(f"{reason}; set it to an address that they can, or give --interface NAME")
+        raise InputError(f"{reason}; set it to an address that they can reach, or give --interface NAME")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
 
 
 def _listen(point: MeetingPoint) -> int:
-    """The descriptor of a socket that listens where the ranks meet, and nowhere else."""
+    """The descriptor of a socket that listens only at the meeting point."""
     where = f"{point.host}:{point.port}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(point.host, point.port, type=socket.SOCK_STREAM)[0]

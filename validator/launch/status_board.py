@@ -1,7 +1,7 @@
-"""Status: what each rank is doing right now, in a file that all processes of a run map into memory.
+"""Status board: the current activity of each rank, in a file that all processes of a run map into memory.
 
-One fixed-size record per rank. Writing one costs well under a microsecond, so every phase can be told, and the launcher
-knows where a rank was when it died or since when it hangs.
+One fixed-size record per rank. Writing one takes well under a microsecond, so every phase can be reported, and the launcher
+knows what a rank was doing when it died, or since when it hangs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LABELS: Final = {STARTING: "start-up", BETWEEN_PHASES: "work between phases", F
 
 
 class Activity(NamedTuple):
-    """What a rank does since `since_s` (time.monotonic); `phase` is a Phase or one of the constants above."""
+    """Activity of a rank since `since_s` (time.monotonic); `phase` is a Phase or one of the constants above."""
 
     phase: int
     step: int
@@ -34,6 +34,7 @@ class Activity(NamedTuple):
 
     @property
     def waits_for_others(self) -> bool:
+        """Whether the rank communicates or has finished, and so may wait for other ranks."""
         return self.phase >= Phase.SYNCHRONISE or self.phase == FINISHED
 
     def __str__(self) -> str:
@@ -49,7 +50,7 @@ class Activity(NamedTuple):
 class Board:
     """The records of all ranks, mapped from a file or kept in this process alone.
 
-    A record is three doubles, each stored at once: whoever reads while a rank writes never sees half a number.
+    A record is three doubles, each written atomically: a reader never sees half a number.
     """
 
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
@@ -58,7 +59,7 @@ class Board:
 
     @classmethod
     def create(cls, path: Path, ranks: int) -> Self:
-        """A new file in which every rank is starting now."""
+        """Creates a file in which every rank is starting."""
         path.write_bytes(bytes(ranks * _RECORD_BYTES))
         board = cls.open(path)
         for rank in range(ranks):
@@ -67,22 +68,25 @@ class Board:
 
     @classmethod
     def open(cls, path: Path) -> Self:
+        """Maps an existing file."""
         with path.open("r+b") as file:
             return cls(mmap.mmap(file.fileno(), 0))
 
     @classmethod
     def private(cls) -> Self:
-        """A record that only this process sees, where another launcher than ours watches the ranks."""
+        """A record in this process's memory, for ranks that another launcher watches."""
         return cls(bytearray(_RECORD_BYTES))
 
     def write(self, rank: int, phase: int, step: int) -> None:
+        """Records the phase and step of a rank from now on."""
         fields, first = self._fields, rank * _FIELDS
-        # the time comes first: with the phase before it, an old time would make a new phase look like a hang
+        # the time is written first: otherwise a new phase with an old time would look like a hang
         fields[first + _SINCE] = time.monotonic()
         fields[first + _PHASE] = phase
         fields[first + _STEP] = step
 
     def read(self, rank: int) -> Activity:
+        """The current activity of a rank."""
         phase, step, since_s = self._fields[rank * _FIELDS : (rank + 1) * _FIELDS]
         return Activity(int(phase), int(step), since_s)
 
@@ -93,7 +97,7 @@ class Board:
 
 
 class Status:
-    """One rank's own record: tells phase and step as they change."""
+    """One rank's own record, updated when its phase or step changes."""
 
     def __init__(self, board: Board, index: int) -> None:
         self._board = board
@@ -101,11 +105,11 @@ class Status:
         self._step = NO_STEP
 
     def enter(self, phase: int) -> None:
-        """The rank is in `phase` from now on."""
+        """Records that the rank is in `phase` from now on."""
         self._board.write(self._index, phase, self._step)
 
     def begin_step(self, step: int) -> None:
-        """The rank works on `step` from now on."""
+        """Records that the rank works on `step` from now on."""
         self._step = step
         self.enter(BETWEEN_PHASES)
 

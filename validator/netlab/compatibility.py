@@ -1,4 +1,4 @@
-"""netlab_fit: which scenarios netlab measures as they are, and what it leaves out of the rest."""
+"""Compatibility: the scenarios that netlab can measure, and what it leaves out of them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from scaleproof.validator.launch.hosts import needed_nodes, nodes_of_ranks
 from scaleproof.validator.netlab import wiring
 
 _CORES: Final = os.cpu_count() or 1
-# No core passes on more: two of a virtual machine move 42 Gbit/s over two hosts' links without a limit worth the name.
+# Upper bound on the rate of one core: two cores of a virtual machine move 42 Gbit/s over two hosts' nearly unlimited links.
 _MOST_Bps: Final = 50e9 / 8
-# With so much for each core links are still full: 16 hosts of 500 Mbit/s on two.
+# Rate of one core at which links still reach their rates: 16 hosts of 500 Mbit/s on two cores do.
 _EASY_Bps: Final = 3.2e9 / 8
 
 
 def lab_cluster(scenario: Scenario) -> Cluster:
-    """The part of the scenario's cluster that ranks are on."""
+    """The scenario's cluster, reduced to the nodes that have ranks."""
     return scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
 
 
 def check(scenario: Scenario) -> None:
-    """Raises InputError where no lab on this machine is what the scenario describes."""
+    """Raises InputError where a lab on this machine cannot represent the scenario's cluster."""
     try:
         lab = wiring.plan(lab_cluster(scenario))
         _check_rates(lab)
@@ -36,7 +36,7 @@ def check(scenario: Scenario) -> None:
 
 
 def warning(scenario: Scenario) -> str:
-    """What the lab leaves out, if anything."""
+    """A warning of what the lab leaves out; empty if nothing."""
     if not _limits_inside(scenario):
         return ""
     return (
@@ -46,7 +46,7 @@ def warning(scenario: Scenario) -> str:
 
 
 def provenance(scenario: Scenario) -> dict[str, str]:
-    """What ranks of one host talk over, where there are any."""
+    """The provenance entry of messages within hosts; empty where each rank has a host of its own."""
     return {"inside a host": "loopback, not limited"} if _shares_hosts(scenario) else {}
 
 
@@ -81,6 +81,6 @@ def _shares_hosts(scenario: Scenario) -> bool:
 
 
 def _rounded_down(number: float) -> float:
-    """To one significant digit."""
+    """The number rounded down to one significant digit."""
     unit = 10 ** math.floor(math.log10(number))
     return float(number // unit * unit)

@@ -1,7 +1,8 @@
-"""Fans: what fills one end of a link by itself, so that the self-test sees its limit.
+"""Fans: sets of flows that saturate one end of a link, so that the self-test measures its limit.
 
-From one host to the next a message passes a limit at either end, and where one is missing the other hides it. So each host
-sends to others that can take more than it may send, and gets from others that can send more than it may get; likewise leaves.
+A message from one host to the next passes a limit at either end, and a missing limit at one end is hidden by the other. So each
+host sends to several others that can receive more than it may send, and receives from several that can send more than it may
+receive; likewise leaves.
 """
 
 from __future__ import annotations
@@ -12,66 +13,66 @@ from typing import Final, NamedTuple
 
 from scaleproof.validator.netlab.wiring import WiringPlan
 
-# By how much the other ends have to carry more than the one that is tried for it to be seen.
-_MORE: Final = 1.4
+# Least ratio of the rate of the other ends to that of the tested end.
+_MARGIN: Final = 1.4
 
 
 class Flow(NamedTuple):
-    """What one host sends to another, and at which rate it is asked to arrive."""
+    """Bytes that one host sends to another, and the rate at which they should arrive."""
 
     source: int
     target: int
-    asked_Bps: float
+    expected_Bps: float
 
 
 class Fan(NamedTuple):
-    """Flows that one end limits, if they pass it at its rate and not faster. They are none where others cannot fill it."""
+    """Flows that are limited by one end of a link. No flows where the other ends cannot saturate it."""
 
     name: str
-    asked_Bps: float
+    expected_Bps: float
     flows: tuple[Flow, ...]
 
 
 def fans(lab: WiringPlan) -> Iterator[Fan]:
-    """Of every end of every link, but of uplinks that their hosts cannot fill."""
+    """The fans of every end of every link, except for uplinks that their hosts cannot saturate."""
     for host, cable in enumerate(lab.hosts):
-        others = _enough(lab, host)
-        out = [Flow(host, other, lab.way_Bps(host, other)) for other in others]
+        others = _saturating_hosts(lab, host)
+        out = [Flow(host, other, lab.path_Bps(host, other)) for other in others]
         yield Fan(f"out of host {host}", cable.rate_Bps, tuple(out))
-        yield Fan(f"into host {host}", cable.rate_Bps, tuple(map(_back, out)))
+        yield Fan(f"into host {host}", cable.rate_Bps, tuple(map(_reverse, out)))
     for leaf, cable in enumerate(lab.uplinks):
         own = _hosts(lab, cable.bridge)
         if len(own) < len(lab.hosts) and _sum_Bps(lab, own) > cable.rate_Bps:
             out = list(_between(lab, own))
             yield Fan(f"out of leaf {leaf}", cable.rate_Bps, tuple(out))
-            yield Fan(f"into leaf {leaf}", cable.rate_Bps, tuple(map(_back, out)))
+            yield Fan(f"into leaf {leaf}", cable.rate_Bps, tuple(map(_reverse, out)))
 
 
-def _back(flow: Flow) -> Flow:
-    return Flow(flow.target, flow.source, flow.asked_Bps)
+def _reverse(flow: Flow) -> Flow:
+    return Flow(flow.target, flow.source, flow.expected_Bps)
 
 
-def _enough(lab: WiringPlan, host: int) -> Sequence[int]:
-    """The fewest others, those of its leaf first, to which the ways carry enough but for the host's own link."""
+def _saturating_hosts(lab: WiringPlan, host: int) -> Sequence[int]:
+    """The fewest other hosts, those of the same leaf first, whose links together saturate the host's own link."""
     own = lab.hosts[host]
     others = sorted(set(range(len(lab.hosts))) - {host}, key=lambda other: (lab.hosts[other].bridge != own.bridge, other))
     for count in range(1, len(others) + 1):
-        if _elsewhere_Bps(lab, own.bridge, others[:count]) >= _MORE * own.rate_Bps:
+        if _elsewhere_Bps(lab, own.bridge, others[:count]) >= _MARGIN * own.rate_Bps:
             return others[:count]
     return ()
 
 
 def _between(lab: WiringPlan, own: Sequence[int]) -> Sequence[Flow]:
-    """From hosts of a leaf to as many of the others, leaf after leaf, if both sides carry enough."""
+    """Flows from the hosts of a leaf to the same number of hosts on other leaves, if both sides saturate the uplink."""
     (bridge,) = {lab.hosts[host].bridge for host in own}
-    apart = [_hosts(lab, other) for other in lab.leaves if other != bridge]
-    others = [host for row in itertools.zip_longest(*apart) for host in row if host is not None]
+    elsewhere = [_hosts(lab, other) for other in lab.leaves if other != bridge]
+    others = [host for row in itertools.zip_longest(*elsewhere) for host in row if host is not None]
     pairs = list(zip(own, others, strict=False))
     up_Bps = _up_Bps(lab, bridge)
     taken_Bps = _far_Bps(lab, [target for _, target in pairs])
-    if min(_sum_Bps(lab, [source for source, _ in pairs]), taken_Bps) < _MORE * up_Bps:
+    if min(_sum_Bps(lab, [source for source, _ in pairs]), taken_Bps) < _MARGIN * up_Bps:
         return ()
-    return [Flow(source, target, lab.way_Bps(source, target)) for source, target in pairs]
+    return [Flow(source, target, lab.path_Bps(source, target)) for source, target in pairs]
 
 
 def _elsewhere_Bps(lab: WiringPlan, bridge: str, others: Sequence[int]) -> float:
@@ -81,7 +82,7 @@ def _elsewhere_Bps(lab: WiringPlan, bridge: str, others: Sequence[int]) -> float
 
 
 def _far_Bps(lab: WiringPlan, hosts: Sequence[int]) -> float:
-    """What the uplinks of those hosts' leaves carry of theirs."""
+    """Rate at which hosts on other leaves can receive through their leaves' uplinks."""
     bridges = {lab.hosts[host].bridge for host in hosts}
     return sum(
         min(_up_Bps(lab, bridge), _sum_Bps(lab, [host for host in hosts if lab.hosts[host].bridge == bridge]))

@@ -1,7 +1,7 @@
-"""netlab: a cluster's hosts and links on one Linux machine, from what the kernel has.
+"""netlab: a cluster's hosts and links on one Linux machine, by means of the kernel.
 
 Each node is a network namespace with an interface and an address of its own; bridges join them, and every link is limited in
-both directions to the scenario's bandwidth. What is computed still shares the machine's cores.
+both directions to the scenario's bandwidth. Computation shares the machine's cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMMAND_S: Final = 30.0
 class Netlab:
     """The hosts of a cluster as network namespaces, while the context lasts.
 
-    Nothing of it stays: one process holds the namespaces, and ends with this one.
+    One process keeps the namespaces open and ends with this one, so that nothing is left behind.
     """
 
     interface = wiring.INTERFACE
@@ -57,41 +57,42 @@ class Netlab:
         self._close()
 
     def namespace(self, host: int) -> Path:
-        """What to join to be on that host, while the lab stands. Raises RunError where it does not."""
+        """The namespace of a host, as a path that processes can join. Raises RunError where the lab is not up."""
         if self._holder is None or not self._holder.alive:
-            raise RunError("the lab does not stand: it was not entered, or the process that holds it was ended; build it again")
+            raise RunError("the lab is not up: it was not entered, or the process that keeps it was ended; build it again")
         return self._holder.paths[1 + host]
 
     def address(self, host: int) -> str:
+        """IP address of a host."""
         return self._plan.address(host)
 
     def command(self, host: int, argv: Sequence[str]) -> list[str]:
-        """argv to run a command on that host."""
+        """The command line that runs `argv` on a host. Raises RunError where the lab is not up."""
         return _inside(self.namespace(host), argv)
 
     def ranks_hosts(self, scenario: Scenario) -> list[Host]:
-        """Where each rank of a scenario runs. Raises RunError where the lab does not stand."""
+        """The host of each rank of a scenario. Raises RunError where the lab is not up."""
         return [Host(self.namespace(node), self.interface) for node in nodes_of_ranks(scenario)]
 
     def limit(self, host: int, rate_Bps: float) -> None:
-        """From now on the host's link carries so much, in both directions. Raises RunError where the lab does not stand."""
+        """Changes the rate of a host's link in both directions. Raises RunError where the lab is not up."""
         namespace = self.namespace(host)
-        assert self._holder is not None, "the lab stands"
+        assert self._holder is not None, "the lab is up"
         _batch("tc", self._holder.paths[0], [wiring.changed_limit(f"host{host}", rate_Bps)])
         _batch("tc", namespace, [wiring.changed_limit(self.interface, rate_Bps)])
 
     def self_test(self) -> LabReport:
-        """Measures the lab, in seconds: each link alone, all at once, the time of a message there and back."""
+        """Measures the lab within seconds: each link alone, all links at once, and the round-trip time."""
         return probe(self._plan, [self.namespace(host) for host in range(self.hosts)], self.provenance())
 
     def provenance(self) -> dict[str, str]:
-        """What the lab is made of."""
+        """Provenance of the lab: its links, latency, buckets and settings."""
         buckets = sorted({wiring.bucket_bytes(cable.rate_Bps) for cable in self._plan.hosts})
-        asked = f"{format_time_s(self._plan.latency_s)} one way"
+        requested = f"{format_time_s(self._plan.latency_s)} one way"
         if self._plan.uplinks:
-            asked += f" and {format_time_s(self._plan.hop_latency_s)} per hop between leaves"
-        own = f"the software's own: this kernel has no netem to add what is asked, {asked}"
-        latency = f"netem, {asked}, and the software's own" if self._has_netem else own
+            requested += f" and {format_time_s(self._plan.hop_latency_s)} per hop between leaves"
+        own = f"that of the software only: this kernel has no netem to add the requested {requested}"
+        latency = f"netem, {requested}, and that of the software" if self._has_netem else own
         bucket = " and ".join(map(format_bytes, buckets))
         fixed = {"mtu": str(wiring.MTU), "congestion control": wiring.CONGESTION_CONTROL}
         return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket} | fixed
@@ -121,7 +122,7 @@ def require() -> None:
 
 
 def has_netem() -> bool:
-    """Whether the kernel can delay packets: tried in a namespace that is thrown away."""
+    """Whether the kernel can delay packets, tried in a temporary namespace."""
     command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
     return _run(command).returncode == 0
 
@@ -131,7 +132,7 @@ def _inside(namespace: Path, argv: Sequence[str]) -> list[str]:
 
 
 def _batch(tool: str, namespace: Path, lines: Iterable[str]) -> None:
-    """Runs a batch of `ip` or `tc` commands. Raises RunError with what the tool says."""
+    """Runs a batch of `ip` or `tc` commands. Raises RunError with the tool's message."""
     done = _run(_inside(namespace, [tool, "-batch", "-"]), "".join(f"{line}\n" for line in lines))
     if done.returncode:
         reason = " ".join(done.stderr.split())

@@ -1,8 +1,8 @@
-"""Network namespaces without names: one process holds them open, and the kernel removes them when it ends.
+"""Network namespaces without names: one process, the holder, keeps them open, and the kernel removes them when it ends.
 
-Nothing is left behind, whoever is killed: the holder ends when its launcher's socket closes or the launcher ends, which the
-kernel tells it even after kill -9, and interfaces go with the namespace they are in. Others reach a namespace through the
-holder's open files, /proc/<pid>/fd/<n>.
+Nothing is left behind, whichever process is killed: the holder ends when its launcher's socket closes or the launcher ends,
+which the kernel signals even after kill -9, and interfaces are removed with their namespace. Other processes reach a namespace
+through the holder's open files, /proc/<pid>/fd/<n>.
 
 Python 3.11 has no os.unshare and os.setns; they are called in the C library.
 """
@@ -35,7 +35,7 @@ _CODE: Final = (
 
 
 def enter(path: Path) -> None:
-    """The calling thread, and what it starts from now on, joins the network namespace. Raises RunError where it cannot."""
+    """Moves the calling thread, and what it starts from now on, into the namespace. Raises RunError where it cannot."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -49,7 +49,7 @@ def enter(path: Path) -> None:
 
 
 def inside(path: Path, function: Callable[[], T]) -> T:
-    """What `function` returns there, called by a thread of its own. A socket stays in the namespace that it is made in."""
+    """Calls `function` in the namespace, in a thread of its own. A socket stays in the namespace where it was created."""
 
     def call() -> T:
         enter(path)
@@ -60,9 +60,9 @@ def inside(path: Path, function: Callable[[], T]) -> T:
 
 
 class Holder:
-    """The launcher's end: `count` new network namespaces, open until `close` or until the launcher ends.
+    """The launcher's side: `count` new network namespaces, open until `close` or until the launcher ends.
 
-    settings: files under /proc/sys/net and what each namespace gets written there, where the kernel has them.
+    settings: text to write to files under /proc/sys/net in each namespace, where the kernel has them.
     """
 
     def __init__(self, count: int, settings: Mapping[str, str]) -> None:
@@ -83,31 +83,32 @@ class Holder:
 
     @property
     def pid(self) -> int:
+        """Process id of the holder."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the namespaces are there; forks of the launcher see it too."""
+        """Whether the namespaces exist; works in forks of the launcher too."""
         return self.paths[0].exists()
 
     def close(self) -> None:
-        """Ends the holder and with it the namespaces that no process is in. A fork of the launcher only lets go of it."""
+        """Ends the holder, and with it the namespaces without processes. A fork of the launcher only closes its socket."""
         self._child.close()
 
     def _wait_for_paths(self) -> tuple[Path, ...]:
-        """Raises OSError where the holder ends before it tells them, or takes too long."""
+        """Paths of the namespaces. Raises OSError where the holder ends before it sends them, or is too slow."""
         self._child.socket.settimeout(_START_S)
-        told = b""
-        while not told.endswith(b"\n"):
+        message = b""
+        while not message.endswith(b"\n"):
             received = self._child.socket.recv(65536)
             if not received:
                 raise ConnectionResetError
-            told += received
-        return tuple(Path(f"/proc/{self.pid}/fd/{descriptor}") for descriptor in json.loads(told))
+            message += received
+        return tuple(Path(f"/proc/{self.pid}/fd/{descriptor}") for descriptor in json.loads(message))
 
 
 def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -> None:
-    """The holder: makes the namespaces, tells their descriptors, and keeps them until its launcher is done or gone.
+    """Runs the holder: creates the namespaces, sends their descriptors, and keeps them until its launcher ends.
 
     control: socket to the launcher. launcher: pidfd of it, since a fork of the launcher would keep the socket open.
     """
@@ -125,7 +126,7 @@ def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -
     except OSError as error:
         sys.exit(str(error.strerror))
     with socket.socket(fileno=control) as talk:
-        # where the launcher is gone already, its pidfd says so
+        # where the launcher has ended already, its pidfd is readable
         with contextlib.suppress(OSError):
             talk.sendall(json.dumps(spaces).encode() + b"\n")
         select.select([talk.fileno(), launcher], [], [])

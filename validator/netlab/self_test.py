@@ -1,7 +1,7 @@
-"""The lab's self-test: what its links carry, each alone and all at once, before anything measured on them is believed.
+"""The lab's self-test: measures the rate of its links, each alone and all at once.
 
-Rates are of payload, as received over TCP: from one host to the next, then through each end of a link by itself.
-All ends are sockets of this process, each made in its host's namespace.
+Rates are of payload received over TCP: from one host to the next, then through each end of a link separately. All ends are
+sockets of this process, each created in its host's namespace.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _CORES: Final = os.cpu_count() or 1
 _ALONE_S: Final = 3.0  # for all links, one after the other
 _ENDS_S: Final = 1.5  # for all their ends
 _LEAST_S, _MOST_S = 0.03, 0.1  # for one of them
-_TOGETHER_S: Final = 0.3
-# A link whose rate is further off than this is tried again, then warned of.
+_CONCURRENT_S: Final = 0.3
+# Relative deviation of a link's rate from which it is measured again, and then warned of.
 _TOLERANCE: Final = 0.1
 _ATTEMPTS: Final = 3
 _RETRY_S: Final = 8.0  # no more attempts after this time
-# Above this share of all cores' time, the cores are what limits.
+# Above this share of all cores' time the cores are the bottleneck.
 _SATURATED: Final = 0.8
 _ROUND_TRIPS: Final = 200
 _ROUND_TRIPS_S: Final = 1.0  # fewer of them where they take longer
-# TCP finds a link's rate within so many round trips.
+# Round trips within which TCP reaches a link's rate.
 _ROUND_TRIPS_TO_START: Final = 20
-# A transfer is cut off when it takes four times as long as it should, and this.
+# A transfer is cut off after four times its expected duration and this time.
 _SLACK_S: Final = 0.1
 _TIMEOUT_S: Final = 10.0
 _CHUNK_BYTES: Final = 256 * 1024
@@ -49,124 +49,125 @@ _NAMED: Final = 4
 
 
 class Transfer(NamedTuple):
-    """What was measured of one link, or of several flows at once.
+    """The measured rate of one link, or of several flows at once.
 
-    bucket_bytes: what came at once before the rate did. cores_busy: share of all cores' time, meanwhile.
+    bucket_bytes: initial burst. cores_busy: busy share of all cores' time.
     """
 
     name: str
-    asked_Bps: float
+    expected_Bps: float
     measured_Bps: float
     bucket_bytes: float
     cores_busy: float
 
     @property
     def share(self) -> float:
-        """Measured over asked."""
-        return self.measured_Bps / self.asked_Bps
+        """Ratio of the measured rate to the expected one."""
+        return self.measured_Bps / self.expected_Bps
 
 
 @dataclass(frozen=True)
 class LabReport:
-    """What the self-test found.
+    """Results of the self-test.
 
-    alone: from each host to the next by itself, uplinks that their hosts can fill included. ends: one end of a link by itself.
-    hidden: ends that cannot be tried so, because what they are joined to is not faster than they are. together: all hosts'
-    links at once. cores: of this machine. lab: the provenance of what was built.
+    alone: from each host to the next separately, and uplinks that their hosts can saturate. ends: single ends of links.
+    hidden: ends that cannot be tested separately, because the links behind them are not faster. concurrent: all hosts' links at
+    once. cores: number of this machine's cores. lab: provenance of the lab.
     """
 
     alone: tuple[Transfer, ...]
     ends: tuple[Transfer, ...]
     hidden: tuple[str, ...]
-    together: Transfer
+    concurrent: Transfer
     cores: int
     round_trip_s: float
     lab: Mapping[str, str]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why not to believe the lab, one line each; none if nothing is wrong."""
+        """Reasons not to trust measurements in the lab, one line each; none if all rates are right."""
         off = [transfer for transfer in (*self.alone, *self.ends) if abs(transfer.share - 1) > _TOLERANCE]
-        told = [
-            f"{transfer.name}: {format_Bps(transfer.measured_Bps)} measured, {format_Bps(transfer.asked_Bps)} asked"
+        warnings = [
+            f"{transfer.name}: {format_Bps(transfer.measured_Bps)} measured, {format_Bps(transfer.expected_Bps)} requested"
             f"{self._reason(transfer)}"
             for transfer in off[:_NAMED]
         ]
         if len(off) > _NAMED:
-            told.append(f"{len(off) - _NAMED} more links are off by over {_TOLERANCE:.0%}")
-        if self.together.share < 1 - _TOLERANCE:
-            told.append(f"all links at once carry {self.together.share:.0%} of what is asked{self._reason(self.together)}")
-        return tuple(told)
+            warnings.append(f"{len(off) - _NAMED} more links are off by over {_TOLERANCE:.0%}")
+        if self.concurrent.share < 1 - _TOLERANCE:
+            reason = self._reason(self.concurrent)
+            warnings.append(f"all links at once carry {self.concurrent.share:.0%} of the requested rate{reason}")
+        return tuple(warnings)
 
     def _reason(self, transfer: Transfer) -> str:
         if transfer.share > 1:
-            return ": it is not limited so; build the lab again, and leave its links alone while it stands"
+            return ": its limit is missing or was changed; build the lab again, and do not change its links while it is up"
         if transfer.cores_busy >= _SATURATED:
             cores = f"{self.cores} cores are" if self.cores > 1 else "core is"
             return f" while the {cores} busy: they are the limit, not the links; lower the rate, or build fewer hosts"
         return f", and the cores are {transfer.cores_busy:.0%} busy; test again, and lower the rate if it stays so"
 
     def _ends(self) -> str:
-        """Which ends were tried by themselves, and what came of it."""
-        told = []
+        """Summary of the test of single ends."""
+        parts = []
         if self.ends:
             most = max(transfer.share for transfer in self.ends)
-            told.append(f"{len(self.ends)} tried by themselves, {most:.1%} of the rate at most")
+            parts.append(f"{len(self.ends)} tested separately, {most:.1%} of the rate at most")
         if self.hidden:
             named = ", ".join(self.hidden[:_NAMED]) + (", ..." if len(self.hidden) > _NAMED else "")
-            told.append(f"{len(self.hidden)} seen together with their other end only, which is not faster ({named})")
-        return "; ".join(told)
+            parts.append(f"{len(self.hidden)} tested only together with their other end, which is not faster ({named})")
+        return "; ".join(parts)
 
     def provenance(self) -> dict[str, str]:
-        """What was built, and what was measured of it."""
+        """Provenance of the lab, with the measured rates and round-trip time."""
         shares = [transfer.share for transfer in self.alone]
         apparent = format_bytes(statistics.median(transfer.bucket_bytes for transfer in self.alone))
-        rate = f"{self.lab['link rate']} asked, {statistics.median(shares):.1%} of it measured"
-        together = f"{self.together.share:.1%} of the rate, {self.together.cores_busy:.0%} of {self.cores} cores busy"
+        rate = f"{self.lab['link rate']} requested, {statistics.median(shares):.1%} of it measured"
+        concurrent = f"{self.concurrent.share:.1%} of the rate, {self.concurrent.cores_busy:.0%} of {self.cores} cores busy"
         return {
             **self.lab,
             "link rate": f"{rate} (from {min(shares):.1%} to {max(shares):.1%} of {len(shares)} links)",
             "link ends": self._ends(),
             "bucket": f"{self.lab['bucket']}, {apparent} apparent",
             "round trip": f"{format_time_s(self.round_trip_s)} over TCP",
-            "all links at once": together,
+            "all links at once": concurrent,
         }
 
 
 def probe(lab: WiringPlan, namespaces: Sequence[Path], provenance: Mapping[str, str]) -> LabReport:
-    """Measures a lab that stands. Raises RunError naming two hosts where nothing gets through."""
+    """Measures a lab that is up. Raises RunError naming two hosts that cannot reach each other."""
     ends = _Ends(lab, namespaces)
     ring = list(_ring(lab))
     round_trip_s = ends.round_trip_s(*ring[0][:2])
     each_s = min(max(_ALONE_S / len(ring), _LEAST_S), _MOST_S)
-    alone = [ends.best(f"host {flow.source} to host {flow.target}", [flow], flow.asked_Bps, each_s) for flow in ring]
+    alone = [ends.best(f"host {flow.source} to host {flow.target}", [flow], flow.expected_Bps, each_s) for flow in ring]
     for leaf, flows in _between_leaves(lab):
         up_Bps = lab.uplinks[leaf].rate_Bps
-        if sum(flow.asked_Bps for flow in flows) > up_Bps:
+        if sum(flow.expected_Bps for flow in flows) > up_Bps:
             alone.append(ends.best(f"uplink of leaf {leaf}", flows, up_Bps, each_s))
-    tried, hidden = _each_end(ends)
-    together = ends.transfer("all links", ring, sum(flow.asked_Bps for flow in ring), _TOGETHER_S)
-    return LabReport(tuple(alone), tried, hidden, together, _CORES, round_trip_s, provenance)
+    single_ends, hidden = _test_ends(ends)
+    concurrent = ends.transfer("all links", ring, sum(flow.expected_Bps for flow in ring), _CONCURRENT_S)
+    return LabReport(tuple(alone), single_ends, hidden, concurrent, _CORES, round_trip_s, provenance)
 
 
-def _each_end(ends: _Ends) -> tuple[tuple[Transfer, ...], tuple[str, ...]]:
-    """What passes each end of a link that others can overfill, and the names of the rest."""
+def _test_ends(ends: _Ends) -> tuple[tuple[Transfer, ...], tuple[str, ...]]:
+    """Measures each end of a link that other links can saturate; also returns the names of the rest."""
     all_fans = list(fans(ends.lab))
     each_s = min(max(_ENDS_S / len(all_fans), _LEAST_S), _MOST_S)
-    tried = [ends.best(fan.name, fan.flows, fan.asked_Bps, each_s) for fan in all_fans if fan.flows]
-    return tuple(tried), tuple(fan.name for fan in all_fans if not fan.flows)
+    transfers = [ends.best(fan.name, fan.flows, fan.expected_Bps, each_s) for fan in all_fans if fan.flows]
+    return tuple(transfers), tuple(fan.name for fan in all_fans if not fan.flows)
 
 
 def _ring(lab: WiringPlan) -> Iterator[Flow]:
-    """Each host to the next: those of a leaf after one another, and alike ones beside each other."""
+    """Flows from each host to the next in a ring, sorted by leaf and then by the rate of the host's link."""
     cables = lab.hosts
     order = sorted(range(len(cables)), key=lambda host: (lab.leaves.index(cables[host].bridge), cables[host].rate_Bps))
     for source, target in zip(order, [*order[1:], order[0]], strict=True):
-        yield Flow(source, target, lab.way_Bps(source, target))
+        yield Flow(source, target, lab.path_Bps(source, target))
 
 
 def _between_leaves(lab: WiringPlan) -> Iterator[tuple[int, list[Flow]]]:
-    """For each leaf that has an uplink, and another to send to: flows of its hosts to as many of the next."""
+    """For each leaf with an uplink, if there are several: its number and flows from its hosts to those of the next leaf."""
     leaves = [[host for host, cable in enumerate(lab.hosts) if cable.bridge == up.bridge] for up in lab.uplinks]
     if len(leaves) > 1:
         for number, (own, others) in enumerate(zip(leaves, [*leaves[1:], leaves[0]], strict=True)):
@@ -179,29 +180,29 @@ def _narrower_Bps(lab: WiringPlan, source: int, target: int) -> float:
 
 
 class _Ends:
-    """Makes sockets on the hosts, and times what goes between them."""
+    """Creates sockets on the hosts, and times transfers between them."""
 
     def __init__(self, lab: WiringPlan, namespaces: Sequence[Path]) -> None:
         self.lab = lab
         self.namespaces = namespaces
         self.retry_until_s = time.monotonic() + _RETRY_S
 
-    def best(self, name: str, flows: Sequence[Flow], asked_Bps: float, seconds: float) -> Transfer:
-        """The attempt nearest to what is asked: other work makes a link look slow, nothing makes a slow one look right."""
-        attempts = [self.transfer(name, flows, asked_Bps, seconds)]
+    def best(self, name: str, flows: Sequence[Flow], expected_Bps: float, seconds: float) -> Transfer:
+        """The attempt nearest to the expected rate: other work can make a link look slower, but not faster."""
+        attempts = [self.transfer(name, flows, expected_Bps, seconds)]
         while (
             abs(attempts[-1].share - 1) > _TOLERANCE / 2 and len(attempts) < _ATTEMPTS and time.monotonic() < self.retry_until_s
         ):
-            attempts.append(self.transfer(name, flows, asked_Bps, seconds))
+            attempts.append(self.transfer(name, flows, expected_Bps, seconds))
         return min(attempts, key=lambda done: abs(done.share - 1))
 
-    def transfer(self, name: str, flows: Sequence[Flow], asked_Bps: float, seconds: float) -> Transfer:
-        """All flows at once, each for about `seconds` at an even share of what is asked."""
+    def transfer(self, name: str, flows: Sequence[Flow], expected_Bps: float, seconds: float) -> Transfer:
+        """Sends all flows at once, each for about `seconds` at its share of the expected rate."""
         seconds += _ROUND_TRIPS_TO_START * 2 * self.lab.latency_s
-        scale = asked_Bps / sum(flow.asked_Bps for flow in flows)
-        buckets = [bucket_bytes(flow.asked_Bps) for flow in flows]
+        scale = expected_Bps / sum(flow.expected_Bps for flow in flows)
+        buckets = [bucket_bytes(flow.expected_Bps) for flow in flows]
         sizes = [
-            max(4 * bucket, round(bucket + scale * flow.asked_Bps * seconds))
+            max(4 * bucket, round(bucket + scale * flow.expected_Bps * seconds))
             for flow, bucket in zip(flows, buckets, strict=True)
         ]
         with contextlib.ExitStack() as stack:
@@ -218,11 +219,11 @@ class _Ends:
             for sends in sending:
                 sends.result()
         totals = itertools.accumulate(count for _, count in arrivals)
-        came = [(when_s - begin_s, total) for (when_s, _), total in zip(arrivals, totals, strict=True)]
-        return Transfer(name, asked_Bps, *_rate_and_bucket([(0.0, 0), *came]), cores_busy)
+        received = [(when_s - begin_s, total) for (when_s, _), total in zip(arrivals, totals, strict=True)]
+        return Transfer(name, expected_Bps, *_rate_and_bucket([(0.0, 0), *received]), cores_busy)
 
     def round_trip_s(self, source: int, target: int) -> float:
-        """Median time of one byte there and back. Raises RunError where it does not come back."""
+        """Median round-trip time of one byte in seconds. Raises RunError where it does not come back."""
         times_s: list[float] = []
         with contextlib.ExitStack() as stack:
             here, there = self._connected(source, target, stack)
@@ -240,7 +241,7 @@ class _Ends:
         return statistics.median(times_s)
 
     def _connected(self, source: int, target: int, stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-        """Both ends of a connection, closed with the stack. Raises RunError where there is no way."""
+        """Sender and receiver of a connection, closed with the stack. Raises RunError where hosts cannot connect."""
         address = self.lab.address(target)
         try:
             with inside(self.namespaces[target], lambda: socket.create_server((address, 0))) as listening:
@@ -262,7 +263,7 @@ def _unreachable(source: int, target: int, error: OSError) -> RunError:
 
 
 def _send(sizes_bytes: Mapping[socket.socket, int], until_s: float) -> None:
-    """Sends so many bytes into each socket, as they take them."""
+    """Sends the given number of bytes into each socket, as fast as it takes them."""
     chunk = memoryview(bytes(_CHUNK_BYTES))
     left = dict(sizes_bytes)
     for end in _ready(sizes_bytes, selectors.EVENT_WRITE, left, until_s):
@@ -270,7 +271,7 @@ def _send(sizes_bytes: Mapping[socket.socket, int], until_s: float) -> None:
 
 
 def _receive(sizes_bytes: Mapping[socket.socket, int], until_s: float) -> list[tuple[float, int]]:
-    """When (time.perf_counter) how many bytes came out of the sockets."""
+    """Receives until all bytes have arrived or the time is up; returns (time.perf_counter, bytes) of each arrival."""
     buffer, left, arrivals = bytearray(_CHUNK_BYTES), dict(sizes_bytes), []
     for end in _ready(sizes_bytes, selectors.EVENT_READ, left, until_s):
         count = end.recv_into(buffer)
@@ -282,7 +283,7 @@ def _receive(sizes_bytes: Mapping[socket.socket, int], until_s: float) -> list[t
 def _ready(
     ends: Iterable[socket.socket], event: int, left: Mapping[socket.socket, int], until_s: float
 ) -> Iterator[socket.socket]:
-    """Sockets as they are ready, each until nothing is left for it; all until the time is up."""
+    """Yields sockets as they become ready, each until no bytes are left for it, until the time is up."""
     with selectors.DefaultSelector() as selector:
         for end in ends:
             end.setblocking(False)
@@ -295,9 +296,9 @@ def _ready(
 
 
 def _rate_and_bucket(arrivals: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Bytes/s from (seconds, bytes so far), and by how many bytes the first half of them was ahead of that rate.
+    """Rate in bytes/s, and the bytes of the initial burst, from (seconds, bytes so far).
 
-    The last tenth is left out: flows do not end at once.
+    The last tenth is left out, as flows do not end at the same time.
     """
     received = arrivals[-1][1]
     half_s, half_bytes = next(arrival for arrival in arrivals if arrival[1] >= 0.5 * received)

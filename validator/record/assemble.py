@@ -1,7 +1,7 @@
-"""Gathering: what the ranks noted, each for itself, put together into one Run.
+"""Assembles the spans that each rank has recorded into one Run.
 
-Only together do they tell when bytes began to move: a message once its sender has sent and its receiver is there, a collective
-once its last member has come, a parameter server's answer once the server sends.
+The begin of a transfer follows only from several ranks' spans: a message moves once its sender has sent and its receiver is
+ready, a collective once its last member has arrived, a parameter server's reply once the server sends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scaleproof.simulator.run.run import Phase, Run, Spans, Stream, divided, fro
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.layout.mesh import Axis
-from scaleproof.validator.record.async_run import goes_alone, run_of
+from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
-from scaleproof.validator.record.provenance import combined, foreign_loads, load_warning, told_load, warned
+from scaleproof.validator.record.provenance import combined, foreign_loads, load_entry, load_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
 from scaleproof.validator.record.step_time import slope_interval_s
@@ -30,59 +30,59 @@ from scaleproof.validator.record.update_losses import by_update
 from scaleproof.validator.train import emulation_lateness
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
-# How far off clocks may be, as a share of a step, for spans of several machines to be compared.
+# Largest error of clocks, as a share of a step, with which spans of several machines can be compared.
 _TOLERATED_SHARE: Final = 0.1
 _ROW: Final = np.dtype([("rank", np.int32), *RAW_SPAN.descr])
 
 
 def read_recorded(path: Path) -> bytes:
-    """What a rank left so far; nothing if it had not begun."""
+    """The spans that a rank has recorded so far; empty if it has not begun."""
     return path.read_bytes() if path.exists() else b""
 
 
 def rank_names(strategy: Strategy) -> tuple[str, ...]:
-    """What each rank is called, by the plan's numbering: 'worker 1 stage 0 tensor 1', 'server 1'."""
+    """Name of each rank in the plan's numbering: 'worker 1 stage 0 tensor 1', 'server 1'."""
     plan = strategy.plan
     sizes: dict[Axis, int] = {"workers": strategy.workers, "stages": strategy.stages}
     sizes |= {"context": plan.context, "tensor": plan.tensor}
-    told = [axis for axis, size in sizes.items() if size > 1] or ["workers"]
+    named = [axis for axis, size in sizes.items() if size > 1] or ["workers"]
     outermost_first = plan.order[::-1]
     names = []
     for place in product(*(range(sizes[axis]) for axis in outermost_first)):
         number = dict(zip(outermost_first, place, strict=True))
-        names.append(" ".join(f"{axis.removesuffix('s')} {number[axis]}" for axis in sizes if axis in told))
+        names.append(" ".join(f"{axis.removesuffix('s')} {number[axis]}" for axis in sizes if axis in named))
     return (*names, *(f"server {server}" for server in range(strategy.servers)))
 
 
 def finished_steps(recorded: Sequence[bytes]) -> int:
-    """The last step that all ranks have finished; 0 or less if that is a warm-up step or none."""
+    """Number of the last step that all ranks have finished; 0 or less if that is a warm-up step or there is none."""
     return min((int(rows["step"][-1]) if len(rows) else 0) for rows in map(_complete, recorded))
 
 
 def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[Mapping[str, Any]]) -> Run:
-    """The Run of what each rank recorded and told, in rank order; an outcome is a `validator.train.train.Outcome`."""
-    corrections = [[Correction(**one) for one in told["corrections"]] for told in outcomes]
+    """The Run of each rank's spans and `validator.train.train.RankOutcome`, in rank order."""
+    training = outcomes[: scenario.strategy.training_ranks]
+    corrections = [[Correction(**fields) for fields in outcome["corrections"]] for outcome in outcomes]
     aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]
     run = assemble(scenario, aligned, scenario.steps)
-    summed = {step: sum(told["losses"].get(str(step), 0.0) for told in outcomes) for step in range(1, scenario.steps + 1)}
-    # servers hold parameters, but of what training ranks need the most counts
-    memory_bytes = max((told["memory_bytes"] for told in outcomes[: scenario.strategy.training_ranks]), key=_allocated)
-    provenance = {**run.provenance, **combined([told["provenance"] for told in outcomes]), "compute": scenario.compute}
+    losses = {step: sum(outcome["losses"].get(str(step), 0.0) for outcome in outcomes) for step in range(1, scenario.steps + 1)}
+    memory_bytes = max((outcome["memory_bytes"] for outcome in training), key=_allocated)
+    provenance = {**run.provenance, **combined([outcome["provenance"] for outcome in outcomes]), "compute": scenario.compute}
     load, busy = _foreign_load(outcomes)
     clocks, unaligned = _clocks(run, corrections)
-    late, hurried = emulation_lateness.told([told["notes"] for told in outcomes[: scenario.strategy.training_ranks]])
+    late, lateness_warning = emulation_lateness.summary([outcome["notes"] for outcome in training])
     return replace(
         run,
-        losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),
+        losses=tuple(losses.values()) if any(outcome["losses"] for outcome in outcomes) else (),
         update_losses=by_update(scenario, outcomes),
         memory_bytes_per_rank=_allocated(memory_bytes) or None,
         memory_bytes=memory_bytes or None,
-        provenance=provenance | late | load | clocks | warned([busy, hurried, unaligned]),
+        provenance=provenance | late | load | clocks | warned([busy, lateness_warning, unaligned]),
     )
 
 
 def _corrected(recorded: bytes, corrections: Sequence[Correction]) -> bytes:
-    """The same rows by another clock."""
+    """The recorded rows with corrected times."""
     if not corrections:
         return recorded
     rows = np.frombuffer(recorded, dtype=RAW_SPAN).copy()
@@ -97,31 +97,31 @@ def _allocated(memory_bytes: Mapping[str, float]) -> float:
 
 
 def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
-    """How busy the busiest machine was with other work, and a warning where that was too much."""
-    loads = foreign_loads([told["machine"] for told in outcomes], [told["usage"] for told in outcomes])
+    """Provenance of the load by other work on the busiest machine, and a warning where it was too much."""
+    loads = foreign_loads([outcome["machine"] for outcome in outcomes], [outcome["usage"] for outcome in outcomes])
     if not loads:
         return {}, ""
     most = max(loads.values())
-    return told_load(most), load_warning(most)
+    return load_entry(most), load_warning(most)
 
 
 def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:
-    """How well ranks' clocks agree, and a warning where that is too little to tell whom ranks waited for."""
+    """Provenance of the alignment of clocks, and a warning where it is too coarse to separate waiting from transfers."""
     if not any(corrections):
         return {}, ""
     off_s = max(sum(one.uncertainty_s for one in own) for own in corrections)
     drift = max(abs(one.drift) for own in corrections for one in own)
     share = off_s / run.step_time_s if run.step_time_s else 0.0
     warning = (
-        f"clocks agree to {share:.0%} of a step only: between machines, waiting is not told from moving bytes; "
+        f"clocks agree only to {share:.0%} of a step, so that waiting and transfers between machines cannot be separated; "
         "give larger batches, or a quieter network"
     )
-    told = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
-    return told, warning if share > _TOLERATED_SHARE else ""
+    entry = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
+    return entry, warning if share > _TOLERATED_SHARE else ""
 
 
 def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
-    """The Run of steps 1 … `steps` from what each rank recorded, in rank order. Seconds count from the end of the warm-up."""
+    """The Run of steps 1 … `steps` from each rank's spans, in rank order. Seconds count from the end of the warm-up."""
     strategy = scenario.strategy
     rows = np.concatenate([_with_rank(rank, _complete(own)) for rank, own in enumerate(recorded)])
     is_end = rows["phase"] == END_OF_STEP
@@ -143,19 +143,19 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
         "rank_names": rank_names(strategy),
         "compute": scenario.compute,
     }
-    if goes_alone(scenario):
-        run = run_of(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
+    if is_asynchronous(scenario):
+        run = asynchronous_run(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
     else:
-        run = _in_step(spans[(spans["step"] >= 1) & (spans["step"] <= steps)], ends, servers, scenario, **fields)
+        run = _synchronous_run(spans[(spans["step"] >= 1) & (spans["step"] <= steps)], ends, servers, scenario, **fields)
     return accounted(divided(run, strategy.program_steps), scenario)
 
 
-def _in_step(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
+def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
     """The Run of ranks that all take the same steps."""
     steps = range(int(ends["step"].max()) + 1)
     step_ends_s = np.array([ends["end_s"][ends["step"] == step].max() for step in steps])
     zero_s = step_ends_s[0]
-    # who ends its steps earlier than others does so before the first step as well, but not by as much
+    # time from the end of the warm-up to the end of the last step on each rank
     began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
@@ -171,7 +171,7 @@ def _in_step(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scen
 
 
 def _complete(recorded: bytes) -> Rows:
-    """Rows up to the last step that is complete: a rank may have died while it wrote."""
+    """Rows up to the end of the last complete step: a rank may have died while it was writing."""
     rows = np.frombuffer(recorded[: len(recorded) // RAW_SPAN.itemsize * RAW_SPAN.itemsize], dtype=RAW_SPAN)
     ends = np.flatnonzero(rows["phase"] == END_OF_STEP)
     return rows[: ends[-1] + 1 if len(ends) else 0]
@@ -190,35 +190,40 @@ def _clamp_start(spans: Rows, row: int, begin_s: float) -> None:
 
 
 def _stretch_sends(spans: Rows) -> None:
-    """What the kernel has taken is not there yet: where a rank goes on to wait for its peer's answer, it waits for that to have
-    come first."""
+    """Extends sends until the peer has received them, where the rank then waits for the peer's reply.
+
+    A send returns once the kernel has taken the bytes, before they have arrived.
+    """
     received = _messages(spans, Phase.RECEIVE)
-    answers = {(step, rank, peer): row for (step, rank, peer, _), row in _messages(spans, Phase.SYNCHRONISE).items()}
+    replies = {(step, rank, peer): row for (step, rank, peer, _), row in _messages(spans, Phase.SYNCHRONISE).items()}
     for (step, rank, peer, match), row in _messages(spans, Phase.SEND).items():
-        answer, there = answers.get((step, rank, peer)), received.get((step, peer, rank, match))
-        if answer is not None and there is not None:
-            came_s = max(float(spans["end_s"][row]), float(spans["end_s"][there]))
-            spans["end_s"][row] = spans["arrival_s"][answer] = min(came_s, float(spans["end_s"][answer]))
+        reply, receive = replies.get((step, rank, peer)), received.get((step, peer, rank, match))
+        if reply is not None and receive is not None:
+            arrived_s = max(float(spans["end_s"][row]), float(spans["end_s"][receive]))
+            spans["end_s"][row] = spans["arrival_s"][reply] = min(arrived_s, float(spans["end_s"][reply]))
 
 
 def _start_messages(spans: Rows) -> None:
-    """A message moves once it was sent and its receiver is there, or was when it posted the receive, where its span tells that
-    for its start; each side's span starts then. A receive that keeps ranks alike is called so."""
+    """Sets the start of both spans of a message: once it was sent and its receiver is ready.
+
+    The receiver is ready at the start of its span, which is the posting of the receive if that was recorded. Receives may have
+    the phase SYNCHRONISE.
+    """
     sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
     for (step, source, target, match), row in received.items():
         other = sent.get((step, target, source, match))
         if other is not None:
-            sent_s, there_s = float(spans["start_s"][other]), float(spans["start_s"][row])
+            sent_s, ready_s = float(spans["start_s"][other]), float(spans["start_s"][row])
             for side in (row, other):
-                _clamp_start(spans, side, max(sent_s, there_s))
+                _clamp_start(spans, side, max(sent_s, ready_s))
     spans["start_s"] = np.maximum(spans["start_s"], spans["arrival_s"])
 
 
 def _moving_messages(spans: Rows) -> Rows:
-    """What both sides of a message have beside what they do while it moves, as in predicted runs.
+    """Spans of messages in transit, on the communication stream of both sides, as in predicted runs.
 
-    It moves from when it was sent until its receiver has it. One that came while its receiver was busy is known to have come by
-    then only: it is taken to be as fast as the fastest of its size between those ranks.
+    A message moves from when it was sent until its receiver has it. If the receiver was busy when it arrived, the time of the
+    arrival is unknown: the message is assumed to be as fast as the fastest of its size between those ranks.
     """
     sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
     pairs = [
@@ -227,33 +232,33 @@ def _moving_messages(spans: Rows) -> Rows:
         if (step, peer, rank, match) in sent
     ]
     send, receive = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    beside = (spans["stream"][send] == Stream.MAIN) & (spans["stream"][receive] == Stream.MAIN)
-    send, receive = send[beside], receive[beside]
+    on_main = (spans["stream"][send] == Stream.MAIN) & (spans["stream"][receive] == Stream.MAIN)
+    send, receive = send[on_main], receive[on_main]
     sent_s, took_s = spans["start_s"][send], spans["end_s"][receive] - spans["start_s"][send]
     keys = np.stack([spans["rank"][send], spans["peer"][send], spans["size_bytes"][send]])
     _, link = np.unique(keys, axis=1, return_inverse=True)
     fastest_s = np.full(link.max(initial=-1) + 1, np.inf)
     np.minimum.at(fastest_s, link, took_s)
-    came_s = np.maximum(
+    arrived_s = np.maximum(
         sent_s, sent_s + np.where(spans["arrival_s"][receive] > sent_s + fastest_s[link], fastest_s[link], took_s)
     )
     moving: Rows = spans[np.concatenate([send, receive])]
     moving["stream"] = Stream.COMMUNICATION
     moving["phase"] = np.repeat([Phase.SEND, Phase.RECEIVE], len(send))
     moving["arrival_s"] = moving["start_s"] = np.tile(sent_s, 2)
-    moving["end_s"] = np.tile(came_s, 2)
+    moving["end_s"] = np.tile(arrived_s, 2)
     return moving
 
 
 def _messages(spans: Rows, *phases: Phase) -> dict[tuple[int, int, int, int], int]:
-    """(step, own rank, peer, match) → row."""
+    """Row numbers of messages' spans, by (step, own rank, peer, match)."""
     rows = np.flatnonzero(np.isin(spans["phase"], phases) & (spans["peer"] >= 0))
     columns = [spans[name][rows].tolist() for name in ("step", "rank", "peer", "match")]
     return dict(zip(zip(*columns, strict=True), rows.tolist(), strict=True))
 
 
 def _start_collectives(spans: Rows) -> None:
-    """A collective moves once its last member has come. What a rank waits for exposed begins with its first open bucket."""
+    """Sets the start of collectives to the last member's arrival, and that of exposed waits to the first open bucket's."""
     rows = np.flatnonzero((spans["stream"] == Stream.COMMUNICATION) & (spans["phase"] == Phase.SYNCHRONISE))
     keys = np.stack([spans[name][rows] for name in ("step", "group", "match")])
     _, group = np.unique(keys, axis=1, return_inverse=True)
@@ -263,7 +268,7 @@ def _start_collectives(spans: Rows) -> None:
     buckets: dict[tuple[int, int], list[int]] = {}
     for row in rows[np.argsort(spans["end_s"][rows])].tolist():
         buckets.setdefault((int(spans["rank"][row]), int(spans["step"][row])), []).append(row)
-    # of each bucket the first start among those that end as late or later
+    # for each bucket the earliest start among those that end as late or later
     first_s = {key: np.minimum.accumulate(spans["start_s"][own][::-1])[::-1] for key, own in buckets.items()}
     ends_s = {key: spans["end_s"][own] for key, own in buckets.items()}
     exposed = (spans["stream"] == Stream.MAIN) & (spans["phase"] == Phase.SYNCHRONISE)

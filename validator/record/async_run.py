@@ -1,6 +1,6 @@
-"""Free running: the Run of workers that go each on its own, from what they and their servers noted.
+"""The Run of asynchronous training, from the spans of workers and their parameter servers.
 
-What of it counts, and by which measures, is as `scaleproof.simulator.run.staleness` has it of predicted runs.
+Its window and its measures are those that `scaleproof.simulator.run.staleness` defines for predicted runs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 _TIMES = ("arrival_s", "start_s", "end_s")
 
 
-def goes_alone(scenario: Scenario) -> bool:
-    """Whether its workers do not all take the same steps at the same time."""
+def is_asynchronous(scenario: Scenario) -> bool:
+    """Whether the scenario's workers do not all take the same steps at the same time."""
     strategy = scenario.strategy
     return isinstance(strategy, ParameterServer) and strategy.gate != SYNCHRONOUS
 
 
-def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
-    """ends: of the workers' steps. The first quarter of those after the warm-up does not count, nor what comes once the first
-    worker has ended its last. Steps of spans are each rank's own, counted from 1, with those of the warm-up; step times are of
-    rounds: of a barrier's, or of as many steps, by whomever, as there are workers."""
+def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
+    """The Run of spans `rows`. ends: rows of the ends of workers' steps. servers: which ranks are servers, shape (ranks,).
+
+    The window leaves out the first quarter of the steps after the warm-up, and all after the first worker's last step. Steps of
+    spans are each rank's own, counted from 1 and with the warm-up. Step times are those of rounds: of bulk synchronous rounds,
+    else of as many steps of any worker as there are workers.
+    """
     strategy, warmup = scenario.strategy, warmup_steps(scenario)
     assert isinstance(strategy, ParameterServer)
     zero_s = ends["end_s"][ends["step"] == 0].min()
@@ -56,11 +59,11 @@ def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenari
         ends_s = np.sort(done_s[np.isfinite(done_s)])
         rounds_s = ends_s[ends_s >= window.begin_s][:: strategy.workers]
     rounds_s = rounds_s[(rounds_s >= window.begin_s) & (rounds_s <= window.end_s)]
-    # from the whole run: what a worker waited for may have begun before the window did
+    # from the whole run: what a worker waited for may have begun before the window
     summary = _summary(rows, pushes, servers, window, warmup)
     summary = summary | _busiest(summary["busy"] | _cards(rows, servers, scenario, window))
-    crews = 1 if isinstance(strategy.gate, Bsp) else len(np.unique(pushes.worker))
-    summary["updates_per_s"] = crews * window.steps / window.length_s
+    updates_per_step = 1 if isinstance(strategy.gate, Bsp) else len(np.unique(pushes.worker))
+    summary["updates_per_s"] = updates_per_step * window.steps / window.length_s
     rows["step"] += warmup
     for name in _TIMES:
         rows[name] = np.clip(rows[name], window.begin_s, window.end_s)
@@ -78,12 +81,12 @@ def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenari
 
 
 def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:
-    """An interval that the step time is in: rounds' slope is a median, and the step time is a mean."""
+    """The interval extended to contain the step time, as the slope of rounds is a median and the step time is a mean."""
     return interval_s and (min(interval_s[0], step_time_s), max(interval_s[1], step_time_s))
 
 
 class _Key(NamedTuple):
-    """A push: which of a worker's, from 0, of which bucket, at which server."""
+    """Key of a push: server, bucket, worker, and its number among the worker's pushes, from 0."""
 
     server: int
     bucket: int
@@ -93,11 +96,11 @@ class _Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Pushes:
-    """Columns of equal length, one row per push that was answered, as `_Key` has it.
+    """Columns with one row per push that has a reply, shape (pushes,); server … number as in `_Key`.
 
-    received_s: when it was there; began_s: when it was served; applied_s: when the parameters had it; of one that was dropped
-    these are when it was answered. behind: updates by others between its worker's last answer and its own update; DROPPED where
-    it was. rounds_s: when each update was over on the last server for the last bucket.
+    received_s: time of the arrival. began_s: begin of the service. applied_s: end of the update. Both are the time of the reply
+    for dropped pushes. behind: updates by others between the worker's previous reply and the push's own update; DROPPED for
+    dropped pushes. rounds_s: end of each update on the last server for the last bucket, shape (updates,).
     """
 
     server: NDArray[np.int64]
@@ -112,20 +115,20 @@ class Pushes:
 
     @classmethod
     def of(cls, rows: Rows, servers: NDArray[np.bool_]) -> Pushes:
-        """From what servers noted of them: that they came, were added, and were answered; and of updates, which name nobody."""
+        """From servers' spans: receives, additions and replies name their worker as peer; updates name none."""
         own = rows[servers[rows["rank"]] & (rows["match"] >= 0)]
         is_update = (own["phase"] == Phase.OPTIMIZER) & (own["peer"] < 0)
         updates_s = {
             queue: np.sort(own["end_s"][is_update & (own["rank"] == queue[0]) & (own["group"] == queue[1])])
             for queue in set(zip(own["rank"].tolist(), own["group"].tolist(), strict=True))
         }
-        came, added, answered = (
+        arrivals, added, replies = (
             _by_key(own[(own["phase"] == phase) & ~is_update]) for phase in (Phase.RECEIVE, Phase.OPTIMIZER, Phase.SEND)
         )
         columns: list[tuple[float, ...]] = []
-        for key in answered:
-            sent_s, of_queue = answered[key]["start_s"], updates_s[key.server, key.bucket]
-            before = answered.get(key._replace(number=key.number - 1))
+        for key in replies:
+            sent_s, of_queue = replies[key]["start_s"], updates_s[key.server, key.bucket]
+            before = replies.get(key._replace(number=key.number - 1))
             known = 0 if before is None else int(np.searchsorted(of_queue, before["start_s"], side="right"))
             began_s = applied_s = sent_s
             behind = DROPPED
@@ -133,7 +136,7 @@ class Pushes:
                 began_s = added[key]["start_s"]
                 update = int(np.searchsorted(of_queue, added[key]["end_s"]))
                 applied_s, behind = of_queue[update], update - known
-            columns.append((*key, came[key]["end_s"], began_s, applied_s, behind))
+            columns.append((*key, arrivals[key]["end_s"], began_s, applied_s, behind))
         values = np.array(columns, dtype=float).reshape(-1, 8).T
         rounds = min((len(one) for one in updates_s.values()), default=0)
         rounds_s = np.max([one[:rounds] for one in updates_s.values()], axis=0)
@@ -143,7 +146,7 @@ class Pushes:
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """Which were not dropped."""
+        """Whether each push was applied, not dropped, shape (pushes,)."""
         result: NDArray[np.bool_] = self.behind != DROPPED
         return result
 
@@ -154,7 +157,7 @@ def _by_key(rows: Rows) -> dict[_Key, Any]:
 
 
 def _summary(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Window, warmup: int) -> dict[str, Any]:
-    """What `scaleproof.simulator.run.staleness.summary` tells, but for network cards, as far as it can be measured."""
+    """The measurable part of `scaleproof.simulator.run.staleness.summary`, without network cards."""
     serves = (rows["phase"] == Phase.OPTIMIZER) & servers[rows["rank"]]
     busy = _shares(rows, serves, window)[servers]
     waiting = np.array([_queue(pushes, rows[serves], server, window) for server in np.flatnonzero(servers).tolist()])
@@ -180,9 +183,9 @@ def _busiest(busy: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: Window) -> dict[str, float]:
-    """Share of what it could carry in the window that the busiest card of a server carries, and of a worker.
+    """Utilisation in the window of the busiest network card of a server, and of a worker.
 
-    Bytes are as servers noted them; cards, whose they are, and their directions are as `simulator.run.staleness` has them.
+    Bytes are from servers' spans; cards and their directions are as in `simulator.run.staleness`.
     """
     strategy, cluster, workers = scenario.strategy, scenario.cluster, scenario.strategy.workers
     assert isinstance(strategy, ParameterServer)
@@ -194,7 +197,7 @@ def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: W
     took_s = moved["end_s"] - moved["start_s"]
     covered_s = window.covers_s(moved["start_s"], moved["end_s"])
     part = np.divide(covered_s, took_s, out=window.has(moved["end_s"]).astype(float), where=took_s > 0)
-    # of each card the share of the window that it is busy for, by the bytes of servers and of workers
+    # by card, the share of the window in which it is busy with servers' bytes and with workers' bytes
     shares: dict[tuple[Any, ...], NDArray[np.float64]] = defaultdict(lambda: np.zeros(2))
     for row, size_bytes in zip(moved, part * moved["size_bytes"], strict=True):
         server, worker, pushed = int(row["rank"]), int(row["peer"]), row["phase"] == Phase.RECEIVE
@@ -212,9 +215,9 @@ def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: W
 
 
 def _rate_Bps(link: Link | None, endpoint: int) -> float:
-    """Of an endpoint's own link."""
-    assert link is not None, "messages take links that the cluster has"
-    return next((unlike.bandwidth_Bps for unlike in link.unlike if endpoint in unlike.at), link.bandwidth_Bps)
+    """Bandwidth of an endpoint's own link in bytes/s."""
+    assert link is not None, "messages use links of the cluster"
+    return next((exception.bandwidth_Bps for exception in link.unlike if endpoint in exception.at), link.bandwidth_Bps)
 
 
 def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -222,7 +225,7 @@ def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _shares(rows: Rows, which: NDArray[np.bool_], window: Window) -> Times:
-    """For what share of the window something of each rank's was going on."""
+    """Share of the window that selected spans of each rank cover, shape (ranks,)."""
     some = rows[which]
     covered = Stretches(some["rank"].astype(np.int64), some["start_s"], some["end_s"]).union()
     covered_s = np.bincount(covered.owner, window.covers_s(covered.start_s, covered.end_s), int(rows["rank"].max()) + 1)
@@ -230,32 +233,34 @@ def _shares(rows: Rows, which: NDArray[np.bool_], window: Window) -> Times:
 
 
 def _queue(pushes: Pushes, serves: Rows, server: int, window: Window) -> tuple[float, int]:
-    """How many pushes wait at a server: mean over time, and the most when another has come."""
+    """Number of pushes that wait at a server: mean over time, and the maximum at arrivals."""
     own = pushes.server == server
-    came_s, began_s = pushes.received_s[own], pushes.began_s[own]
-    mean = float(window.covers_s(came_s, began_s).sum()) / window.length_s
-    order = np.argsort(came_s)
-    come = np.arange(1, len(order) + 1)
-    begun = np.searchsorted(np.sort(began_s), came_s[order], side="right")
-    # who comes to an idle server does not wait for others
+    received_s, began_s = pushes.received_s[own], pushes.began_s[own]
+    mean = float(window.covers_s(received_s, began_s).sum()) / window.length_s
+    order = np.argsort(received_s)
+    arrived = np.arange(1, len(order) + 1)
+    begun = np.searchsorted(np.sort(began_s), received_s[order], side="right")
+    # pushes that arrive at an idle server do not wait
     busy = serves[serves["rank"] == server]
-    ongoing = np.searchsorted(np.sort(busy["start_s"]), came_s[order], side="right")
-    ongoing -= np.searchsorted(np.sort(busy["end_s"]), came_s[order], side="right")
-    inside = window.has(came_s[order])
-    return mean, int((come - begun - (ongoing == 0))[inside].max(initial=0))
+    ongoing = np.searchsorted(np.sort(busy["start_s"]), received_s[order], side="right")
+    ongoing -= np.searchsorted(np.sort(busy["end_s"]), received_s[order], side="right")
+    inside = window.has(received_s[order])
+    return mean, int((arrived - begun - (ongoing == 0))[inside].max(initial=0))
 
 
 def _clock_gaps(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Window, warmup: int) -> NDArray[np.int64]:
-    """When a worker begins a step, how many more pushes it has made than the parameters have of whom they have the fewest; a
-    step begins with the first bucket's."""
+    """At each begin of a worker's step, its number of pushes minus the number applied of the slowest worker.
+
+    Pushes of the first bucket count.
+    """
     first = pushes.bucket == pushes.bucket.min()
     slowest_s = np.full(int(pushes.number.max()) + 1, -np.inf)
     np.maximum.at(slowest_s, pushes.number[first], pushes.applied_s[first])
-    # of the last ones some may be missing, where the run broke off
-    everybody = np.bincount(pushes.number[first]) == np.bincount(pushes.number[first]).max()
-    slowest_s = np.maximum.accumulate(np.where(everybody, slowest_s, np.inf))
+    # some of the last pushes may be missing if the run was interrupted
+    complete = np.bincount(pushes.number[first]) == np.bincount(pushes.number[first]).max()
+    slowest_s = np.maximum.accumulate(np.where(complete, slowest_s, np.inf))
     main = rows[~servers[rows["rank"]] & (rows["stream"] == Stream.MAIN)]
-    # a rank notes one thing after the other
+    # a rank's spans are in the order of time
     _, begins = np.unique(np.stack([main["rank"], main["step"]]), axis=1, return_index=True)
     begin_s, made = main["arrival_s"][begins], main["step"][begins] + warmup - 1
     inside = (begin_s >= window.begin_s) & (begin_s < window.end_s)

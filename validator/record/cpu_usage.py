@@ -1,4 +1,4 @@
-"""Processors: what this machine's cores did meanwhile, and how much of their time its host gave to others."""
+"""Processor usage: how busy this machine's cores were, and the time that a hypervisor gave to other machines (steal)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _STAT: Final = Path("/proc/stat")
 
 
 class Processors:
-    """All cores from now on. Where the system does not tell (it is not Linux), nothing was busy and nothing taken."""
+    """Usage of all cores from now on; 0 on systems other than Linux."""
 
     def __init__(self) -> None:
         self._before = _read()
 
     def busy(self) -> float:
-        """Share of all cores' time that was not idle; time that the machine's host took counts as busy."""
+        """Share of all cores' time that was not idle; stolen time counts as busy."""
         total, idle, _ = self._since()
         return 1 - idle / total if total else 0.0
 
     def taken(self) -> float:
-        """Share of the time in which there was work that the machine's host gave to others."""
+        """Stolen share of the cores' time in which they had work."""
         total, idle, stolen = self._since()
         return stolen / (total - idle) if total > idle else 0.0
 
@@ -36,18 +36,19 @@ def usable() -> list[int]:
 
 
 def lost_s() -> float:
-    """Seconds of cores with work that this machine's host has given to others so far; 0 where it never did when first asked."""
+    """Stolen core-seconds so far; 0 if there was none at the first call."""
     return _read()[2] / os.sysconf("SC_CLK_TCK") if _has_host() else 0.0
 
 
 @functools.cache
 def _has_host() -> bool:
-    """A machine of its own need not be asked time and again."""
+    """Whether time was stolen before the first call; cached, to spare physical machines repeated reading."""
     return _read()[2] > 0
 
 
 def _read() -> tuple[int, int, int]:
-    """All, idle and stolen ticks so far: fields of /proc/stat (man 5 proc_stat), without guests, which user time includes."""
+    """Total, idle and stolen ticks so far, from /proc/stat (man 5 proc_stat), without guests, which user time includes."""
+
     try:
         ticks = [int(field) for field in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
     except OSError:

@@ -1,7 +1,7 @@
-"""Marks: moments in a rank's work, which a device's clock tells in seconds once the device has come past them.
+"""Clocks of devices: marks in a device's work, converted to seconds once the device has passed them.
 
-On the CPU a mark is the time itself. A GPU works behind the host's back: a mark is an event in the order of its work, and
-nobody waits for it until training is over.
+On the CPU a mark is the time itself. A GPU works asynchronously: a mark is an event in its stream of work, and the host does
+not wait for it before training is over.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _ANCHOR_ROUNDS: Final = 8
 
 
 class DeviceClock(Protocol):
-    """Tells when a device did what, in seconds of time.perf_counter."""
+    """Times of a device's work, in seconds of time.perf_counter."""
 
     def mark(self) -> Any:
-        """The moment when the device is done with all that it was told so far."""
+        """A mark that the device passes when it has done all work given to it so far."""
 
     def passed(self, marks: Iterable[Any]) -> bool:
-        """Whether the device has come past all of them. Never waits."""
+        """Whether the device has passed all of the marks. Never waits."""
 
     def seconds(self, marks: Sequence[Any]) -> list[float]:
-        """When the device came past each; the last one is the latest."""
+        """Seconds at which the device passed each mark; the last mark must be the latest."""
 
     def finish(self) -> Correction | None:
-        """Waits until the device has come past all marks; what to correct their seconds by, now that it is known."""
+        """Waits until the device has passed all marks; returns the correction of their seconds, if any."""
 
 
 class CpuClock:
-    """The host's own: what was told is done when the host goes on."""
+    """Clock of the host, which passes a mark when it takes it."""
 
     def __init__(self) -> None:
         self.mark: Final = time.perf_counter
@@ -48,7 +48,7 @@ class CpuClock:
 
 
 class DeviceEvent(Protocol):
-    """What is used of torch.cuda.Event: `record` puts it into the current stream."""
+    """The used part of torch.cuda.Event; `record` puts the event into the current stream."""
 
     def record(self) -> object: ...
     def query(self) -> bool: ...
@@ -57,14 +57,14 @@ class DeviceEvent(Protocol):
 
 
 class CudaClock:
-    """A GPU's: events on the stream that is current where the mark is taken.
+    """Clock of a GPU: a mark is an event on the stream that is current when the mark is taken.
 
     A collective of NCCL runs on a stream of its own. In a callback of its future torch makes a stream current that waits for
-    it, so that a mark taken there is when the collective was over on the device, while the host is elsewhere.
+    it, so that a mark taken there is passed at the end of the collective on the device.
 
-    The GPU's clock is read together with the host's before training and after it; in between it is taken to run evenly. Each
-    step's marks are told from the end of the step before, as events tell milliseconds in 32 bits. Events are used again once
-    nobody holds their mark.
+    The GPU's clock is read together with the host's before and after training, and assumed to run evenly in between. Each
+    step's marks are timed from the end of the previous step, as events measure milliseconds in 32 bits. Events are reused once
+    their marks are garbage collected.
     """
 
     def __init__(self, new_event: Callable[[], DeviceEvent], synchronize: Callable[[], object]) -> None:
@@ -88,25 +88,25 @@ class CudaClock:
         return all(mark.at_s is not None or mark.event.query() for mark in marks)
 
     def seconds(self, marks: Sequence[_Mark]) -> list[float]:
-        told_s = [self._told_s(mark) for mark in marks]
+        times_s = [self._seconds(mark) for mark in marks]
         self._last = marks[-1]
-        return told_s
+        return times_s
 
     def finish(self) -> Correction:
         self._synchronize()
         anchor, host_s, width_s = self._anchored()
-        device_s = self._told_s(anchor)
+        device_s = self._seconds(anchor)
         return between(self._began, Reading(device_s, host_s - device_s, width_s / 2))
 
-    def _told_s(self, mark: _Mark) -> float:
-        """A mark that is noted in two steps is told once."""
+    def _seconds(self, mark: _Mark) -> float:
+        """Time at which the device passed a mark, computed once, as a mark may belong to two steps."""
         if mark.at_s is None:
-            assert self._last.at_s is not None, "what others are told from was told before"
+            assert self._last.at_s is not None, "the time of the previous step's end is known"
             mark.at_s = self._last.at_s + self._last.event.elapsed_time(mark.event) * 1e-3
         return mark.at_s
 
     def _anchored(self) -> tuple[_Mark, float, float]:
-        """A mark of an idle device, when the host passed it, and how long the host was about it: the fastest of several."""
+        """A mark of the idle device, its host time and the uncertainty's width in seconds: the fastest of several attempts."""
         anchors = []
         for number in range(_ANCHOR_ROUNDS):
             begin_s = time.perf_counter()
@@ -119,7 +119,7 @@ class CudaClock:
 
 
 class _Mark:
-    """An event, and when it was once that is known. The event is free again when the mark is gone."""
+    """An event, and its time once that is known. The event is reused when the mark is garbage collected."""
 
     __slots__ = ("_free", "at_s", "event")
 

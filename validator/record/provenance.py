@@ -1,4 +1,4 @@
-"""The environment: what a run was measured on and with, and what else its machines were busy with."""
+"""Provenance of a measured run: hardware, software, settings, and the load of machines by other work."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any, Final
 
 from scaleproof.validator.record.cpu_usage import usable
 
-# Settings that change how fast training is. What else is in the environment is nobody's business.
+# Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
 _SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_")
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 _STAT: Final = Path("/proc/stat")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-# Columns of a core in /proc/stat that are work: user, nice, system, and what a hypervisor took; see proc_stat(5). Interrupts
-# are left out: among them is what the network of the run itself needs.
+# Columns of a core in /proc/stat that count as work: user, nice, system and steal; see proc_stat(5). Interrupts are left out,
+# as they include those of the run's own network.
 _WORK: Final = (1, 2, 3, 8)
-# The kernel counts in ticks of 10 ms, which say little of less time.
+# The kernel counts in ticks of 10 ms, which are too coarse for less time.
 _SHORTEST_S: Final = 0.5
 _MOST_VALUES: Final = 8
-# The share of a machine's cores that others may take before a run is not to be trusted.
+# Share of a machine's cores taken by other work from which a run is not trusted.
 NOTICED_LOAD: Final = 0.3
 _LOAD: Final = "foreign_load"
 _OF_CORES: Final = "% of the cores"
 
 
 def of_process() -> dict[str, str]:
-    """Where and when something is measured, and with what."""
+    """Host, date and software versions of a measurement in this process."""
     return {
         "host": socket.gethostname(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -44,11 +44,11 @@ def of_process() -> dict[str, str]:
 
 
 def of_rank(device: Any) -> dict[str, str]:
-    """What this process trains on and with. device: torch's."""
+    """Hardware, software and settings with which this rank trains. device: torch's."""
     import torch
     import torch.distributed as dist
 
-    told = of_process() | {
+    entries = of_process() | {
         "backend": dist.get_backend(),
         "cpu": cpu_model(),
         "cores": _numbers(usable()),
@@ -57,29 +57,29 @@ def of_rank(device: Any) -> dict[str, str]:
         "device": "cpu, 1 thread per rank",
     }
     if device.type == "cuda":
-        told |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "driver": _driver()}
-    if told["backend"] == "nccl":
-        told["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        entries |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "driver": _driver()}
+    if entries["backend"] == "nccl":
+        entries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)}
-    return told | ({"settings": " ".join(f"{name}={value}" for name, value in settings.items())} if settings else {})
+    return entries | ({"settings": " ".join(f"{name}={value}" for name, value in settings.items())} if settings else {})
 
 
 def combined(everyones: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What ranks told, in rank order, each different value once. The date is rank 0's."""
+    """The entries of all ranks, in rank order, each distinct value once. The date is rank 0's."""
     names = dict.fromkeys(name for one in everyones for name in one)
     values = {name: list(dict.fromkeys(one[name] for one in everyones if name in one)) for name in names}
     return {name: _several(different) for name, different in values.items()} | {"date": everyones[0]["date"]}
 
 
 def warned(warnings: Iterable[str]) -> dict[str, str]:
-    """The entry of what is to be known before a run is trusted, a line each; none without."""
-    told = list(filter(None, warnings))
-    return {"warnings": "\n".join(told)} if told else {}
+    """The provenance entry of warnings, one line each; empty if there are none."""
+    lines = list(filter(None, warnings))
+    return {"warnings": "\n".join(lines)} if lines else {}
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds of work until now: of each core that this process may use, by whomever, and of this process itself."""
+    """Seconds of work until now. cores_s: of each core that this process may use, by any process. own_s: of this process."""
 
     at_s: float
     cores_s: Mapping[int, float]
@@ -90,14 +90,16 @@ class Usage:
         return cls(time.perf_counter(), _core_seconds(usable()), time.process_time())
 
     def since(self, earlier: Usage) -> dict[str, Any]:
-        """What was used meanwhile, as plain data for JSON."""
+        """Usage since an earlier time, as plain data for JSON."""
         cores_s = {str(core): seconds - earlier.cores_s[core] for core, seconds in self.cores_s.items()}
         return {"elapsed_s": self.at_s - earlier.at_s, "cores_s": cores_s, "own_s": self.own_s - earlier.own_s}
 
 
 def foreign_loads(machines: Sequence[str], usages: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each machine the share of its cores that others than the ranks took while these trained; nothing where it cannot be
-    told. machines: that of each rank."""
+    """By machine, the share of its cores that other processes than ranks used during training; without unknown ones.
+
+    machines: machine of each rank. usages: `Usage.since` of each rank.
+    """
     loads = {}
     for machine in dict.fromkeys(machines):
         own = [usage for usage, where in zip(usages, machines, strict=True) if where == machine]
@@ -111,21 +113,21 @@ def foreign_loads(machines: Sequence[str], usages: Sequence[Mapping[str, Any]]) 
     return loads
 
 
-def told_load(load: float) -> dict[str, str]:
-    """The entry of a run's provenance for the share of its busiest machine's cores that other work took."""
+def load_entry(load: float) -> dict[str, str]:
+    """The provenance entry of the share of the busiest machine's cores that other work used."""
     return {_LOAD: f"{100 * load:.0f}{_OF_CORES}"}
 
 
 def load_of(provenance: Mapping[str, str]) -> float:
-    """The share that `told_load` told; 0 where nothing was told."""
+    """The share of `load_entry` in a run's provenance; 0 without the entry."""
     return float(provenance.get(_LOAD, "0").removesuffix(_OF_CORES)) / 100
 
 
 def load_warning(load: float) -> str:
-    """What to know of a run beside which other work took such a share of the cores, if anything."""
+    """A warning where other work used more than the tolerated share of the cores; else empty."""
     if load <= NOTICED_LOAD:
         return ""
-    return f"other work took {load:.0%} of the cores meanwhile; measure on a quiet machine"
+    return f"other work used {load:.0%} of the cores during the run; measure on a quiet machine"
 
 
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
@@ -138,7 +140,7 @@ def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
 
 
 def cpu_model() -> str:
-    """The processor's name, as the kernel tells it."""
+    """The processor's name according to the kernel."""
     if _CPU_INFO.exists():
         for line in _CPU_INFO.read_text().splitlines():
             if line.startswith("model name"):
@@ -147,7 +149,7 @@ def cpu_model() -> str:
 
 
 def _driver() -> str:
-    """The version of NVIDIA's kernel module, which its first line names before a date."""
+    """The version of NVIDIA's kernel module: the first number in the first line."""
     words = _DRIVER.read_text().splitlines()[0].split() if _DRIVER.exists() else []
     return next((word for word in words if word[:1].isdigit()), "unknown")
 

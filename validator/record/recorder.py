@@ -1,4 +1,4 @@
-"""The recorder: notes what a rank does and when, at a cost of microseconds."""
+"""The recorder of a rank's spans, at a cost of microseconds per span."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scaleproof.validator.launch.status_board import Status
 from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.device_clock import CpuClock, DeviceClock
 
-# A span as a rank sees it. peer, group and match say what it belongs to on other ranks: spans with equal (step, match) that
-# name each other as peer are the two sides of one message; collectives of equal (step, group, match) are one collective.
+# A span as a rank records it. peer, group and match identify its counterparts on other ranks: spans with equal (step, match)
+# that are each other's peer are the two sides of one message; spans with equal (step, group, match) are one collective.
 RAW_SPAN: Final = np.dtype(
     [
         ("step", np.int32),
@@ -33,17 +33,17 @@ RAW_SPAN: Final = np.dtype(
         ("match", np.int32),
     ]
 )
-# Where a row has its three times.
+# Fields of a row with its three times.
 _TIMES: Final = slice(5, 8)
-# A row that ends a step: its end_s is when the rank was done with it, and rows of steps without one are not complete.
+# Phase of a row that marks the end of a step at its end_s; steps without such a row are incomplete.
 END_OF_STEP: Final = -1
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
 
 
 class Recorder:
-    """Collects a rank's spans and hands each finished step to `sink` as RAW_SPAN bytes.
+    """Collects a rank's spans and passes each finished step to `sink` as RAW_SPAN bytes.
 
-    now: a mark of this moment, to be handed back as one of a span's times and for nothing else. clock: what tells marks.
+    now: returns a mark of the current time, to be used only as one of a span's times. clock: converts marks to seconds.
     """
 
     def __init__(self, own_status: Status, sink: Callable[[bytes], object], clock: DeviceClock | None = None) -> None:
@@ -58,22 +58,22 @@ class Recorder:
         self._ended: deque[list[tuple[Any, ...]]] = deque()
 
     def begin_step(self, step: int) -> None:
-        """Spans belong to `step` from now on: steady steps are 1, 2, …, warm-up steps 0 and below."""
+        """Begins `step`, to which the following spans belong: measured steps are 1, 2, …, warm-up steps 0 and below."""
         self._step = step
         self._interruptions.clear()
         self._status.begin_step(step)
 
     def end_step(self) -> None:
-        """The rank has told its device all of the step. Steps that the device is done with leave the process."""
+        """Ends the step, whose work the device has been given. Passes on all steps that the device has finished."""
         self.add(END_OF_STEP, *(self.now(),) * 2)
         self._ended.append(self._rows)
         self._rows = []
-        self._hand_on()
+        self._flush()
 
     def finish(self) -> Correction | None:
-        """Waits for the device and hands on what is left; what to correct all times by, if anything."""
+        """Waits for the device and passes on the remaining steps; returns the correction of all times, if any."""
         correction = self._clock.finish()
-        self._hand_on()
+        self._flush()
         return correction
 
     def add(
@@ -91,7 +91,7 @@ class Recorder:
         group: int = -1,
         match: int = -1,
     ) -> None:
-        """Notes a span whose times are marks. start_s: its arrival unless given."""
+        """Records a span whose times are marks. start_s: its arrival if None."""
         if phase in _PASSES:
             for begins_s, ends_s in self._interruptions:
                 times_s = (arrival_s, arrival_s, begins_s)
@@ -104,7 +104,7 @@ class Recorder:
 
     @contextmanager
     def interruption(self, **labels: Any) -> Iterator[None]:
-        """A context that is one collective, which holds up the pass whose span is noted next: that is told in pieces."""
+        """A context that is one collective within a pass, whose span is recorded in pieces around it."""
         begin_s = self.now()
         with self.waiting(begin_s):
             yield
@@ -112,7 +112,7 @@ class Recorder:
 
     @contextmanager
     def waiting(self, begin_s: Any) -> Iterator[None]:
-        """A context in which the rank waits for a collective, held up since `begin_s`; as above where it is in a pass."""
+        """A context in which the rank waits for a collective since `begin_s`; interrupts the span of the current pass."""
         phase = self._status.activity.phase
         self.enter(Phase.SYNCHRONISE)
         yield
@@ -122,22 +122,22 @@ class Recorder:
         self._interruptions.append((begin_s, end_s))
 
     def span(self, phase: Phase, **labels: Any) -> _RecordedSpan:
-        """A context that is one span on the main stream; labels as `add` has them."""
+        """A context that is one span on the main stream; labels: keyword arguments of `add`."""
         return _RecordedSpan(self, phase, labels)
 
-    def _hand_on(self) -> None:
-        """Steps that the device is done with, in their order."""
+    def _flush(self) -> None:
+        """Passes the steps that the device has finished to the sink, in order."""
         while self._ended:
             rows = self._ended[0]
             marks = [mark for row in rows for mark in row[_TIMES]]
-            # the step's end is its last mark, and mostly the only one that needs to be asked
+            # the step's end is its last mark, and if it has not been passed the others need not be checked
             if not (self._clock.passed(marks[-1:]) and self._clock.passed(marks)):
                 return
             self._ended.popleft()
-            told_s = self._clock.seconds(marks)
-            times_s = zip(told_s[::3], told_s[1::3], told_s[2::3], strict=True)
-            told = [(*row[:5], *row_s, *row[8:]) for row, row_s in zip(rows, times_s, strict=True)]
-            self._sink(np.array(told, dtype=RAW_SPAN).tobytes())
+            seconds = self._clock.seconds(marks)
+            times_s = zip(seconds[::3], seconds[1::3], seconds[2::3], strict=True)
+            timed = [(*row[:5], *row_s, *row[8:]) for row, row_s in zip(rows, times_s, strict=True)]
+            self._sink(np.array(timed, dtype=RAW_SPAN).tobytes())
 
 
 class _RecordedSpan:
@@ -153,7 +153,7 @@ class _RecordedSpan:
         self._begin_s = self._recorder.now()
 
     def __exit__(self, error: object, *_: object) -> None:
-        # after an error the status keeps the phase in which it happened
+        # after an error the status keeps the phase in which it occurred
         if error is None:
             self._recorder.add(self._phase, self._begin_s, self._recorder.now(), **self._labels)
             self._recorder.enter(status_board.BETWEEN_PHASES)

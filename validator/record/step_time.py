@@ -1,4 +1,4 @@
-"""Confidence: how well so many steps tell the step time."""
+"""Confidence interval of a measured step time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from scaleproof.simulator.run.run import slope, slopes
 _LEVEL: Final = 0.95
 _DRAWS: Final = 1000
 _FEWEST_STEPS: Final = 6
-# Steps drawn in one go, for the sake of memory.
+# Steps drawn at once, to limit memory.
 _MOST_AT_ONCE: Final = 1_000_000
 
 
 def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of `slope`; None of fewer than six steps, of which four would be sure to 80 % only.
+    """The 95 % confidence interval of `slope` in seconds; None for fewer than six steps (with four it would cover only 80 %).
 
     By a moving-block bootstrap: steps are drawn in blocks of neighbours, as one slow step is often followed by another
-    (Künsch 1989, Annals of Statistics 17:1217). Few steps show less than there is of how they vary: the interval is made
-    wider for them, as Student's is. Of normal steps that do not hang together it covers the truth in 92 % of runs of six steps
-    and in 93 to 95 % of longer ones (`tests/validator/record/test_step_time.py`). Slowness that lasts for many blocks is not
-    in it: where neighbours correlate by 0.7 it covers 70 % at 8 steps, 73 % at 20 and 82 % at 50. The same steps give the same
-    interval.
+    (Künsch 1989, Annals of Statistics 17:1217). The interval is widened for few steps, like Student's. For independent normal
+    steps it covers the truth in 92 % of runs of six steps and in 93 to 95 % of longer ones
+    (`tests/validator/record/test_step_time.py`). It does not account for slowdowns that last for many blocks: if neighbours
+    correlate by 0.7, it covers 70 % at 8 steps, 73 % at 20 and 82 % at 50. The same steps give the same interval.
     """
     steps_s = np.diff(step_ends_s)
     count = len(steps_s)
@@ -32,7 +31,7 @@ def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | 
         return None
     length = max(2, round(count ** (1 / 3)))
     generator = np.random.default_rng(0)
-    # the first step follows the last, so that all are drawn as often
+    # blocks wrap around, so that all steps are drawn equally often
     begins = generator.integers(0, count, (_DRAWS, -(-count // length)))
     parts = np.array_split(begins, 1 + _DRAWS * count // _MOST_AT_ONCE)
     drawn_s = np.concatenate([slopes(_ends_s(steps_s, part, length)) for part in parts])
@@ -43,7 +42,7 @@ def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | 
 
 
 def _ends_s(steps_s: NDArray[np.float64], begins: NDArray[np.int64], length: int) -> NDArray[np.float64]:
-    """When as many steps end, from the first on, that are taken in blocks from where each begins; a row for each draw."""
+    """End times of steps drawn in blocks that begin at `begins`, shape (draws, steps + 1)."""
     blocks = begins[..., None] + np.arange(length)
     order = blocks.reshape(len(begins), -1)[:, : len(steps_s)] % len(steps_s)
     return np.pad(np.cumsum(steps_s[order], axis=-1), [(0, 0), (1, 0)])

@@ -1,7 +1,7 @@
-"""Profiling: a few more steps under torch's profiler, and collectives by its account beside the recorder's.
+"""Profiling: a few additional steps under torch's profiler, to compare its collectives with the recorder's.
 
-Each rank leaves a trace for chrome://tracing or perfetto.dev, and a table of its collectives: how long their spans were, and
-how long NCCL's kernels, or gloo's own work, took. Gloo's ends once it has called back, which Python may hold up.
+Each rank writes a trace for chrome://tracing or perfetto.dev, and a table of its collectives: durations of their spans, and of
+NCCL's kernels or gloo's work. Gloo's work ends after its callback, which Python may delay.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import RAW_SPAN
 
-# Steps after those that are measured; in the first the profiler gets ready.
+# Steps after the measured ones; in the first the profiler warms up.
 PROFILED_STEPS: Final = 4
-_READYING: Final = 1
+_PROFILER_WARMUP: Final = 1
 _COLUMNS: Final = ("step", "group", "match", "size_bytes", "span_s", "work", "work_s")
-# As traces name types: gloo's ranges by C++, NCCL's kernels by torch.
+# Element sizes by type name in traces: gloo's ranges have names of C++, NCCL's kernels those of torch.
 _ELEMENT_BYTES: Final = {
     "float": 4, "double": 8, "c10::half": 2, "c10::bfloat16": 2, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
     "char": 1, "byte": 1,
@@ -34,7 +34,7 @@ _ELEMENT_BYTES: Final = {
 
 
 class ProfiledCollective(NamedTuple):
-    """A collective as a trace has it: what it is called, when it began, how long it took, and sizes that it may go by."""
+    """A collective in a trace. sizes_bytes: sizes by which the recorder may know it."""
 
     name: str
     start_s: float
@@ -43,7 +43,7 @@ class ProfiledCollective(NamedTuple):
 
 
 def lengthened(scenario: Scenario) -> Scenario:
-    """The scenario with the steps that are profiled, which ranks train like all others."""
+    """The scenario with the additional profiled steps, which ranks train like all others."""
     return scenario.model_copy(update={"steps": scenario.steps + PROFILED_STEPS})
 
 
@@ -57,7 +57,7 @@ class Profiler:
         self._recorded: list[bytes] = []
 
     def noting(self, sink: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        """The recorder's sink, which the profiler reads along with."""
+        """A sink for the recorder that passes spans to `sink` and keeps a copy."""
 
         def both(rows: bytes) -> None:
             self._recorded.append(rows)
@@ -66,12 +66,12 @@ class Profiler:
         return both
 
     def trace(self, take: Callable[[int], None], steps: Sequence[int]) -> None:
-        """Takes the steps and writes their trace. Raises RunError where it cannot be written."""
+        """Takes the steps by `take` and writes their trace. Raises RunError where it cannot be written."""
         from torch.profiler import profile, schedule
 
-        # what is measured ends before the profiler begins, and what is kept begins after what is not
+        # measured steps end before the profiler begins, and its warm-up ends before the kept steps begin
         self._synchronize()
-        stages = schedule(wait=0, warmup=_READYING, active=len(steps) - _READYING)
+        stages = schedule(wait=0, warmup=_PROFILER_WARMUP, active=len(steps) - _PROFILER_WARMUP)
         with profile(schedule=stages, record_shapes=True) as profiler:
             for step in steps[:-1]:
                 take(step)
@@ -83,9 +83,9 @@ class Profiler:
             profiler.export_chrome_trace(str(self._trace))
 
     def write_table(self) -> None:
-        """A row for each collective of the steps whose trace was kept. Raises RunError where it cannot be written."""
+        """Writes a row for each collective of the traced steps. Raises RunError where it cannot be written."""
         rows = np.frombuffer(b"".join(self._recorded), dtype=RAW_SPAN)
-        kept = rows["step"] > rows["step"].max() - (PROFILED_STEPS - _READYING)
+        kept = rows["step"] > rows["step"].max() - (PROFILED_STEPS - _PROFILER_WARMUP)
         spans = rows[kept & (rows["stream"] == Stream.COMMUNICATION) & (rows["phase"] == Phase.SYNCHRONISE)]
         spans = spans[np.argsort(spans["arrival_s"], kind="stable")]
         works = matched(spans["size_bytes"].tolist(), read_works(self._trace))
@@ -113,17 +113,17 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def matched(sizes_bytes: Sequence[float], works: Sequence[ProfiledCollective]) -> list[ProfiledCollective | None]:
-    """To each span, in the order in which they began, the first work of its size that has no span yet, if any."""
+    """For each span's size, in order of their begin, the first collective of that size not matched yet; None if none is."""
     left = sorted(works, key=lambda work: work.start_s)
-    found: list[ProfiledCollective | None] = []
+    matches: list[ProfiledCollective | None] = []
     for size_bytes in sizes_bytes:
         place = next((place for place, work in enumerate(left) if size_bytes in work.sizes_bytes), None)
-        found.append(None if place is None else left.pop(place))
-    return found
+        matches.append(None if place is None else left.pop(place))
+    return matches
 
 
 def read_works(trace_path: Path) -> list[ProfiledCollective]:
-    """Collectives in a trace: kernels of NCCL, which tell their elements, or ranges of gloo, which tell shapes."""
+    """Collectives in a trace: kernels of NCCL, which have numbers of elements, or ranges of gloo, which have shapes."""
     with gzip.open(trace_path, "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     return [

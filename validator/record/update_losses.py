@@ -1,6 +1,6 @@
-"""Update losses: the loss of each update of the parameters, where workers go each on its own and no step is everybody's.
+"""Loss of each update of the parameters in asynchronous training, where workers have no common steps.
 
-A worker knows the loss of each of its steps, a server the order in which pushes came into the parameters: both together tell.
+Workers record the loss of each of their steps, and servers the order in which pushes were applied.
 """
 
 from __future__ import annotations
@@ -10,42 +10,43 @@ from typing import Any
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.validator.record.async_run import goes_alone
+from scaleproof.validator.record.async_run import is_asynchronous
 from scaleproof.validator.train.steps import warmup_steps
 
-# Of each worker of a crew, by the number of its step: what its samples add to a mean over all workers.
+# For each worker of a pusher, by the number of its step: the part of its samples in a mean over all workers.
 Losses = Sequence[Mapping[str, float]]
 
 
 def by_update(scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    """Mean over the samples that an update comes from, as it was when their gradients were computed; of updates after the
-    warm-up's, as the first server made them of its first bucket. Nothing where all workers take the same steps.
+    """Mean loss over the samples of each update, at the parameters with which their gradients were computed.
 
-    outcomes: of all ranks, as `scaleproof.validator.train.train.Outcome` has them.
+    Updates after the warm-up of the first server's first bucket count. Empty where all workers take the same steps. outcomes:
+    the `scaleproof.validator.train.train.RankOutcome` of all ranks.
     """
     strategy = scenario.strategy
-    if not goes_alone(scenario):
+    if not is_asynchronous(scenario):
         return ()
     assert isinstance(strategy, ParameterServer)
     size = scenario.cluster.node.devices if strategy.two_level else 1
-    losses = [told["losses"] for told in outcomes[: strategy.workers]]
-    crews = [losses[first : first + size] for first in range(0, strategy.workers, size)]
-    logs: list[list[tuple[str, int, int]]] = [told["notes"]["log"] for told in outcomes[strategy.workers :]]
+    losses = [outcome["losses"] for outcome in outcomes[: strategy.workers]]
+    pushers = [losses[first : first + size] for first in range(0, strategy.workers, size)]
+    logs: list[list[tuple[str, int, int]]] = [outcome["notes"]["log"] for outcome in outcomes[strategy.workers :]]
     log = next(filter(None, logs), [])
-    return tuple(_means([(what, crew) for what, bucket, crew in log if bucket == log[0][1]], crews, warmup_steps(scenario)))
+    first_bucket = [(action, pusher) for action, bucket, pusher in log if bucket == log[0][1]]
+    return tuple(_means(first_bucket, pushers, warmup_steps(scenario)))
 
 
-def _means(log: Sequence[tuple[str, int]], crews: Sequence[Losses], warmup: int) -> Iterator[float]:
-    """log: what a server did with the pushes of a bucket, and whose they were."""
-    workers, pushed = sum(map(len, crews)), [0] * len(crews)
+def _means(log: Sequence[tuple[str, int]], pushers: Sequence[Losses], warmup: int) -> Iterator[float]:
+    """Mean loss of each update in a log. log: a server's actions for one bucket, and the pusher of each."""
+    workers, pushed = sum(map(len, pushers)), [0] * len(pushers)
     since_last: list[float] = []
-    for what, crew in log:
-        if what == "update":
+    for action, pusher in log:
+        if action == "update":
             if since_last:
                 yield sum(since_last) / len(since_last)
             since_last = []
-        elif what in ("add", "drop"):
-            pushed[crew] += 1
-            step = str(pushed[crew] - warmup)
-            if what == "add":
-                since_last += [losses[step] * workers for losses in crews[crew] if step in losses]
+        elif action in ("add", "drop"):
+            pushed[pusher] += 1
+            step = str(pushed[pusher] - warmup)
+            if action == "add":
+                since_last += [losses[step] * workers for losses in pushers[pusher] if step in losses]

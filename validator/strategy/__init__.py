@@ -1,4 +1,4 @@
-"""How a rank trains for real: the counterpart of `scaleproof.simulator.strategy`, with the same folders."""
+"""Real training of each strategy: the counterpart of `scaleproof.simulator.strategy`, with the same folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy's twin is: one rank's part in training."""
+"""Trainers: one rank's part in training, whatever the strategy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaleproof.validator.train.recompute import chained
 
 @dataclass(frozen=True)
 class Context:
-    """What a rank needs to train. total_steps: with the warm-up steps. pace: how long it takes for what, if paced."""
+    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None."""
 
     scenario: Scenario
     rank: int
@@ -38,7 +38,7 @@ class Context:
         return models.DTYPES[self.scenario.training.precision]
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
-        """The layers of those numbers with their initial parameters, on this rank's device."""
+        """The layers with these numbers and their initial parameters, on this rank's device."""
         numbers = list(layers)
         modules = build_layers(self.scenario, numbers, self.pace)
         return {number: module.to(self.device, self.dtype) for number, module in zip(numbers, modules, strict=True)}
@@ -47,7 +47,7 @@ class Context:
         return self.build(range(len(self.scenario.model.build_layers())))
 
     def batches(self, worker: int) -> list[Batch]:
-        """The batches of a worker, one per step."""
+        """The worker's batches, one per step."""
         return worker_batches(self.scenario, worker, range(self.total_steps), self.device, self.dtype)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -59,7 +59,7 @@ class Context:
 
 
 def build_layers(scenario: Scenario, numbers: Sequence[int], pace: Pace | None) -> list[nn.Module]:
-    """The torch modules that a scenario's layers of those numbers are trained as, with their initial parameters."""
+    """The torch modules of a scenario's layers with these numbers, with their initial parameters."""
     if scenario.compute == "paced":
         return emulated_compute.build(scenario, numbers, pace)
     return models.build(cast(Gpt | Mlp, scenario.model), numbers, scenario.training.seed)
@@ -87,32 +87,32 @@ class Trainer(ABC):
         self.step(index)
 
     def note_loss(self, loss: Tensor, samples: int) -> None:
-        """Adds a mean loss over so many samples to the step's. Of ranks that compute the same loss one notes it."""
+        """Adds a mean loss over `samples` samples to the step's. Only one of several ranks with the same loss calls it."""
         part = loss.detach() * (samples / self.context.scenario.total_samples)
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
 
     def losses(self) -> dict[int, float]:
-        """Of each step what this rank's samples add to the mean over all; nothing where it knows none."""
+        """By step the part of this rank's samples in the mean loss over all; empty where the rank computes no loss."""
         return {index: float(loss) for index, loss in self._losses.items()}
 
     def notes(self) -> dict[str, Any]:
-        """What else became of the training on this rank, as plain data for JSON."""
+        """Further facts about the training on this rank, as plain data for JSON."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
-        """Ends what the trainer started, and lets go of what would keep it in memory. It trains no more."""
+        """Ends threads and removes hooks that the trainer has started; it cannot train after that."""
 
     @abstractmethod
     def step(self, index: int) -> None:
-        """Trains on batch number `index`, noting every phase."""
+        """Trains on batch number `index`, recording every phase."""
 
     @abstractmethod
     def parameters(self) -> Mapping[str, Tensor]:
-        """The parameters that this rank trains, as 'layer number.name'."""
+        """The parameters that this rank trains, by 'layer number.name'."""
 
 
 class WholeModel(Trainer):
-    """A worker that holds all layers: what it does with gradients makes the strategy."""
+    """A worker that has all layers; subclasses define what happens with gradients."""
 
     def __init__(self, context: Context, worker: int) -> None:
         super().__init__(context)
@@ -132,7 +132,7 @@ class WholeModel(Trainer):
         return loss
 
     def backward(self, loss: Tensor) -> None:
-        """Leaves the gradients that the update is to apply in the parameters."""
+        """Computes the gradients and leaves them in the parameters for `update`."""
         with self.recorder.span(Phase.BACKWARD):
             loss.backward()  # type: ignore[no-untyped-call]
 
@@ -145,12 +145,13 @@ class WholeModel(Trainer):
 
 
 def name_parameters(layers: Mapping[int, nn.Module]) -> dict[str, Tensor]:
-    """Parameters of numbered layers as 'layer number.name'."""
+    """Parameters of numbered layers, by 'layer number.name'."""
     return {f"{number}.{name}": value for number, layer in layers.items() for name, value in layer.named_parameters()}
 
 
 def apply_update(recorder: Recorder, optimizer: torch.optim.Optimizer, **labels: Any) -> None:
-    """One optimizer step as a span, gradients dropped."""
+    """Takes one optimizer step, recorded as a span, and clears the gradients."""
+
     with recorder.span(Phase.OPTIMIZER, **labels):
         optimizer.step()
         optimizer.zero_grad()

@@ -15,7 +15,7 @@ from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.layout.mesh import build_mesh
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
-from scaleproof.validator.strategy.model_parallel.emulated_exchanges import PacedExchanges
+from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
 from scaleproof.validator.strategy.model_parallel.expert_parallel import share_experts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
@@ -28,7 +28,7 @@ from scaleproof.validator.train.recompute import exchanges_again
 
 
 class Replica(StageTrainer):
-    """Trains it, but for how replicas are kept alike. mesh: of all ranks that train."""
+    """Trains the rank's part; subclasses keep replicas identical. mesh: that of all training ranks."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         plan, mesh = strategy.plan, build_mesh(strategy.plan, context.device.type)
@@ -37,8 +37,8 @@ class Replica(StageTrainer):
         self.mesh, self.plan, self.division = mesh, plan, Division(context, plan, mesh)
         super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build)
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
-        # others compute the same loss
-        self.tells_loss = own["tensor"] == 0
+        # all tensor-parallel ranks compute the same loss
+        self.reports_loss = own["tensor"] == 0
 
     def step(self, index: int) -> None:
         super().step(index)
@@ -49,7 +49,7 @@ class Replica(StageTrainer):
         return super().loss(outputs, targets) if tensor is None else tensor.loss(outputs, targets)
 
     def note_loss(self, loss: Tensor, samples: int) -> None:
-        if self.tells_loss:
+        if self.reports_loss:
             super().note_loss(loss / self.plan.context, samples)
 
     def parameters(self) -> Mapping[str, Tensor]:
@@ -58,13 +58,13 @@ class Replica(StageTrainer):
 
 
 class Division:
-    """How a rank's layers, tokens and experts are divided. tensor: what shares layers, if anything does."""
+    """Divides a rank's layers, tokens and experts. tensor: tensor parallelism, None without."""
 
     def __init__(self, context: Context, plan: Plan, mesh: DeviceMesh) -> None:
         self._context, recorder = context, context.recorder
         self._layers = context.scenario.model.build_layers(plan.shard)
-        self._paced: PacedExchanges | None = None
-        # of paced layers, in the passes of a microbatch
+        self._paced: EmulatedExchanges | None = None
+        # number of emulated layers' exchanges in the passes of a microbatch
         self._exchanges = 0
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
@@ -73,9 +73,9 @@ class Division:
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
             teams = {axis: PassCollectives(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
-            self._paced = PacedExchanges(teams, context.dtype)
+            self._paced = EmulatedExchanges(teams, context.dtype)
             return
-        # the only kind of which parts can be trained
+        # only parts of a GPT can be trained
         spec = cast(Gpt, context.scenario.model)
         if plan.tensor > 1:
             self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
@@ -92,7 +92,7 @@ class Division:
             self._experts = PassCollectives(recorder, Team.along(mesh, "expert"))
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
-        """This rank's parts of layers."""
+        """This rank's parts of the layers with these numbers."""
         layers = self._context.build(numbers)
         stage = [self._layers[number] for number in numbers]
         repeated = exchanges_again(self._context.scenario, stage)
@@ -113,12 +113,12 @@ class Division:
         return layers
 
     def check_step(self, microbatches: int) -> None:
-        """Raises RunError where paced layers did not exchange what they were to."""
+        """Raises RunError where emulated layers made another number of exchanges than the schedule has."""
         if self._paced is not None:
             self._paced.check_step(microbatches * self._exchanges)
 
     def own_tokens(self, batch: Batch) -> Batch:
-        """The tokens of a batch that this rank has."""
+        """This rank's tokens of a batch."""
         if self._positions is None:
             return batch
         return Batch(*(tokens.index_select(1, self._positions) for tokens in batch))

@@ -1,4 +1,4 @@
-"""Training data: the global batch of a step follows from the seed and the step alone, and each worker takes its slice."""
+"""Training data: the global batch of a step depends only on the seed and the step, and each worker takes its slice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
 
 def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
-    """Each step's batch of all workers together, made when it is asked for."""
+    """The global batch of each step, generated lazily."""
     for step in steps:
         yield _batch(*_global_batch(scenario, step), device, dtype)
 
@@ -34,18 +34,18 @@ def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device
 def worker_batches(
     scenario: Scenario, worker: int, steps: Iterable[int], device: torch.device, dtype: torch.dtype
 ) -> list[Batch]:
-    """The worker's share of each step's batch, made before time is taken. steps: numbers of 0 or more."""
+    """The worker's share of each step's batch, generated before the measurement. steps: numbers from 0."""
     share = share_of(scenario, worker)
     batches = []
     for step in steps:
         inputs, targets = _global_batch(scenario, step)
-        # copies, so that the other workers' samples are not kept as well
+        # copies, so that the other workers' samples can be freed
         batches.append(_batch(inputs[share].copy(), targets[share].copy(), device, dtype))
     return batches
 
 
 def share_of(scenario: Scenario, worker: int) -> slice:
-    """Which of a step's samples the worker trains on."""
+    """The slice of a step's samples that the worker trains on."""
     shares = scenario.strategy.plan.shares
     if shares is None:
         return slice(worker * scenario.samples_per_worker, (worker + 1) * scenario.samples_per_worker)
@@ -58,7 +58,7 @@ def _batch(inputs: NDArray[Any], targets: NDArray[np.int64], device: torch.devic
 
 
 def _global_batch(scenario: Scenario, step: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Inputs and targets of all workers together."""
+    """Inputs and targets of all workers."""
     generator = np.random.default_rng([scenario.training.seed, step])
     samples, model = scenario.total_samples, scenario.model
     if scenario.compute == "paced":
@@ -80,7 +80,7 @@ def _global_batch(scenario: Scenario, step: int) -> tuple[NDArray[np.generic], N
 
 
 def _tokens_of(path: Path, samples: int, model: Gpt, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Bytes of a file from random places, modulo the vocabulary: (samples, sequence + 1)."""
+    """Bytes of a file from random positions, modulo the vocabulary: (samples, sequence + 1)."""
     text = np.memmap(path, dtype=np.uint8, mode="r")
     starts = generator.integers(len(text) - model.sequence, size=samples)
     tokens: NDArray[np.int64] = text[starts[:, None] + np.arange(model.sequence + 1)].astype(np.int64)

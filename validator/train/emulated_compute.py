@@ -1,8 +1,8 @@
-"""Paced compute: a small model computes real gradients, in tensors of the scenario's sizes, and the rank waits out the rest.
+"""Emulated compute (`compute: paced`): a small model computes real gradients, and the rank sleeps for the predicted time.
 
-Each layer has parameter tensors of as many elements as the scenario's, of which a few make a small layer that is trained;
-the rest is padding, whose gradients are zero. Activations are padded likewise. So every message has the size that it would
-have, and ranks that share cores do not hold one another up, as long as copying is not too much for them.
+Parameter tensors of a layer have the scenario's sizes; a few elements make a small layer that is trained, the rest is padding
+with zero gradients. Activations are padded likewise. So every message has its real size, and ranks that share cores do not slow
+one another down, as long as copying does not saturate the cores.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.emulation_lateness import Lateness
 
-# Of the small model; layers that hand on less are as narrow as they are.
+# Width of the small model, unless a layer has fewer outputs.
 _WIDTH: Final = 4
 _PR_SET_TIMERSLACK: Final = 29  # linux/prctl.h
 
 
 class EmulatedLayerTimes(NamedTuple):
-    """Seconds of a layer's passes. inputs_s, weights_s: of the backward pass, by whose gradients are computed."""
+    """Seconds of a layer's passes. inputs_s, weights_s: parts of the backward pass for gradients of inputs and of weights."""
 
     forward_s: float
     inputs_s: float
@@ -38,33 +38,33 @@ class EmulatedLayerTimes(NamedTuple):
 
 
 class Pace:
-    """How long a rank takes for what: waits until that time is over, and makes up for having waited too long."""
+    """Makes a rank's compute last as long as predicted: waits for the rest of the time, and makes up for late wake-ups."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._job = scenario.job()
         self.lateness = Lateness()
-        self._apart_end_s: float | None = None
+        self._weights_end_s: float | None = None
         self.times = lru_cache(maxsize=64)(self._times)
         if sys.platform.startswith("linux"):
-            # the kernel wakes sleepers up to 50 us late otherwise
+            # otherwise the kernel wakes sleeping threads up to 50 us late
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def wait(self, begin_s: float, duration_s: float) -> None:
-        """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), earlier by what was late before."""
-        self._apart_end_s = None
+        """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), minus the current lateness."""
+        self._weights_end_s = None
         until_s = begin_s + duration_s - self.lateness.late_s
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
         self.lateness.add(duration_s, until_s)
 
-    def wait_apart(self, begin_s: float, duration_s: float) -> None:
-        """The same of a layer's gradients of weights in a pass of their own, which follows another of its kind at once."""
-        self.wait(begin_s if self._apart_end_s is None else self._apart_end_s, duration_s)
-        self._apart_end_s = time.perf_counter()
+    def wait_for_weights(self, begin_s: float, duration_s: float) -> None:
+        """Waits like `wait` for gradients of weights that have a pass of their own: begins at the end of the previous one."""
+        self.wait(begin_s if self._weights_end_s is None else self._weights_end_s, duration_s)
+        self._weights_end_s = time.perf_counter()
 
     def slow_down(self, optimizer: torch.optim.Optimizer) -> None:
-        """From now on a step of the optimizer takes as long as the scenario's over as many parameters."""
+        """Makes each step of the optimizer last as long as predicted for its number of parameters."""
         parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         step_s = self._job.optimizer_s(parameters)
         began: list[float] = []
@@ -72,15 +72,15 @@ class Pace:
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
 
     def _times(self, samples: int) -> list[EmulatedLayerTimes]:
-        """Of each layer, for so many samples."""
+        """Times of each layer for a number of samples."""
         job = replace(self._job, samples_per_worker=samples)
         costs, weights_s = job.costs(), job.weights_s()
         inputs_s = np.maximum(0.0, costs.backward_s - weights_s)
         return [EmulatedLayerTimes(*map(float, row)) for row in zip(costs.forward_s, inputs_s, weights_s, strict=True)]
 
 
-class PacedLayer(nn.Module):
-    """The small layer that stands for layer `number`: (samples, …) of which it reads the first columns → (samples, output)."""
+class EmulatedLayer(nn.Module):
+    """The small layer that emulates layer `number`: reads the first columns of (samples, …) → (samples, output)."""
 
     def __init__(self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class PacedLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         begin_s = time.perf_counter()
         times = EmulatedLayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(x))[self.number]
-        # where no gradient of inputs is asked for, the gradients of weights take all the time
+        # where no gradient of inputs is needed, the gradients of weights get all of the time
         weights_s = times.weights_s + (0.0 if x.requires_grad else times.inputs_s)
         began: list[float] = []
         x = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, x)
@@ -104,28 +104,28 @@ class PacedLayer(nn.Module):
 
 
 class _Wait(NamedTuple):
-    """What gradients wait for on their way back, if paced.
+    """The wait of gradients in the backward pass, none without a pace.
 
-    began: when the pass began in which they do, handed on to what else waits in the same pass. It is empty where gradients of
-    weights have a pass of their own, which begins when they are first asked for.
+    began: begin of the pass, passed from one wait to the next in the same pass. It is empty where gradients of weights have a
+    pass of their own, which begins when they are first computed.
     """
 
     pace: Pace | None
     duration_s: float
     began: list[float]
 
-    def __call__(self, asked_s: float) -> None:
-        """asked_s: when they were asked for."""
+    def __call__(self, begin_s: float) -> None:
+        """begin_s: when the computation of these gradients began."""
         if self.pace is None:
             return
         if self.began:
             self.pace.wait(self.began.pop(), self.duration_s)
         else:
-            self.pace.wait_apart(asked_s, self.duration_s)
+            self.pace.wait_for_weights(begin_s, self.duration_s)
 
 
 class _Narrow(torch.autograd.Function):
-    """The first columns, which the small layer reads. A pass ends with their gradients."""
+    """Selects the first columns, which the small layer reads. A backward pass ends with their gradients."""
 
     @staticmethod
     def forward(context: Any, wait: _Wait, width: int, x: Tensor) -> Tensor:
@@ -141,9 +141,9 @@ class _Narrow(torch.autograd.Function):
 
 
 class _Weights(torch.autograd.Function):
-    """The weights of a small layer, (width, width): what of each tensor is trained, added up, no two for the same share.
+    """The weights of a small layer, (width, width): the sum of the trained elements of each tensor, weighted differently.
 
-    One node of the graph whatever the number of tensors: backward passes that are split look for a way from each parameter.
+    One node of the graph for any number of tensors, as split backward passes search for a path from each parameter.
     """
 
     @staticmethod
@@ -174,7 +174,7 @@ def _shares(tensors: int) -> list[float]:
 
 
 class _Widen(torch.autograd.Function):
-    """As many columns as the layer has, the rest zeros. A pass begins with their gradients."""
+    """Pads to the layer's number of columns with zeros. A backward pass begins with their gradients."""
 
     @staticmethod
     def forward(context: Any, began: list[float], columns: int, x: Tensor) -> Tensor:
@@ -192,19 +192,19 @@ def _widened(x: Tensor, columns: int) -> Tensor:
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """What autograd's untyped `apply` returns."""
+    """Calls autograd's untyped `apply`."""
     return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 def small_width(layers: Sequence[Layer]) -> int:
-    """Columns that the small model has."""
+    """Number of columns of the small model."""
     return min(_WIDTH, *(layer.output_elements for layer in layers))
 
 
 def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list[nn.Module]:
-    """The small layers that stand for a rank's of the scenario's layers of those numbers; without a pace they do not wait.
+    """The small layers that emulate the scenario's layers with these numbers; without a pace they do not wait.
 
-    Initial parameters follow from the seed and the number alone. They are fp32 on the CPU.
+    Initial parameters depend only on the seed and the number. They are fp32 on the CPU.
     """
     layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     width = small_width(layers)
@@ -212,12 +212,12 @@ def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list
     for number in numbers:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(scenario.training.seed * 1_000_003 + number)
-            result.append(PacedLayer(layers[number], number, number == len(layers) - 1, width, pace))
+            result.append(EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace))
     return result
 
 
 def _padded(elements: int, width: int) -> Tensor:
-    """Random numbers, and zeros from where the small layer ends."""
+    """Random numbers for the small layer, padded with zeros to `elements`."""
     padded = torch.zeros(elements)
     small = min(elements, width**2)
     padded[:small] = torch.randn(small) / width

@@ -1,4 +1,4 @@
-"""Lateness: how far from their pace paced ranks were, in a run's measured steps."""
+"""Lateness of emulated compute: how much later than predicted ranks woke up in a run's measured steps."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-# A rank that is later than this stays late: one long interruption is not made up for at the cost of all that follows.
+# A rank makes up for at most this: it would otherwise shorten many waits after one long interruption.
 MOST_LATE_S: Final = 0.005
-# Shares of a run's time up to which lateness is not worth a warning.
+# Shares of a run's time from which lateness is worth a warning.
 _NOTICED_OVERRUN: Final = 0.05
 _NOTICED_LATE: Final = 0.03
 
 
 class Lateness:
-    """What a rank notes at the end of its waits. late_s: by how much it is late, which its next wait makes up for."""
+    """Statistics of a rank's waits. late_s: current lateness, which the next wait makes up for."""
 
     def __init__(self) -> None:
         self.late_s = 0.0
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what was noted so far; what is late is still made up for."""
+        """Resets the statistics; the current lateness is still made up for."""
         self.paced_s = self.overrun_s = 0.0
         self._waits_s: list[float] = []
         self._began_s = self._ended_s = time.perf_counter()
 
     def add(self, duration_s: float, until_s: float) -> None:
-        """A wait of such a duration is over now, and was to be at `until_s` (of time.perf_counter)."""
+        """Adds a wait of `duration_s` that is over now and should have ended at `until_s` (of time.perf_counter)."""
         self._ended_s = time.perf_counter()
         late_s = self._ended_s - until_s
         self.late_s = min(late_s, MOST_LATE_S)
@@ -37,8 +37,8 @@ class Lateness:
         self._waits_s.append(self.late_s)
 
     def note(self) -> dict[str, float]:
-        """paced_s: what was to be waited in all. overrun_s: what was not made up for. late_*_s: what was, of each wait.
-        took_s: from the beginning to the last wait's end."""
+        """The statistics in seconds. paced_s: sum of the emulated durations. overrun_s: lateness that was not made up for.
+        late_*_s: lateness of waits that was made up for. took_s: from the beginning to the end of the last wait."""
         late_s = sorted(self._waits_s) or [0.0]
         return {
             "paced_s": self.paced_s,
@@ -50,8 +50,8 @@ class Lateness:
         }
 
 
-def told(everyones: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
-    """What the notes of ranks that train say, for the provenance, and a warning where a run is not at its pace."""
+def summary(everyones: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
+    """Provenance entries from the notes of training ranks, and a warning where ranks were too late."""
     notes = [note for note in everyones if "paced_s" in note]
     if not notes:
         return {}, ""
@@ -67,10 +67,10 @@ def told(everyones: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
         reasons.append(f"computing took {overrun:.0%} longer than it should")
     if _late(latest) > _NOTICED_LATE:
         reasons.append(f"ranks woke up late by up to {_late(latest):.0%} of a step in all, for which others may have waited")
-    advice = "pace fewer ranks, or slower layers, on a quiet machine"
+    advice = "emulate fewer ranks, or slower layers, on a quiet machine"
     return provenance, f"{' and '.join(reasons)}: {advice}" if reasons else ""
 
 
 def _late(note: Mapping[str, float]) -> float:
-    """All lateness of a rank as a share of the time that its steps took."""
+    """A rank's total lateness as a share of the time of its steps."""
     return note["late_sum_s"] / max(note["took_s"], 1e-9)

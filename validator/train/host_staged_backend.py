@@ -1,6 +1,6 @@
-"""Staging: a process group of ranks that share GPUs, whose tensors go through the host's memory and gloo.
+"""A process group for ranks that share GPUs: tensors are staged in the host's memory and sent by gloo.
 
-NCCL has one rank to a GPU, and gloo's messages take tensors of the CPU alone. What passes so is right, and slow.
+NCCL allows one rank per GPU, and gloo's messages take CPU tensors only. Staging is correct but slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_TIMEOUT: Final = timedelta(0)
 
 
 class StagedGroup(dist.ProcessGroup):
-    """Each collective and message is gloo's, on copies in the host's memory that are copied back once it is over."""
+    """Runs each collective and message by gloo on copies in the host's memory, which are copied back afterwards."""
 
     def __init__(self, gloo: Any, rank: int, ranks: int) -> None:
         super().__init__(rank, ranks)  # type: ignore[call-arg]
@@ -33,7 +33,7 @@ class StagedGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
-        """The name that torch gave this group, which it looks for in native groups alone."""
+        """The name that torch gave this group; torch itself looks for it only in native groups."""
         return str(_get_process_group_name(self))
 
     def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
@@ -61,7 +61,7 @@ class StagedGroup(dist.ProcessGroup):
         return self._allgather_base(output, own, opts)
 
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: Any) -> dist.Work:
-        """All of the sum comes to every rank: gloo's own has no future that would tell when it is done."""
+        """Makes an allreduce and keeps this rank's part: gloo's reduce-scatter has no future."""
         [copy] = _copied([whole])
         summing = AllreduceOptions()
         summing.reduceOp = opts.reduceOp
@@ -74,7 +74,7 @@ class StagedGroup(dist.ProcessGroup):
         [copy], [theirs] = _copied([own]), _copied([output])
         return _collective(self._gloo.alltoall_base(theirs, copy, received, sent, opts), [theirs], [output])
 
-    # as torch calls them from 2.13 on
+    # names from torch 2.13 on
     all_gather_single = _allgather_base  # type: ignore[assignment]
     all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
@@ -94,7 +94,7 @@ class StagedGroup(dist.ProcessGroup):
 
 
 class _Message(dist.Work):
-    """A message under way. targets: what it is copied to by whoever waits for it; nothing where it was sent."""
+    """A message under way. targets: the tensors to which `wait` copies a received message; none for a sent one."""
 
     def __init__(self, work: dist.Work, copies: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class _Message(dist.Work):
 
 
 def _copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the host, also of what is there already."""
+    """Copies of the tensors in the host's memory, even of those that are there already."""
     return [torch.empty_like(tensor, device="cpu").copy_(tensor) for tensor in tensors]
 
 
 def _collective(work: dist.Work, copies: Sequence[Tensor], targets: list[Tensor]) -> dist.Work:
-    """A collective under way, which is over once its copies are in `targets`."""
+    """A collective under way, which completes once its copies are in `targets`."""
 
     def restore(over: torch.futures.Future[Any]) -> list[Tensor]:
         over.value()

@@ -1,4 +1,4 @@
-"""Recomputation in real training: activations that torch.utils.checkpoint drops and computes again in the backward pass."""
+"""Recomputation in real training: torch.utils.checkpoint drops activations and computes them again in the backward pass."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.scenario.schema import Scenario
 
-# The next product of a module stops its recomputation: it keeps what the module writes, and needs nothing behind that.
+# Recomputation of these modules stops at the next product, whose input is their output.
 _WITH_NEXT_PRODUCT: Final = ("activation", "moe_act")
 
 
 class Sections:
-    """Runs the named sections of a block; those in `names` keep their inputs alone and are recomputed in the backward pass.
+    """Runs the named sections of a block; those in `names` keep only their inputs and are recomputed in the backward pass.
 
-    A section inside another one that is recomputed is a part of that.
+    A section inside another recomputed section is recomputed as a part of it.
     """
 
     def __init__(self, names: frozenset[str] = frozenset()) -> None:
@@ -32,8 +32,7 @@ class Sections:
         self._is_inside = False
 
     def __call__(self, name: str, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What `function` makes of the inputs. name: of the section, as in
-        `scaleproof.simulator.model.recompute.ModuleName`."""
+        """Runs `function` as the section `name`, a `scaleproof.simulator.model.recompute.ModuleName`."""
         if self._is_inside or name not in self._names:
             return function(*inputs)
         return checkpointed(partial(self._inside, function), *inputs, early_stop=name in _WITH_NEXT_PRODUCT)
@@ -47,16 +46,16 @@ class Sections:
 
 
 class Segment(nn.Sequential):
-    """Layers that keep the input of the first alone and are recomputed together."""
+    """Layers that keep only the first one's input and are recomputed together."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpointed(super().forward, x)
 
 
 def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
-    """The modules of a stage's layers, given by their numbers, in forward order; what is recomputed is so from now on.
+    """The modules of a stage's numbered layers in forward order, prepared for the scenario's recomputation.
 
-    Paced layers are as they were: they wait for as long as the recomputation is predicted to take, see `exchanges_again`.
+    Emulated layers are unchanged: they wait for the predicted duration of the recomputation; see `exchanges_again`.
     """
     recompute = scenario.training.recompute
     if scenario.compute == "paced" or recompute.kind == "none":
@@ -69,7 +68,7 @@ def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Modu
 
 
 def exchanges_again(scenario: Scenario, stage: Sequence[Layer]) -> list[Sequence[Exchange]]:
-    """The exchanges that recomputation repeats in the backward pass of each layer of a stage."""
+    """For each layer of a stage, the exchanges that recomputation repeats in its backward pass."""
     recompute = scenario.training.recompute
     rows = zip(stage, recompute.concerned(stage), strict=True)
     return [_repeated(layer, recompute) if is_recomputed else () for layer, is_recomputed in rows]
@@ -82,10 +81,10 @@ def _repeated(layer: Layer, recompute: Recompute) -> Sequence[Exchange]:
 
 
 def checkpointed(function: Callable[..., Tensor], *inputs: Tensor, early_stop: bool = False) -> Tensor:
-    """The result of `function`, of which only the inputs are kept.
+    """Calls `function` and keeps only its inputs for the backward pass.
 
-    early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it computes and exchanges all
-    of it again, as predictions have it.
+    early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it repeats all computation
+    and exchanges, as predictions assume.
     """
     result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=early_stop)
     return cast(Tensor, result)

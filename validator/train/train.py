@@ -1,4 +1,4 @@
-"""Training: what a rank does in a measured run."""
+"""Training on one rank of a measured run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from scaleproof.validator.train.steps import total_steps, warmup_steps
 
 
 class RankOutcome(TypedDict):
-    """What a rank tells beside its spans, as plain data for JSON.
+    """A rank's results other than its spans, as plain data for JSON.
 
-    losses: of each steady step what its samples add to the mean over all, by the step's number from 1 on. notes: what else the
-    strategy's twin has to tell of it. machine: where it ran, usage: what of its processors, see validator.record.provenance.
-    corrections: what to correct its times by, one after the other, see validator.record.clock_correction. memory_bytes: at
-    its fullest moment on a GPU, by what torch's allocator had handed out of it; nothing on the CPU.
+    losses: by measured step, counted from 1, the part of the rank's samples in the mean loss. notes: of the strategy's trainer.
+    machine: identifier of the machine. usage: of its processors, see validator.record.provenance. corrections: of the rank's
+    clock, applied one after the other, see validator.record.clock_correction. memory_bytes: peak memory of a GPU, allocated and
+    reserved beyond that by torch's allocator; empty on the CPU.
     """
 
     provenance: dict[str, str]
@@ -48,10 +48,10 @@ class RankOutcome(TypedDict):
 def train(
     scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None = None
 ) -> RankOutcome:
-    """Trains for the scenario's warm-up steps and steps, handing the spans of each step to `sink`.
+    """Trains for the scenario's warm-up steps and steps, and passes the spans of each step to `sink`.
 
-    parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. traces_folder: where it leaves
-    what the profiler tells of the last steps of a scenario that was lengthened for it, see validator.record.torch_profiler.
+    parameters_folder: where the rank saves its final parameters, as `rank<number>.pt`. traces_folder: where it writes profiles
+    of the last steps of a scenario lengthened for profiling, see validator.record.torch_profiler.
     """
     try:
         return _train(scenario, sink, parameters_folder, traces_folder)
@@ -70,7 +70,7 @@ def _train(
     pace = Pace(scenario) if scenario.compute == "paced" else None
     context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
     with closing(create(context, scenario.strategy)) as trainer:
-        # what was built so far is not searched for garbage again in the middle of a step
+        # keeps garbage collection during steps from scanning the objects built so far
         gc.freeze()
         provenance = environment.of_rank(me.device)
         usage = _take_steps(trainer, profiler)
@@ -93,7 +93,7 @@ def _train(
 
 
 def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
-    """Takes all steps, the last of them under the profiler if there is one; what the others used of processors."""
+    """Takes all steps, the last ones under the profiler if there is one; returns the processor usage of the others."""
     context = trainer.context
     first, total = warmup_steps(context.scenario), context.total_steps
     measured = total - PROFILED_STEPS if profiler else total
@@ -117,7 +117,7 @@ def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
 
 
 def _clock(device: torch.device) -> DeviceClock:
-    """What tells when the device did what."""
+    """The clock of the device's work."""
     if device.type == "cpu":
         return CpuClock()
     new_event: Callable[[], DeviceEvent] = partial(torch.cuda.Event, enable_timing=True)

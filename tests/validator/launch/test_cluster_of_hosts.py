@@ -107,7 +107,7 @@ def test_a_failure_on_one_rank_is_told_once_and_the_next_scenario_is_measured(fo
 def test_a_rank_that_hangs_is_named_and_the_rest_ends(folder: Path) -> None:
     arguments = ["measure", "b.yaml", "a.yaml", "--timeout", "15", "--out", "out"]
     (told,) = run_all([on_this_machine(2, FAULTY, "hang", *arguments)], folder)
-    assert "a could not be measured: rank 1 has not answered" in told
+    assert "a could not be measured: rank 1 has not responded" in told
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
@@ -163,7 +163,7 @@ def test_nobody_there_is_one_line(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml", "--timeout", "2"]
     (told,) = run_all([command], folder, slurm(1, 2))
     (line, end) = told.splitlines()
-    assert re.match(r"rank 1 found nobody at 127.0.0.1:\d+ within 2 s; is rank 0 running", line), told
+    assert re.match(r"rank 1 could not connect at 127.0.0.1:\d+ within 2 s; is rank 0 running", line), told
     assert end == "exit 1"
 
 
@@ -238,5 +238,5 @@ def test_a_host_that_is_gone_is_told(folder: Path) -> None:
         command = [sys.executable, FAULTY, "die", "measure", "b.yaml", "a.yaml", "--timeout", "15", "--out", "out"]
         told = run_all([lab.command(host, command) for host in range(2)], folder, *places)
     assert told[0].endswith("exit 1")
-    assert "a could not be measured: rank 1 has not answered for 20 s" in told[0]
+    assert "a could not be measured: rank 1 has not responded for 20 s" in told[0]
     assert load_run(folder / "out" / "b" / "measured").ranks == 2

@@ -43,7 +43,7 @@ def test_ranks_are_started_here_otherwise(environment: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("environment", [TORCHRUN | {"RANK": "first"}, ADDRESS | {"SLURM_PROCID": "0"}])
 def test_half_a_place_is_an_error(environment: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="set them, or none"):
+    with pytest.raises(InputError, match="set all of them, or none"):
         place_in(environment)
 
 
@@ -68,9 +68,9 @@ def test_tasks_of_slurm_meet_on_their_first_host_at_a_port_of_their_own() -> Non
     [
         (TORCHRUN, "set MASTER_ADDR and MASTER_PORT"),
         (TORCHRUN | {"MASTER_ADDR": "a"}, "set MASTER_PORT, or"),
-        (TORCHRUN | ADDRESS | {"MASTER_PORT": "70000"}, "MASTER_PORT=70000 is no port"),
-        (STEP | {"SLURM_STEP_NODELIST": "gpu[1-"}, r"'gpu\[1-' is no list of hosts; set MASTER_ADDR"),
-        (STEP | {"SLURM_STEP_NODELIST": "gpu[a]"}, "is no list of hosts"),
+        (TORCHRUN | ADDRESS | {"MASTER_PORT": "70000"}, "MASTER_PORT=70000 is not a port"),
+        (STEP | {"SLURM_STEP_NODELIST": "gpu[1-"}, r"'gpu\[1-' is not a list of hosts; set MASTER_ADDR"),
+        (STEP | {"SLURM_STEP_NODELIST": "gpu[a]"}, "is not a list of hosts"),
     ],
 )
 def test_where_ranks_meet_must_be_clear(environment: dict[str, str], message: str) -> None:

@@ -29,7 +29,7 @@ def test_alike_hosts_send_to_two_others_and_get_from_two() -> None:
     found = _fans(_plan(4))
     assert _pairs(found["out of host 1"]) == [(1, 0), (1, 2)]
     assert _pairs(found["into host 1"]) == [(0, 1), (2, 1)]
-    assert {fan.asked_Bps * 8 for fan in found.values()} == {100e6}
+    assert {fan.expected_Bps * 8 for fan in found.values()} == {100e6}
 
 
 @pytest.mark.parametrize(("faster", "others"), [("200 Mbit/s", 3), ("50 Mbit/s", 1)])
@@ -48,7 +48,7 @@ def test_uplinks_are_filled_to_and_from_several_leaves() -> None:
     found = _fans(_plan(6, topology={"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}))
     assert _pairs(found["out of leaf 0"]) == [(0, 2), (1, 4)]
     assert _pairs(found["into leaf 0"]) == [(2, 0), (4, 1)]
-    assert found["into leaf 0"].asked_Bps * 8 == 100e6
+    assert found["into leaf 0"].expected_Bps * 8 == 100e6
 
 
 def test_two_leaves_hide_each_others_uplinks() -> None:
@@ -68,5 +68,5 @@ def test_a_fan_is_filled_whatever_the_wiring(hosts: int, per_leaf: int, oversubs
     lab = _plan(hosts, topology=topology, unlike=[{"at": [0], "bandwidth": f"{times * 50} Mbit/s"}])
     for name, fan in _fans(lab).items():
         if name.startswith("out of") and fan.flows:
-            assert sum(lab.hosts[flow.target].rate_Bps for flow in fan.flows) > fan.asked_Bps
+            assert sum(lab.hosts[flow.target].rate_Bps for flow in fan.flows) > fan.expected_Bps
             assert len({flow.target for flow in fan.flows}) == len(fan.flows)

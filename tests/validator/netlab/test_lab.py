@@ -81,7 +81,7 @@ def test_the_self_test_measures_what_was_asked(tree: Netlab) -> None:
         "uplink of leaf 0",
         "uplink of leaf 1",
     ]
-    assert [link.asked_Bps * 8 for link in report.alone] == [100e6, 50e6, 100e6, 50e6, 50e6, 50e6]
+    assert [link.expected_Bps * 8 for link in report.alone] == [100e6, 50e6, 100e6, 50e6, 50e6, 50e6]
     assert all(0 < link.share < 1.25 for link in report.alone)
     assert {"out of host 0", "into host 3"} <= {end.name for end in report.ends}
     assert all(0 < end.share < 1.25 for end in report.ends)
@@ -89,7 +89,7 @@ def test_the_self_test_measures_what_was_asked(tree: Netlab) -> None:
     assert 0 < report.round_trip_s < 0.1
     told = report.provenance()
     assert told.keys() > tree.provenance().keys()
-    assert told["link rate"].startswith("100 Mbit/s asked, ")
+    assert told["link rate"].startswith("100 Mbit/s requested, ")
     assert told["uplink rate"] == "50.0 Mbit/s"
     assert told["mtu"] == "9000"
 
@@ -100,7 +100,7 @@ def test_a_link_that_is_not_as_asked_is_found() -> None:
         slow = ["root", "tbf", "rate", "50mbit", "burst", "50000", "limit", "1000000"]
         _on(lab, 1, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
         warnings = lab.self_test().warnings
-    assert [line for line in warnings if line.startswith("host 1 to host 2: ") and " measured, 200 Mbit/s asked" in line]
+    assert [line for line in warnings if line.startswith("host 1 to host 2: ") and " measured, 200 Mbit/s requested" in line]
 
 
 @needs_netlab
@@ -120,7 +120,8 @@ def test_a_limit_that_is_missing_at_one_end_is_found(place: str) -> None:
 
 
 _UNLIMITED = (
-    " measured, 40.0 Mbit/s asked: it is not limited so; build the lab again, and leave its links alone while it stands"
+    " measured, 40.0 Mbit/s requested: its limit is missing or was changed; "
+    "build the lab again, and do not change its links while it is up"
 )
 
 
@@ -132,7 +133,7 @@ def test_a_host_slower_than_it_should_be_among_slow_ones_is_found() -> None:
         _on(lab, 2, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
         report = lab.self_test()
     off = [line for line in report.warnings if line.startswith("out of host 2: ")]
-    assert [line for line in off if " measured, 40.0 Mbit/s asked" in line]
+    assert [line for line in off if " measured, 40.0 Mbit/s requested" in line]
     assert not [line for line in report.warnings if line.startswith("host 2 to")]
 
 
@@ -153,7 +154,7 @@ def test_nothing_stays_of_a_lab() -> None:
     assert still_open(numbers) == set()
     assert children(os.getpid()) == processes
     assert _interfaces() == interfaces
-    with pytest.raises(RunError, match="the lab does not stand"):
+    with pytest.raises(RunError, match="the lab is not up"):
         lab.namespace(0)
 
 
@@ -221,7 +222,7 @@ def test_a_lab_whose_holder_was_killed_says_so() -> None:
     with Netlab(lab_cluster(2)) as lab:
         kill(int(lab.namespace(0).parts[2]))
         assert wait_until(lambda: not _stands(lab))
-        with pytest.raises(RunError, match=r"the lab does not stand: .* was ended; build it again"):
+        with pytest.raises(RunError, match=r"the lab is not up: .* was ended; build it again"):
             lab.command(0, ["true"])
 
 
@@ -245,7 +246,7 @@ def test_what_the_tools_refuse_is_told_and_leaves_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_lab_that_was_not_entered_does_not_stand() -> None:
-    with pytest.raises(RunError, match="the lab does not stand: it was not entered"):
+    with pytest.raises(RunError, match="the lab is not up: it was not entered"):
         Netlab(lab_cluster(2)).command(0, ["true"])
 
 
@@ -275,20 +276,20 @@ def test_what_a_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch, name: str
 @pytest.mark.parametrize(
     ("netem", "latency"),
     [
-        (True, "netem, {asked}, and the software's own"),
-        (False, "the software's own: this kernel has no netem to add what is asked, {asked}"),
+        (True, "netem, {requested}, and that of the software"),
+        (False, "that of the software only: this kernel has no netem to add the requested {requested}"),
     ],
 )
 @pytest.mark.parametrize(
-    ("topology", "asked"),
+    ("topology", "requested"),
     [
         ({"kind": "switch"}, "60.0 us one way"),
         (TREE | {"hop_latency": "3 ms"}, "60.0 us one way and 3.00 ms per hop between leaves"),
     ],
 )
 def test_the_provenance_says_whose_latency_it_is(
-    monkeypatch: pytest.MonkeyPatch, netem: bool, latency: str, topology: dict[str, object], asked: str
+    monkeypatch: pytest.MonkeyPatch, netem: bool, latency: str, topology: dict[str, object], requested: str
 ) -> None:
     lab = Netlab(lab_cluster(4, topology=topology))
     monkeypatch.setattr(lab, "_has_netem", netem, raising=False)
-    assert lab.provenance()["latency"] == latency.format(asked=asked)
+    assert lab.provenance()["latency"] == latency.format(requested=requested)

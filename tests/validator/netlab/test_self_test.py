@@ -12,7 +12,7 @@ from scaleproof.validator.netlab.self_test import LabReport, Transfer, _between_
 from scaleproof.validator.netlab.wiring import plan
 from tests.validator.netlabs import lab_cluster
 
-ASKED_BPS = 62.5e6
+EXPECTED_BPS = 62.5e6
 LAB = {"link rate": "500 Mbit/s", "bucket": "122 KiB", "latency": "the software's own: this kernel has no netem", "mtu": "9000"}
 
 
@@ -24,10 +24,13 @@ def _report(
     hidden: tuple[str, ...] = (),
 ) -> LabReport:
     alone = tuple(
-        Transfer(f"host {i} to host {i + 1}", ASKED_BPS, share * ASKED_BPS, 120 * 1024, 0.2) for i, share in enumerate(shares)
+        Transfer(f"host {i} to host {i + 1}", EXPECTED_BPS, share * EXPECTED_BPS, 120 * 1024, 0.2)
+        for i, share in enumerate(shares)
     )
-    tried = tuple(Transfer(f"out of host {i}", ASKED_BPS, share * ASKED_BPS, 120 * 1024, 0.2) for i, share in enumerate(ends))
-    all_links = Transfer("all links", 4 * ASKED_BPS, together * 4 * ASKED_BPS, 0.0, busy)
+    tried = tuple(
+        Transfer(f"out of host {i}", EXPECTED_BPS, share * EXPECTED_BPS, 120 * 1024, 0.2) for i, share in enumerate(ends)
+    )
+    all_links = Transfer("all links", 4 * EXPECTED_BPS, together * 4 * EXPECTED_BPS, 0.0, busy)
     return LabReport(alone, tried, hidden, all_links, 2, 40e-6, LAB)
 
 
@@ -38,23 +41,23 @@ def test_links_near_their_rate_are_believed() -> None:
 def test_a_link_that_is_slower_or_faster_than_asked_is_named() -> None:
     slow, fast = _report([0.5, 0.99, 1.5]).warnings
     assert slow == (
-        "host 0 to host 1: 250 Mbit/s measured, 500 Mbit/s asked, and the cores are 20% busy; "
+        "host 0 to host 1: 250 Mbit/s measured, 500 Mbit/s requested, and the cores are 20% busy; "
         "test again, and lower the rate if it stays so"
     )
-    assert fast.startswith("host 2 to host 3: 750 Mbit/s measured, 500 Mbit/s asked")
+    assert fast.startswith("host 2 to host 3: 750 Mbit/s measured, 500 Mbit/s requested")
 
 
 def test_an_end_that_carries_more_than_asked_is_named() -> None:
     assert _report([1.0], ends=[1.0, 2.0]).warnings == (
-        "out of host 1: 1.00 Gbit/s measured, 500 Mbit/s asked: it is not limited so; "
-        "build the lab again, and leave its links alone while it stands",
+        "out of host 1: 1.00 Gbit/s measured, 500 Mbit/s requested: its limit is missing or was changed; "
+        "build the lab again, and do not change its links while it is up",
     )
 
 
 def test_ends_that_others_hide_are_told() -> None:
     """Two hosts by themselves fill no end that the other's does not fill too."""
     told = _report([1.0], ends=[], hidden=("out of host 0", "into host 0")).provenance()["link ends"]
-    assert told == "2 seen together with their other end only, which is not faster (out of host 0, into host 0)"
+    assert told == "2 tested only together with their other end, which is not faster (out of host 0, into host 0)"
 
 
 def test_many_links_that_are_off_are_not_all_named() -> None:
@@ -66,17 +69,17 @@ def test_many_links_that_are_off_are_not_all_named() -> None:
 def test_busy_cores_are_told_apart_from_slow_links() -> None:
     (cores,) = _report([0.99], together=0.54, busy=0.97).warnings
     assert cores == (
-        "all links at once carry 54% of what is asked while the 2 cores are busy: they are the limit, not the links; "
+        "all links at once carry 54% of the requested rate while the 2 cores are busy: they are the limit, not the links; "
         "lower the rate, or build fewer hosts"
     )
     (other,) = _report([0.99], together=0.54, busy=0.3).warnings
-    assert other.startswith("all links at once carry 54% of what is asked, and the cores are 30% busy; test again")
+    assert other.startswith("all links at once carry 54% of the requested rate, and the cores are 30% busy; test again")
 
 
 def test_the_provenance_says_asked_and_measured() -> None:
     assert _report([0.98, 0.99, 0.991]).provenance() == {
-        "link rate": "500 Mbit/s asked, 99.0% of it measured (from 98.0% to 99.1% of 3 links)",
-        "link ends": "1 tried by themselves, 100.0% of the rate at most",
+        "link rate": "500 Mbit/s requested, 99.0% of it measured (from 98.0% to 99.1% of 3 links)",
+        "link ends": "1 tested separately, 100.0% of the rate at most",
         "bucket": "122 KiB, 120 KiB apparent",
         "latency": "the software's own: this kernel has no netem",
         "mtu": "9000",
@@ -101,7 +104,7 @@ def test_nothing_that_arrives_is_no_rate() -> None:
 
 def test_the_ring_tries_every_host_in_both_directions_and_alike_ones_together() -> None:
     flows = list(_ring(plan(lab_cluster(4, "100 Mbit/s", unlike=[{"at": [1], "bandwidth": "50 Mbit/s"}]))))
-    assert [(flow.source, flow.target, flow.asked_Bps * 8) for flow in flows] == [
+    assert [(flow.source, flow.target, flow.expected_Bps * 8) for flow in flows] == [
         (1, 0, 50e6),
         (0, 2, 100e6),
         (2, 3, 100e6),

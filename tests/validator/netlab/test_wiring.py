@@ -54,7 +54,7 @@ def test_leaves_are_joined_by_a_spine_over_links_of_the_uplinks_rate() -> None:
 
 def test_what_goes_between_leaves_passes_the_uplink() -> None:
     lab = wiring.plan(lab_cluster(4, "100 Mbit/s", topology=_tree(2, 4)))
-    assert [lab.way_Bps(0, target) * 8 for target in (1, 2)] == [100e6, 50e6]
+    assert [lab.path_Bps(0, target) * 8 for target in (1, 2)] == [100e6, 50e6]
 
 
 def test_unlike_links_have_their_own_rate_and_bucket() -> None:

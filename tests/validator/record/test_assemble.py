@@ -167,7 +167,7 @@ def test_clocks_that_cannot_be_aligned_leave_the_run_and_a_warning(make_scenario
     run = gathered(make_scenario(RING, steps=1), [worker_with_a_bucket(2, 0.0)] * 2, [outcome(), outcome(corrections=[vague])])
 
     assert run.step_time_s == pytest.approx(8.0)
-    assert run.provenance["warnings"].startswith("clocks agree to 50% of a step only")
+    assert run.provenance["warnings"].startswith("clocks agree only to 50% of a step")
 
 
 def test_a_machine_that_is_busy_with_other_work_is_told(make_scenario: MakeScenario) -> None:
@@ -178,7 +178,7 @@ def test_a_machine_that_is_busy_with_other_work_is_told(make_scenario: MakeScena
     quiet = gathered(make_scenario(RING, steps=1), ranks, [outcome(), outcome()])
 
     assert run.provenance["foreign_load"] == "40% of the cores"
-    assert run.provenance["warnings"] == "other work took 40% of the cores meanwhile; measure on a quiet machine"
+    assert run.provenance["warnings"] == "other work used 40% of the cores during the run; measure on a quiet machine"
     assert quiet.provenance["foreign_load"] == "0% of the cores"
     assert "warnings" not in quiet.provenance
 

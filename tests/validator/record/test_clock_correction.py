@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator
 
-from scaleproof.validator.record.clock_correction import Answer, Correction, Reading, between, read
+from scaleproof.validator.record.clock_correction import Correction, Reading, RoundTrip, between, read
 
 ROUNDS = 32
 
@@ -25,16 +25,16 @@ class Clocks:
     def other(self, own_s: float) -> float:
         return own_s + self.offset_s + self.drift * own_s
 
-    def answers(self) -> list[Answer]:
-        answers = []
+    def round_trips(self) -> list[RoundTrip]:
+        round_trips = []
         for _ in range(ROUNDS):
-            asked_s = self.now_s
+            sent_s = self.now_s
             there_s, back_s = self.latency_s * self.random.lognormal(0.0, 1.0, 2) * (1.0, self.asymmetry)
             self.now_s += there_s
-            answered_s = self.other(self.now_s)
+            replied_s = self.other(self.now_s)
             self.now_s += back_s
-            answers.append(Answer(asked_s, answered_s, self.now_s))
-        return answers
+            round_trips.append(RoundTrip(sent_s, replied_s, self.now_s))
+        return round_trips
 
 
 @given(
@@ -49,11 +49,11 @@ def test_clocks_are_aligned_within_what_is_said(
     offset_s: float, drift: float, seed: int, latency_s: float, asymmetry: float, trained_s: float
 ) -> None:
     clocks = Clocks(offset_s, drift, seed, latency_s, asymmetry)
-    first = read(clocks.answers())
+    first = read(clocks.round_trips())
     begin_s = clocks.now_s
     clocks.now_s += trained_s
     end_s = clocks.now_s
-    last = read(clocks.answers())
+    last = read(clocks.round_trips())
 
     correction = between(first, last)
 
@@ -66,19 +66,19 @@ def test_clocks_are_aligned_within_what_is_said(
 
 def test_what_is_said_is_no_more_than_the_fastest_messages_there_and_back() -> None:
     clocks = Clocks(3.0, 20e-6, 1, latency_s=1e-3, asymmetry=1.0)
-    answers = clocks.answers()
+    round_trips = clocks.round_trips()
 
-    reading = read(answers)
+    reading = read(round_trips)
 
-    fastest_s = min(answer.back_s - answer.asked_s for answer in answers)
-    assert reading.uncertainty_s < fastest_s / 2 + 1e-3 * (answers[-1].back_s - answers[0].asked_s)
+    fastest_s = min(trip.back_s - trip.sent_s for trip in round_trips)
+    assert reading.uncertainty_s < fastest_s / 2 + 1e-3 * (round_trips[-1].back_s - round_trips[0].sent_s)
 
 
 def test_one_way_may_take_much_longer_than_the_other() -> None:
     """Halfway there and back is then wrong by half of the difference, which the bounds hold."""
-    answers = [Answer(float(asked_s), asked_s + 100.0 + 0.001, asked_s + 0.101) for asked_s in range(3)]
+    round_trips = [RoundTrip(float(sent_s), sent_s + 100.0 + 0.001, sent_s + 0.101) for sent_s in range(3)]
 
-    reading = read(answers)
+    reading = read(round_trips)
 
     assert abs(reading.offset_s - 100.0) <= reading.uncertainty_s
 

@@ -73,7 +73,7 @@ def test_kernels_of_nccl_tell_their_sizes(tmp_path: Path) -> None:
 
 
 def test_traces_need_a_folder(make_scenario: MakeScenario) -> None:
-    with pytest.raises(InputError, match="profiling leaves traces; give a folder for them by --out DIR"):
+    with pytest.raises(InputError, match="profiling writes traces; give a folder for them with --out DIR"):
         measure(make_scenario(RING), watch=MeasureOptions(profile=True))
 
 

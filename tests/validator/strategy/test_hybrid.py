@@ -294,5 +294,5 @@ def test_what_is_not_shared_so_is_refused(
 def test_shared_experts_cannot_be_paced(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED)
 
-    with pytest.raises(InputError, match="cannot be paced"):
+    with pytest.raises(InputError, match="cannot be emulated"):
         measure(scenario.model_copy(update={"compute": "paced"}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.train.emulation_lateness import told
+from scaleproof.validator.train.emulation_lateness import summary
 
 QUIET = {
     "paced_s": 10.0,
@@ -17,12 +17,12 @@ QUIET = {
 
 
 def test_nothing_is_late_that_is_not_paced() -> None:
-    assert told([{}, {"log": []}]) == ({}, "")
+    assert summary([{}, {"log": []}]) == ({}, "")
 
 
 def test_lateness_of_the_latest_rank_is_told() -> None:
     early = {**QUIET, "overrun_s": 0.02, "late_sum_s": 0.01, "late_mean_s": 0.00002}
-    provenance, warning = told([early, QUIET, {}])
+    provenance, warning = summary([early, QUIET, {}])
     assert provenance == {
         "compute_overrun": "0.2% of the time to be waited",
         "compute_lateness": "woke up 0.1 ms late on average, 0.4 ms at the 95th percentile",
@@ -38,5 +38,5 @@ def test_lateness_of_the_latest_rank_is_told() -> None:
     ],
 )
 def test_what_is_too_late_is_warned_of(late: dict[str, float], reason: str) -> None:
-    _, warning = told([QUIET, {**QUIET, **late}])
-    assert warning == f"{reason}: pace fewer ranks, or slower layers, on a quiet machine"
+    _, warning = summary([QUIET, {**QUIET, **late}])
+    assert warning == f"{reason}: emulate fewer ranks, or slower layers, on a quiet machine"

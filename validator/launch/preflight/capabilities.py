@@ -1,6 +1,6 @@
-"""Twins: which strategies real training has, which of their fields it follows, and what else it refuses of each.
+"""Capabilities of real training: the strategies that can be measured, their supported fields, and further limits of each.
 
-It knows nothing of torch, so that everything is refused before anything starts.
+Does not import torch, so that scenarios are refused before anything starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 
-# Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
+# Schedules in which torch posts a receive when a rank reaches the pass that needs it; 1f1b can be run either way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", *_COUNTED, "overlap_sends")
@@ -25,9 +25,9 @@ _DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expe
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
 _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
-# Schedules whose backward passes make all gradients at once.
+# Schedules whose backward passes compute all gradients at once.
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
-# Of each kind the fields that its twin follows.
+# Supported fields by kind of strategy; names end in _ where the attribute's name differs from the field's.
 MEASURED: Final[dict[str, tuple[str, ...]]] = {
     "data_parallel": ("workers_", "microbatches_", "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
     "local_sgd": ("workers_", "period", "outer", "overlap"),
@@ -40,7 +40,7 @@ MEASURED: Final[dict[str, tuple[str, ...]]] = {
 
 
 def check_strategy(scenario: Scenario) -> None:
-    """Raises InputError where real training has no such strategy, or not with these fields."""
+    """Raises InputError where the strategy, or one of its fields, cannot be measured."""
     strategy = scenario.strategy
     measured = MEASURED.get(strategy.kind)
     if measured is None:
@@ -56,7 +56,7 @@ def check_strategy(scenario: Scenario) -> None:
 
 
 def _check_training(scenario: Scenario) -> None:
-    """What of `training` a twin follows."""
+    """Raises InputError for fields of `training` that cannot be measured."""
     training = scenario.training
     if training.recompute.products is not None and scenario.compute == "real":
         message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
@@ -72,7 +72,7 @@ def _check_training(scenario: Scenario) -> None:
 
 
 def _check_sharded(scenario: Scenario) -> None:
-    """Which of ZeRO's stages there are, and with what."""
+    """Raises InputError where ZeRO cannot be measured at this stage, or with this strategy."""
     zero, plan = scenario.training.zero, scenario.strategy.plan
     if scenario.strategy.kind != "data_parallel":
         message = f"of a {scenario.strategy.kind} is predicted but not measured: {refusals.ZERO_OF}; give a data_parallel"
@@ -95,11 +95,11 @@ def _check_data_parallel(scenario: Scenario) -> None:
 
 def _check_stages(scenario: Scenario) -> None:
     plan = scenario.strategy.plan
-    if plan.schedule in V_SHAPED and plan.stages > 1 and not turns_around():
+    if plan.schedule in V_SHAPED and plan.stages > 1 and not supports_v_shape():
         message = f"{plan.schedule} needs torch 2.13; in older ones a rank sends to itself, which gloo cannot"
         raise InputError(f"strategy.schedule: {message}; install it, or give another schedule")
     if plan.stages > 1 and plan.overlap_sends and plan.schedule in _NEVER_AHEAD:
-        message = f"torch receives when a rank gets to a pass in {plan.schedule}; set it to false"
+        message = f"in {plan.schedule} torch receives only when a rank reaches a pass; set it to false"
         raise InputError(f"strategy.overlap_sends: {message}")
     if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
         raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
@@ -111,39 +111,39 @@ def _check_stages(scenario: Scenario) -> None:
 
 
 def _check_gradients(scenario: Scenario) -> None:
-    """Raises InputError where gradients of weights, which autograd gives no hook for, have a precision of their own."""
+    """Raises InputError where gradients of weights have a pass and a precision of their own: autograd has no hook for them."""
     training, plan = scenario.training, scenario.strategy.plan
     for field in ("accumulate_precision", "reduce_precision"):
         if getattr(training, field) not in (None, training.precision) and splits_backward(plan):
-            raise InputError(f"training.{field}: {_hidden_gradients(plan)}")
+            raise InputError(f"training.{field}: {_no_gradient_hooks(plan)}")
 
 
 def splits_backward(plan: Plan) -> bool:
-    """Whether gradients of weights have passes of their own."""
+    """Whether gradients of weights have backward passes of their own."""
     return plan.stages > 1 and plan.schedule not in _WHOLE_BACKWARD
 
 
-def _hidden_gradients(plan: Plan) -> str:
-    return f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
+def _no_gradient_hooks(plan: Plan) -> str:
+    return f"in {plan.schedule} torch does not report gradients of weights; leave it out, or give another schedule"
 
 
 def _check_hybrid(scenario: Scenario) -> None:
     _check_stages(scenario)
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     if plan.expert > 1 and scenario.compute == "paced":
-        raise InputError("compute: workers that share experts cannot be paced; leave expert out, or set compute=real")
+        raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
     if plan.overlap and splits_backward(plan):
-        raise InputError(f"strategy.overlap: {_hidden_gradients(plan)}")
+        raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
     if plan.expert > 1 and plan.sequence_parallel:
         shared = "of workers that share experts is predicted but not measured"
         raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")
     if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
-        message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
+        message = "with partial gradients or different experts on ranks, servers are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
     sequence = getattr(scenario.model, "sequence", 0)
     if plan.context > 1 and plan.context_by != "ulysses" and sequence % (2 * plan.context):
-        message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
-        raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")
+        message = f"{plan.context} ranks have two parts each of {sequence} tokens, to balance causal attention"
+        raise InputError(f"strategy.context: {message}; give a sequence that is a multiple of {2 * plan.context}")
 
 
 def _check_servers(scenario: Scenario) -> None:
@@ -153,17 +153,17 @@ def _check_servers(scenario: Scenario) -> None:
         raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
 
 
-def turns_around() -> bool:
-    """Whether torch's pipelines hand on what stays on a rank, as it does where a V turns: tried with 2.11, and with 2.13."""
+def supports_v_shape() -> bool:
+    """Whether torch's pipelines support neighbouring stages on one rank, as V-shaped schedules have (not in 2.11, in 2.13)."""
     try:
         major, minor, *_ = version("torch").split(".")
     except PackageNotFoundError:
-        # that it is missing is told once it is needed
+        # a missing torch is reported when it is needed
         return True
     return (int(major), int(minor)) >= (2, 13)
 
 
-# Of each kind what its twin refuses beside.
+# Further checks by kind of strategy.
 _CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
     "data_parallel": _check_data_parallel,
     "pipeline": _check_stages,

@@ -1,4 +1,4 @@
-"""What can be predicted but not trained is refused before anything starts."""
+"""Refuses scenarios that can be predicted but not trained, before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
 
 def check_trainable(scenario: Scenario) -> None:
-    """Raises InputError where what `scenario` asks for cannot be trained."""
+    """Raises InputError where `scenario` cannot be trained."""
     try:
         _check(scenario)
     except InputError as error:
@@ -47,12 +47,12 @@ def _check(scenario: Scenario) -> None:
 
 
 def _check_model(scenario: Scenario) -> None:
-    """Raises InputError where there is no torch model for the scenario's; paced, any chain of layers will do."""
+    """Raises InputError where there is no torch model of the scenario's; emulated compute needs only a chain of layers."""
     model, kind = scenario.model, scenario.strategy.kind
     is_chain = not branches(model.build_layers())
     if scenario.compute == "paced":
         if not is_chain:
-            raise InputError(f"compute: a {model.kind} has branches, which cannot be paced; give one that is a chain of layers")
+            raise InputError(f"compute: a {model.kind} has branches, which cannot be emulated; give a model without branches")
         return
     or_paced = ", or set compute=paced" if is_chain else ""
     if not isinstance(model, Gpt | Mlp | ResNet):
@@ -62,13 +62,13 @@ def _check_model(scenario: Scenario) -> None:
         known = f"give strategy data_parallel{or_paced}"
         raise InputError(f"model: a resnet can be predicted but not measured by {kind}; {known}")
     if isinstance(model, Gpt) and model.experts is not None and model.experts.capacity is not None:
-        raise InputError("model.experts.capacity: real experts take all tokens that they are sent; leave it out to measure")
-    if isinstance(model, Gpt) and (asked := options(model.model_copy(update={"experts": None}))):
-        raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out{or_paced}")
+        raise InputError("model.experts.capacity: real experts accept all tokens sent to them; leave it out to measure")
+    if isinstance(model, Gpt) and (used := options(model.model_copy(update={"experts": None}))):
+        raise InputError(f"model: a gpt with {used.strip(', ')} can be predicted but not measured; leave that out{or_paced}")
 
 
 def _check_data(scenario: Scenario) -> None:
-    """Raises InputError where the data file is missing, too short, or of no use to the model."""
+    """Raises InputError where the data file is missing, too short, or not suited to the model."""
     if scenario.training.data is None:
         return
     path, model = Path(scenario.training.data), scenario.model

@@ -1,4 +1,4 @@
-"""Room: how many ranks a machine can hold, told before any is started."""
+"""Checks that a machine has memory for the ranks before any is started."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from scaleproof.simulator.memory.activations import READ
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.steps import total_steps
 
-# Every rank talks to every other, and shares the machine's cores with all of them: more measure its scheduler.
+# All ranks communicate and share the machine's cores: with more of them the scheduler would dominate the measurement.
 MOST_RANKS: Final = 128
-# Of a rank beside what it trains, not shared with others: 35 to 40 MB for gloo's threads and buffers and Python's objects, with
-# four ranks and a GPT of 3.3 M parameters.
+# Unshared memory of a rank without its training: 35 to 40 MB for gloo's threads and buffers and Python's objects, with four
+# ranks and a GPT of 3.3 M parameters.
 _PROCESS_BYTES: Final = 40e6
-# What ranks hold whether layers compute or are paced, and what beside it where they compute.
-_HELD: Final = ("parameters", "gradients", "optimizer_states", "communication")
+# Memory holders with real and emulated compute, and those with real compute only.
+_ALWAYS_ALLOCATED: Final = ("parameters", "gradients", "optimizer_states", "communication")
 _COMPUTED: Final = ("activations", "logits", "recomputed", "working")
-# What one paced layer hands to the next is as large as in the scenario: one that comes and one that goes.
-_PACED_OUTPUTS: Final = 2
+# Boundary activations of emulated layers have the scenario's size: one input and one output.
+_EMULATED_OUTPUTS: Final = 2
 # A server builds the whole model, and a vector of it, before it takes its part.
-_COPIES_TO_BEGIN: Final = 2
+_SERVER_START_COPIES: Final = 2
 _MEMORY: Final = Path("/proc/meminfo")
 _EVENTS: Final = Path("/proc/vmstat")
 
 
 def check_room(scenario: Scenario) -> None:
-    """Raises InputError where this machine alone cannot hold the scenario's ranks."""
+    """Raises InputError where this machine cannot run all of the scenario's ranks."""
     ranks = scenario.strategy.ranks
     elsewhere = "start them on several machines (--on cluster)"
     if ranks > MOST_RANKS:
-        raise InputError(f"{scenario.name}: {ranks} ranks; one machine is given at most {MOST_RANKS}, {elsewhere}")
+        raise InputError(f"{scenario.name}: {ranks} ranks; one machine runs at most {MOST_RANKS}, {elsewhere}")
     needed, available = _needed_bytes(scenario), _available_bytes()
     if available is not None and needed > available:
         sizes = f"{ranks} ranks need about {format_bytes(needed)}, and {format_bytes(available)} of memory are free here"
@@ -43,33 +43,36 @@ def check_room(scenario: Scenario) -> None:
 
 
 def _needed_bytes(scenario: Scenario) -> float:
-    """What all ranks hold at once, roughly: some of the shipped scenarios took 0.85 to 1.25 times as much."""
-    strategy, told, paced = scenario.strategy, memory(scenario), scenario.compute == "paced"
-    each = sum(_held_bytes(kind.holders_bytes, paced) for kind in told.ranks) / len(told.ranks)
-    beside = _paced_bytes(scenario) if paced else _batches_bytes(scenario)
-    servers = 0.0 if told.servers is None else max(told.servers.total_bytes, _COPIES_TO_BEGIN * _model_bytes(scenario))
-    return strategy.ranks * _PROCESS_BYTES + strategy.training_ranks * (each + beside) + strategy.servers * servers
+    """Rough peak memory in bytes of all ranks together: shipped scenarios used 0.85 to 1.25 times as much."""
+    strategy, predicted, paced = scenario.strategy, memory(scenario), scenario.compute == "paced"
+    rank = sum(_rank_bytes(kind.holders_bytes, paced) for kind in predicted.ranks) / len(predicted.ranks)
+    data = _emulated_outputs_bytes(scenario) if paced else _batches_bytes(scenario)
+    server = 0.0
+    if predicted.servers is not None:
+        server = max(predicted.servers.total_bytes, _SERVER_START_COPIES * _model_bytes(scenario))
+    return strategy.ranks * _PROCESS_BYTES + strategy.training_ranks * (rank + data) + strategy.servers * server
 
 
-def _held_bytes(holders_bytes: Mapping[str, float], paced: bool) -> float:
-    """Of a training rank. Without activations the end of a step is the fullest moment, when all gradients are there."""
-    held = sum(holders_bytes.get(name, 0.0) for name in _HELD)
+def _rank_bytes(holders_bytes: Mapping[str, float], paced: bool) -> float:
+    """Peak memory in bytes of a training rank. Without activations the peak is the end of a step, with all gradients."""
+    always = sum(holders_bytes.get(name, 0.0) for name in _ALWAYS_ALLOCATED)
     if paced:
-        return held + max(0.0, holders_bytes["parameters"] - holders_bytes["gradients"])
-    return held + sum(holders_bytes.get(name, 0.0) for name in _COMPUTED)
+        return always + max(0.0, holders_bytes["parameters"] - holders_bytes["gradients"])
+    return always + sum(holders_bytes.get(name, 0.0) for name in _COMPUTED)
 
 
-def _paced_bytes(scenario: Scenario) -> float:
-    """What paced layers hand on: of the largest."""
+def _emulated_outputs_bytes(scenario: Scenario) -> float:
+    """Bytes of the largest boundary activations of emulated layers."""
     plan = scenario.strategy.plan
     samples = scenario.samples_per_worker / plan.microbatches
     largest = max(layer.output_elements for layer in scenario.model.build_layers(plan.shard))
-    return _PACED_OUTPUTS * samples * largest * _element_bytes(scenario)
+    return _EMULATED_OUTPUTS * samples * largest * _element_bytes(scenario)
 
 
 def _batches_bytes(scenario: Scenario) -> float:
-    """A worker's samples of all steps, which it has before time is taken."""
-    read = sum(one.elements for one in scenario.model.build_layers()[0].kept if one.group == "input" or one.name == READ)
+    """Bytes of a worker's samples of all steps, which it generates before the measurement."""
+    kept = scenario.model.build_layers()[0].kept
+    read = sum(tensor.elements for tensor in kept if tensor.group == "input" or tensor.name == READ)
     return total_steps(scenario) * scenario.samples_per_worker * read * _element_bytes(scenario)
 
 
@@ -82,13 +85,13 @@ def _element_bytes(scenario: Scenario) -> int:
 
 
 def ended_for_memory() -> int:
-    """How many processes this machine's kernel has killed until now because there was no memory left, as far as it says."""
+    """Number of processes that this machine's kernel has killed so far for lack of memory; 0 if it does not report it."""
     lines = _EVENTS.read_text().splitlines() if _EVENTS.exists() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _available_bytes() -> float | None:
-    """What the kernel could give without swapping; None where it does not say."""
+    """Bytes of memory available without swapping; None if the kernel does not report it."""
     if not _MEMORY.exists():
         return None
     for line in _MEMORY.read_text().splitlines():

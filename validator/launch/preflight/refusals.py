@@ -1,22 +1,22 @@
-"""Refusals: why real training does not follow fields and values that are predicted."""
+"""Reasons why fields and values that can be predicted cannot be measured."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-_ZERO_ELSEWHERE: Final = "real training shares states out in data_parallel alone"
+_ZERO_ELSEWHERE: Final = "real training shards states only in data_parallel"
 _ROUTED: Final = "real routers send a token to any rank, in the training precision and by one all-to-all"
 
-# Strategy fields that no kind, or only another kind, follows when measured.
+# Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
     "algorithm": "real hybrids sum gradients by the library's allreduce",
-    "compression": "one process that follows the same rule cannot check it in hybrids",
+    "compression": "there is no reference training that could verify it in hybrids",
     "prefetch": _ZERO_ELSEWHERE,
     "reshard": _ZERO_ELSEWHERE,
     "scatter": _ZERO_ELSEWHERE,
     "shard_over": _ZERO_ELSEWHERE,
     "overlap_gather": _ZERO_ELSEWHERE,
-    "overlap_tensor": "real collectives of tensor-parallel ranks hold up the products around them",
+    "overlap_tensor": "real collectives of tensor-parallel ranks block the products around them",
     "expert_tensor": "all real tensor-parallel ranks share each expert's matrices",
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "node_limit": _ROUTED,
@@ -25,27 +25,31 @@ STRATEGY: Final = {
     "combine_precision": _ROUTED,
     "split_sends": "torch.distributed.pipelining sends whole activations",
     "sparse": "real embeddings have dense gradients",
-    "assignment": "real workers take steps until each has taken the scenario's number",
-    "units": "real workers take steps until each has taken the scenario's number",
+    "assignment": "each real worker takes the scenario's number of steps",
+    "units": "each real worker takes the scenario's number of steps",
 }
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",
     "fp4": "processors have no 4-bit products",
     "fp16": "gradients in fp16 need loss scaling, which real training lacks",
-    "tf32": "processors have no products in it",
+    "tf32": "processors have no tf32 products",
 }
 OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real training builds no Adafactor"}
 OFFLOAD: Final = "real ranks keep all states where they compute"
 INPUT: Final = "real ranks train on samples that are in memory"
-UNEVENNESS: Final = "real ranks are as uneven as they are"
+UNEVENNESS: Final = "perturbations are not imposed on real ranks"
 ZERO_STAGE_1: Final = "torch's fully_shard scatters gradients, which stage 1 keeps whole"
-ZERO_OF: Final = "torch's fully_shard is applied to workers that have all layers"
+ZERO_OF: Final = "torch's fully_shard is applied only to workers that have all layers"
 FUSED: Final = "torch's products do not add gradients to a buffer"
-ACCUMULATED_SHARDS: Final = "torch's fully_shard adds up scattered gradients in the parameters' precision"
-EVERY_SECOND: Final = "real blocks make queries, keys and values by one product, so that others would be every second"
+ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"
+EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
 
 
 def strategy_refusal(name: str, field: str, usual: Any) -> str:
-    """The message about a field of the strategy, given by its name in the class and in scenarios. usual: its default."""
+    """The error message for a strategy field that cannot be measured. name, field: in the class and in scenarios.
+
+    usual: default value of the field.
+    """
+
     instead = "leave it out" if usual is None else f"set it to {str(usual).lower()}"
     return f"strategy.{field} is predicted but not measured: {STRATEGY[name]}; {instead} to measure"

@@ -1,4 +1,4 @@
-"""Averaging gradients over workers bucket by bucket, after the backward pass or while the last of a step goes on."""
+"""Averages gradients over workers in buckets, after the backward pass or overlapped with that of the last microbatch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scaleproof.validator.strategy.layout.flat import pack, views
 
 
 class Bucket(NamedTuple):
-    """Gradients that are summed together. flat: all of them, weighted; gradients: views of it, each as its parameter is
-    shaped; parameters: the numbers of these among all that are trained."""
+    """Gradients that are summed together. flat: all of them, weighted; gradients: views of it with the parameters' shapes;
+    parameters: their numbers among all trained parameters."""
 
     flat: Tensor
     gradients: Sequence[Tensor]
@@ -28,18 +28,18 @@ class Bucket(NamedTuple):
 
 
 class BucketSum(ABC):
-    """How workers sum a bucket's gradients. All of them begin buckets in the same order."""
+    """A way to sum a bucket's gradients over workers. All workers start buckets in the same order."""
 
     @abstractmethod
     def begin(self, bucket: Bucket) -> Future[Tensor]:
-        """Begins to sum a bucket in place; the future has its `flat` once the sum is there."""
+        """Starts to sum a bucket in place; the future returns its `flat` once the sum is complete."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
-        """Ends what it started. It sums no more."""
+        """Ends threads that it has started; no bucket can be summed after that."""
 
 
 class Allreduce(BucketSum):
-    """By one allreduce of the library's."""
+    """Sums a bucket by one allreduce of the library."""
 
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
@@ -49,10 +49,10 @@ class Allreduce(BucketSum):
 
 
 class BucketedAllreduce:
-    """Buckets of gradients, filled in the order in which the backward pass leaves them.
+    """Buckets of gradients, filled in the order in which the backward pass computes them.
 
-    A bucket closes once it holds its limit or more; the first has a limit of its own. weight: what this rank's gradients count
-    for in the sum.
+    A bucket closes once its size reaches its limit; the first has a limit of its own. weight: factor of this rank's gradients
+    in the sum.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class BucketedAllreduce:
         accumulator: Accumulator,
         stage: int = -1,
     ) -> None:
-        """limits_bytes: of the first bucket, and of the others. accumulator: has the gradients of a step's microbatches."""
-        held = list(parameters)
+        """limits_bytes: of the first bucket, and of the others. accumulator: of the gradients of a step's microbatches."""
+        trained = list(parameters)
         self._accumulator, precision = accumulator, accumulator.precision
         self._recorder = recorder
         self._weight, self._bucket_sum, self._stage = weight, bucket_sum, stage
         narrower = precision.computed.itemsize / precision.reduced.itemsize
-        self._buckets = fill(held, *(limit * narrower for limit in limits_bytes))
-        number = {id(parameter): place for place, parameter in enumerate(held)}
+        self._buckets = fill(trained, *(limit * narrower for limit in limits_bytes))
+        number = {id(parameter): place for place, parameter in enumerate(trained)}
         self._summed = [_bucket(filled, number, precision.reduced) for filled in self._buckets]
 
     def average(self) -> None:
-        """Replaces each parameter's gradient by the mean over the ranks. Spans: the whole, and each bucket beside it."""
+        """Replaces each parameter's gradient by the mean over the ranks. Records a span of the whole and of each bucket."""
         with self._recorder.span(Phase.SYNCHRONISE, stage=self._stage):
             sums = [self._launch(index) for index in range(len(self._buckets))]
             for parameters, bucket, summed in zip(self._buckets, self._summed, sums, strict=True):
@@ -85,18 +85,18 @@ class BucketedAllreduce:
                     parameter.grad = gradient.to(parameter.dtype)
 
     def close(self) -> None:
-        """Ends what sums buckets."""
+        """Ends the way in which buckets are summed."""
         self._bucket_sum.close()
 
     def _launch(self, index: int) -> Future[Tensor]:
         bucket = self._summed[index]
         sums = self._accumulator.take(self._buckets[index])
-        torch.cat([one.flatten() for one in sums], out=bucket.flat).mul_(self._weight)
+        torch.cat([gradient.flatten() for gradient in sums], out=bucket.flat).mul_(self._weight)
         return self._bucket_sum.begin(bucket)
 
 
 class EarlyAllreduce(BucketedAllreduce):
-    """A bucket's sum begins once the last of a step's microbatches has left all of its gradients."""
+    """Starts to sum a bucket once the backward pass of the last microbatch has computed all of its gradients."""
 
     def __init__(self, *args: Any, microbatches: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,7 +134,7 @@ def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: t
 
 
 def fill(parameters: Sequence[nn.Parameter], first_bucket_bytes: float, bucket_bytes: float) -> list[list[nn.Parameter]]:
-    """Parameters in reverse order, cut into buckets."""
+    """The parameters in reverse order, cut into buckets that close once they reach their limit."""
     buckets: list[list[nn.Parameter]] = [[]]
     filled_bytes, limit_bytes = 0.0, first_bucket_bytes
     for parameter in reversed(parameters):

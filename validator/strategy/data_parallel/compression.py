@@ -1,8 +1,7 @@
-"""Compression of gradients: what workers send in place of a bucket's gradients, and what they make of what comes.
+"""Compression of gradients: workers send less than a bucket's gradients, and compute an approximate mean from it.
 
-What a method leaves unsent stays with the worker, which adds it to its next gradients (error feedback). It is kept by tensor,
-as is all that lasts from step to step, because buckets are cut anew after the first step. What comes out is the sum of what
-workers put in, already weighted, so that it is the mean of their gradients.
+A worker adds what a method leaves unsent to its next gradients (error feedback). All state is kept per tensor, because DDP cuts
+buckets anew after the first step. Gradients are weighted before they are summed, so that the sum is their mean.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from scaleproof.validator.strategy.data_parallel.buckets import Bucket
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
 
-# Factors are sent where they have less than this share of the tensor's elements, as PyTorch's hook has it.
+# Factors are sent if they have less than this share of the tensor's elements, as in PyTorch's hook.
 _WORTHWHILE: Final = 0.5
 
 
 class Method(ABC):
-    """How a bucket is summed over the team of its collectives."""
+    """A way to sum a bucket over the ranks of the collectives' team."""
 
     @abstractmethod
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
-        """Puts the sum in the gradients' place."""
+        """Replaces the bucket's gradients by their sum."""
 
 
 class Whole(Method):
-    """As it is."""
+    """Without compression."""
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
         collectives.sum(bucket.flat)
 
 
 class Cast(Method):
-    """Rounded to 16 bits, in which it is summed; gradients that have no more are sent as they are."""
+    """Gradients are rounded to 16 bits and summed in 16 bits; those with 16 bits are sent unchanged."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -54,9 +53,9 @@ class Cast(Method):
 class Factors(Method):
     """PowerSGD (arXiv 1905.13727, algorithms 1 and 2): two factors of `rank` columns, from the first step on.
 
-    Matrices are a tensor's first axis by all others, as in PyTorch's hook, which sends tensors without a second axis whole;
-    paced tensors, which have no shapes, are as square as they divide. The right factor of one step begins the next one's
-    iteration; the first are normal random numbers from a generator seeded with the tensor's number.
+    Matrices are a tensor's first axis by all others, as in PyTorch's hook, which sends tensors without a second axis whole.
+    Emulated tensors, which are flat, become the most nearly square matrix. The right factor of one step starts the next one's
+    iteration; the first is normal random numbers from a generator seeded with the tensor's number.
     """
 
     def __init__(self, rank: int, paced: bool) -> None:
@@ -83,7 +82,7 @@ class Factors(Method):
         lefts = [matrix @ _orthogonal(self._begin(number, matrix)) for number, matrix in matrices.items()]
         _sum_together(lefts, collectives)
         lefts = [_orthogonal(left) for left in lefts]
-        # transposed, so that matrices are read in the order in which they lie
+        # transposed, so that matrices are read in memory order
         rights = [left.T @ matrix for matrix, left in zip(matrices.values(), lefts, strict=True)]
         _sum_together(rights, collectives)
         for (number, matrix), left, right in zip(matrices.items(), lefts, rights, strict=True):
@@ -92,7 +91,7 @@ class Factors(Method):
             torch.mm(left, right, out=matrix)
 
     def _begin(self, number: int, matrix: Tensor) -> Tensor:
-        """The right factor that an iteration begins with."""
+        """The right factor at the start of an iteration."""
         if number in self._right:
             return self._right[number]
         generator = torch.Generator().manual_seed(number)
@@ -112,7 +111,10 @@ class Factors(Method):
 
 
 class Largest(Method):
-    """The `share` of each tensor's values that are largest, with their positions (arXiv 1712.01887), all in one gather."""
+    """Top-k: the `share` of each tensor's values with the largest size, and their positions, by one all-gather.
+
+    Deep gradient compression, arXiv 1712.01887.
+    """
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -138,7 +140,7 @@ class Largest(Method):
 
 
 def method_of(compression: Compression | None, paced: bool) -> Method:
-    """What a strategy's `compression` asks for. paced: whether tensors have no shapes."""
+    """The method of a strategy's `compression`. paced: whether compute is emulated, so that tensors are flat."""
     match compression:
         case Fp16():
             return Cast(torch.float16)
@@ -163,12 +165,12 @@ def _sum_together(tensors: Sequence[Tensor], collectives: Collectives) -> None:
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
-    """Orthonormal columns of the same span."""
+    """Orthonormal columns that span the same space as the matrix's columns."""
     wide = matrix if matrix.element_size() > 2 else matrix.float()
     columns: Tensor = torch.linalg.qr(wide).Q
     return columns.to(matrix)
 
 
 def _nearest_to_square(elements: int) -> int:
-    """The largest divisor that is not above the root."""
+    """The largest divisor that is at most the square root."""
     return next(rows for rows in range(math.isqrt(elements), 0, -1) if elements % rows == 0)

@@ -1,8 +1,8 @@
-"""ZeRO's stages 2 and 3 by torch's `fully_shard`: workers share out states and gradients, and parameters too or not.
+"""ZeRO stages 2 and 3 by torch's `fully_shard`: workers shard optimizer states and gradients, in stage 3 parameters as well.
 
 Stage 3 gathers each layer's parameters before its passes, `prefetch` layers ahead; stage 2 gathers all of them after a step
-(arXiv 1910.02054). Where groups of workers share (`shard_over`), what a group has summed is summed over the groups (hybrid
-sharding, arXiv 2304.11277).
+(arXiv 1910.02054). With `shard_over` each group of workers shards, and gradients are summed within and then over the groups
+(hybrid sharding, arXiv 2304.11277).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from scaleproof.validator.train.data import Batch
 
 
 class FullySharded(Microbatched):
-    """A worker that holds a share of every layer."""
+    """A worker with a shard of every layer."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         plan, self.zero = strategy.plan, context.scenario.training.zero
-        self.scatters_each = plan.scatter == "microbatch"
+        self.scatters_microbatches = plan.scatter == "microbatch"
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
@@ -44,19 +44,19 @@ class FullySharded(Microbatched):
             module = cast(torch.nn.Module, shard)
             fully_shard(module, mesh=mesh["shard"], reshard_after_forward=not keeps, mp_policy=policy)
             exchange.attach(shard, plan.workers)
-        # the root has nothing of its own; it knows of all layers, which look ahead to one another
+        # the root has no parameters of its own; it links the layers for prefetching
         fully_shard(self.module, mesh=mesh["shard"])
         for number, shard in enumerate(self.shards):
             ahead, behind = self.shards[number + 1 :], self.shards[:number][::-1]
             shard.set_modules_to_forward_prefetch(ahead[: plan.prefetch])
             shard.set_modules_to_backward_prefetch(behind[: plan.prefetch])
-        # shares have taken the parameters' place
+        # shards have replaced the parameters
         self.optimizer = context.optimizer(self.module.parameters())
 
     def train_on(self, part: Batch, microbatch: int) -> None:
         for shard in self.shards:
             shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
-            shard.set_requires_gradient_sync(self.scatters_each or self.is_last(microbatch))
+            shard.set_requires_gradient_sync(self.scatters_microbatches or self.is_last(microbatch))
         super().train_on(part, microbatch)
 
     def update(self) -> None:
@@ -67,7 +67,7 @@ class FullySharded(Microbatched):
                     handle.wait()
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """Gathered: all workers must ask together."""
+        """The gathered parameters; to be called on all workers together."""
         for shard in self.shards:
             shard.reshard()
         own = super().parameters()
@@ -75,7 +75,7 @@ class FullySharded(Microbatched):
 
 
 class _ShardCollective:
-    """What `fully_shard` sends, as it asks for it, with a span for each collective."""
+    """The collectives of `fully_shard`, each recorded as a span."""
 
     def __init__(self, recorder: Recorder, device: str, shard: Team, replica: Team) -> None:
         self.recorder = recorder
@@ -84,36 +84,36 @@ class _ShardCollective:
         self.blocks = device == "cpu"
 
     def attach(self, module: FSDPModule, workers: int) -> None:
-        """Has all that the module sends go through here. workers: of all groups, whose gradients are averaged."""
+        """Has this object make the module's collectives. workers: number of workers over which gradients are averaged."""
         module.set_custom_all_gather(cast(Any, _Gather(self)))
         module.set_custom_reduce_scatter(cast(Any, _Scatter(self)))
         module.set_gradient_divide_factor(float(workers))
-        # gloo has no other
+        # gloo has no other reduction
         module.set_force_sum_reduction_for_comms(True)
         if self.replica.team.size > 1:
             module.set_all_reduce_hook(self.sum_over_groups)
 
     def gather(self, output: Tensor, own: Tensor) -> dist.Work:
-        """Begins to gather; the pass is held up when it waits for that, if it is not there by then."""
+        """Starts to gather; the pass is blocked from when it waits until the result has arrived."""
         end = self.shard.begin(output)
         work = self.shard.begin_gather(output, own)
         noted = work.get_future().then(lambda _: end())
-        return _Awaited(work, noted, self)
+        return _RecordedWork(work, noted, self)
 
     def scatter(self, output: Tensor, whole: Tensor) -> None:
-        """Sums and scatters gradients. torch goes on with the sum at once, so on a CPU the pass is held up."""
+        """Sums and scatters gradients. torch uses the sum at once, so that on a CPU the pass is blocked."""
         begin, end = self.recorder.now(), self.shard.begin(whole)
         self._finish(self.shard.begin_scatter(output, whole), begin, end)
 
     def sum_over_groups(self, scattered: Tensor) -> None:
-        """Sums over the groups what each has scattered inside it."""
+        """Sums gradients over the groups after each group has scattered its own."""
         begin, end = self.recorder.now(), self.replica.begin(scattered)
         work = dist.all_reduce(scattered, group=self.replica.team.group, async_op=True)
         assert work is not None
         self._finish(work, begin, end)
 
     def wait(self, work: dist.Work, begin: Any) -> None:
-        """The pass needs what is gathered or summed, since `begin`."""
+        """Waits for a collective whose result the pass has needed since the mark `begin`."""
         if not self.blocks:
             work.wait()
             return
@@ -121,7 +121,7 @@ class _ShardCollective:
             work.wait()
 
     def _finish(self, work: dist.Work, begin: Any, end: Callable[[], None]) -> None:
-        """Waits for a collective, and notes it. gloo's scatter has no future that would tell when it is done."""
+        """Waits for a collective and records it. gloo's reduce-scatter has no future that reports its end."""
         if not self.blocks:
             work.get_future().add_done_callback(lambda _: end())
         self.wait(work, begin)
@@ -129,8 +129,8 @@ class _ShardCollective:
             end()
 
 
-class _Awaited(dist.Work):
-    """A collective; whoever waits for it is seen to."""
+class _RecordedWork(dist.Work):
+    """A collective that records the waiting for it."""
 
     def __init__(self, work: dist.Work, noted: Future[None], exchange: _ShardCollective) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Awaited(dist.Work):
 
 
 class _ShardAllocator:
-    """Where `fully_shard` has its buffers from."""
+    """Allocates the buffers of `fully_shard`."""
 
     def __init__(self, exchange: _ShardCollective) -> None:
         self._exchange = exchange

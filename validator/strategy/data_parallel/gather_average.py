@@ -1,4 +1,4 @@
-"""Gather and average: worker 0 collects all gradients, averages and applies them, and hands out parameters."""
+"""Gather and average: worker 0 collects all gradients, averages and applies them, and sends parameters to the others."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from scaleproof.validator.strategy.layout.flat import gradients, pack, views
 from scaleproof.validator.strategy.layout.messages import receive, send
 
 _MAIN: Final = 0
-# Numbers of a step's two messages between a worker and the main one.
+# Numbers of the two messages of a step between a worker and worker 0.
 _GRADIENTS: Final = 0
 _PARAMETERS: Final = 1
 
 
 def create(context: Context, strategy: GatherAverage) -> Trainer:
-    """The main worker or one of the others."""
-    return Main(context, strategy.workers) if context.rank == _MAIN else Other(context)
+    """The trainer of this rank: worker 0 or one of the others."""
+    return MainWorker(context, strategy.workers) if context.rank == _MAIN else OtherWorker(context)
 
 
-class Main(WholeModel):
-    """Trains on its own samples as well; receives while it does."""
+class MainWorker(WholeModel):
+    """Worker 0: trains on samples of its own, and receives gradients meanwhile."""
 
     def __init__(self, context: Context, workers: int) -> None:
         super().__init__(context, context.rank)
@@ -48,18 +48,19 @@ class Main(WholeModel):
             self.average()
             self.optimizer.step()
             self.optimizer.zero_grad()
-        self.hand_out()
+        self.send_parameters()
 
     def average(self) -> None:
         """Replaces gradients by their mean over all workers, summed in rank order."""
-        held = list(self.module.parameters())
-        total = pack(gradients(held))
+        parameters = list(self.module.parameters())
+        total = pack(gradients(parameters))
         for flat in self.received:
             total.add_(flat)
-        for parameter, part in zip(held, views(total.div_(self.workers), held), strict=True):
+        for parameter, part in zip(parameters, views(total.div_(self.workers), parameters), strict=True):
             parameter.grad = part
 
-    def hand_out(self) -> None:
+    def send_parameters(self) -> None:
+        """Sends the updated parameters to all other workers."""
         flat = pack(self.module.parameters())
         sent = self.recorder.now()
         for worker, leaving in [(worker, send(flat, worker)) for worker in self.others]:
@@ -67,23 +68,23 @@ class Main(WholeModel):
                 leaving.wait()
 
 
-class Other(WholeModel):
-    """A worker that sends its gradients and takes the parameters that come back."""
+class OtherWorker(WholeModel):
+    """A worker that sends its gradients to worker 0 and receives the updated parameters."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, context.rank)
         self.received = torch.empty_like(pack(self.module.parameters()))
 
     def update(self) -> None:
-        held = list(self.module.parameters())
-        flat = pack(gradients(held))
+        parameters = list(self.module.parameters())
+        flat = pack(gradients(parameters))
         sent = self.recorder.now()
         with self.recorder.span(Phase.SEND, start_s=sent, **_labels(_MAIN, _GRADIENTS, flat)):
             send(flat, _MAIN).wait()
         with self.recorder.span(Phase.SYNCHRONISE, **_labels(_MAIN, _PARAMETERS, flat)):
             receive(self.received, _MAIN).wait()
             with torch.no_grad():
-                for parameter, part in zip(held, views(self.received, held), strict=True):
+                for parameter, part in zip(parameters, views(self.received, parameters), strict=True):
                     parameter.copy_(part)
                     parameter.grad = None
 

@@ -1,4 +1,4 @@
-"""Gradient precision: buffers in which microbatches add their gradients up, and the precision in which ranks sum them.
+"""Gradient precision: buffers in which gradients are accumulated over microbatches, and the precision of sums over ranks.
 
 `training.accumulate_precision` and `training.reduce_precision`. Parameters keep the training precision, and so do the gradients
 that the optimizer applies.
@@ -17,8 +17,8 @@ from scaleproof.validator.train.models.models import DTYPES
 
 
 class GradientPrecision(NamedTuple):
-    """computed: of the gradients that a backward pass makes. accumulated: of the buffer to which microbatches add them.
-    reduced: of what ranks sum."""
+    """Data types of gradients. computed: of a backward pass. accumulated: of the buffer of sums over microbatches. reduced: of
+    sums over ranks."""
 
     computed: torch.dtype
     accumulated: torch.dtype
@@ -26,16 +26,16 @@ class GradientPrecision(NamedTuple):
 
     @classmethod
     def of(cls, training: Training) -> Self:
-        """As a scenario's training states them: what is left out is as predictions have it.
+        """The precisions of a scenario's training, with the same defaults as in predictions.
 
-        Of gradients that ZeRO scatters a rank has a part, which `fully_shard` adds up in the parameters' precision.
+        With ZeRO `fully_shard` accumulates a rank's shard of gradients in the parameters' precision.
         """
         reduced = training.reduce_precision or training.precision
         accumulated = training.precision if training.zero else training.accumulate_precision or reduced
         return cls(DTYPES[training.precision], DTYPES[accumulated], DTYPES[reduced])
 
     @property
-    def is_one(self) -> bool:
+    def is_uniform(self) -> bool:
         """Whether gradients are computed, accumulated and reduced in one precision."""
         return len(set(self)) == 1
 
@@ -43,8 +43,8 @@ class GradientPrecision(NamedTuple):
 class Accumulator:
     """The sums of parameters' gradients over a step's microbatches.
 
-    Where the buffer has a precision of its own, each gradient is added to that as soon as a backward pass leaves it, and
-    dropped; else autograd adds it up. optimizer: gets the sums that nobody has taken when it steps.
+    If the buffer has a precision of its own, each gradient is added to it as soon as it is computed, and freed; else autograd
+    accumulates. optimizer: receives the sums that have not been taken when it steps.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class Accumulator:
         self._sums: dict[nn.Parameter, Tensor] = {}
         self._hooks: list[Any] = []
         if precision.accumulated != precision.computed:
-            self._hooks = [one.register_post_accumulate_grad_hook(self._add) for one in parameters]  # type: ignore[no-untyped-call]
-            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._hand_over()))
+            self._hooks = [p.register_post_accumulate_grad_hook(self._add) for p in parameters]  # type: ignore[no-untyped-call]
+            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._assign_gradients()))
 
     def take(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-        """The sums of some parameters, of those that have gradients; the next gradient begins a new sum."""
+        """The sums of those of `parameters` that have gradients; the next gradient starts a new sum."""
         sums = (self._sums.pop(parameter, parameter.grad) for parameter in parameters)
-        return [one for one in sums if one is not None]
+        return [gradient for gradient in sums if gradient is not None]
 
     def close(self) -> None:
-        """Adds up no more."""
+        """Removes the hooks, so that no more gradients are accumulated."""
         for hook in self._hooks:
             hook.remove()
 
-    def _hand_over(self) -> None:
-        for parameter, one in self._sums.items():
-            parameter.grad = one.to(parameter.dtype)
+    def _assign_gradients(self) -> None:
+        for parameter, gradient in self._sums.items():
+            parameter.grad = gradient.to(parameter.dtype)
         self._sums.clear()
 
     def _add(self, parameter: nn.Parameter) -> None:
         gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None, "autograd calls the hook once the gradient is there"
+        assert gradient is not None, "autograd calls the hook after it has set the gradient"
         if parameter in self._sums:
             self._sums[parameter].add_(gradient)
         else:

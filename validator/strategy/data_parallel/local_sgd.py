@@ -1,4 +1,4 @@
-"""Local SGD: workers take a period of steps alone, then an outer step applies what these changed, averaged over workers."""
+"""Local SGD: workers train independently for a period, then an outer step applies the average of their changes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scaleproof.validator.strategy.base import Context, Trainer, WholeModel, app
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.team import Team
 
-# What takes the mean change for a gradient: with none the mean of the workers' parameters comes out, nesterov is DiLoCo's with
-# its learning rate and momentum (arXiv 2311.08105, section 3.1).
+# Outer optimizers, whose gradient is the negative mean change: `none` yields the mean of the workers' parameters, `nesterov` is
+# DiLoCo's with its learning rate and momentum (arXiv 2311.08105, section 3.1).
 OUTER: Final[Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {
-    "none": lambda held: torch.optim.SGD(held, lr=1.0),
-    "nesterov": lambda held: torch.optim.SGD(held, lr=0.7, momentum=0.9, nesterov=True),
+    "none": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True),
 }
 
 
@@ -32,11 +32,10 @@ def create(context: Context, strategy: LocalSgd) -> Trainer:
 
 
 class PeriodTrainer(WholeModel):
-    """A worker. A step of a run is a period, over which its inner optimizer's state lasts on.
+    """A worker. A step of the run is a period; the inner optimizer's state is kept from one period to the next.
 
-    Where averages overlap with the next period, what is applied after a period is the mean change of the one before it, in
-    which the worker's own part is already that of this period (eager updates, arXiv 2502.12996): workers then differ by what
-    they have not heard of yet.
+    With overlap the outer step after a period applies the mean change of the previous period, in which the worker's own part is
+    already that of this period (eager updates, arXiv 2502.12996). Workers then differ by the changes that are under way.
     """
 
     def __init__(self, context: Context, strategy: LocalSgd) -> None:
@@ -51,7 +50,7 @@ class PeriodTrainer(WholeModel):
         self.last_change = torch.zeros_like(self.outer_parameters)
 
     def step(self, index: int) -> None:
-        """A period."""
+        """Trains for one period and takes the outer step."""
         average = self.begin_average(self.last_change) if self.overlap else None
         for batch in self.batches[index * self.period : (index + 1) * self.period]:
             self.backward(self.forward(batch))
@@ -67,11 +66,11 @@ class PeriodTrainer(WholeModel):
         apply_update(self.recorder, self.optimizer)
 
     def note_loss(self, loss: Tensor, samples: int) -> None:
-        """Of a period the mean over its steps."""
+        """Adds a step's part to the period's loss, which is the mean over its steps."""
         super().note_loss(loss / self.period, samples)
 
     def begin_average(self, change: Tensor) -> Future[Tensor]:
-        """Begins to average a period's change over the workers; the future has the mean."""
+        """Starts to average a period's change over the workers; the future returns the mean."""
         mean = change / self.team.size
         if self.team.size == 1:
             done: Future[Tensor] = Future()
@@ -80,18 +79,18 @@ class PeriodTrainer(WholeModel):
         return self.collectives.begin_sum(mean)
 
     def apply(self, change: Tensor) -> None:
-        """The outer step, from where the period began; the next period begins at what comes out."""
+        """Takes the outer step from the parameters at the period's start; the next period starts from the result."""
         self.outer_parameters.grad = change.neg()
         self.outer.step()
         with torch.no_grad():
             vector_to_parameters(self.outer_parameters.detach().clone(), self.module.parameters())
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """The mean over workers, where they differ; all of them must ask together."""
-        held = name_parameters(self.layers)
+        """The mean over workers if they differ; to be called on all workers together."""
+        parameters = name_parameters(self.layers)
         if not self.overlap:
-            return held
-        own = {name: value.detach() / self.team.size for name, value in held.items()}
-        for value in own.values():
+            return parameters
+        means = {name: value.detach() / self.team.size for name, value in parameters.items()}
+        for value in means.values():
             dist.all_reduce(value)
-        return own
+        return means

@@ -1,4 +1,4 @@
-"""Workers that train on microbatches: the gradients of all of a step's are added up before they are applied."""
+"""Workers that train on microbatches: the gradients of a step's microbatches are accumulated before the update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleproof.validator.train.models import models
 
 
 class Microbatched(WholeModel):
-    """A worker that talks to nobody."""
+    """A worker that does not communicate; subclasses do."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
@@ -31,13 +31,13 @@ class Microbatched(WholeModel):
         self.update()
 
     def train_on(self, part: Batch, microbatch: int) -> None:
-        """Adds a microbatch's gradients to those of the others."""
+        """Adds a microbatch's gradients to those of the step's other microbatches."""
         loss = self.loss_of(part, microbatch)
         with self.recorder.span(Phase.BACKWARD, microbatch=microbatch):
             loss.backward()  # type: ignore[no-untyped-call]
 
     def loss_of(self, part: Batch, microbatch: int) -> Tensor:
-        """A microbatch's part of the mean over the worker's samples."""
+        """A microbatch's part of the mean loss over the worker's samples."""
         with self.recorder.span(Phase.FORWARD, microbatch=microbatch):
             loss = models.loss(self.module(part.inputs), part.targets)
         self.note_loss(loss, len(part.targets))

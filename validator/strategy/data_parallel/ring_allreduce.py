@@ -11,7 +11,7 @@ from scaleproof.validator.strategy.layout.messages import pass_on, wait_all
 
 
 class Ring(Collectives):
-    """Sums are made of messages, each of which has its span on both sides; what else there is comes from the library."""
+    """Sums by single messages, each recorded as a span on both sides; other collectives are the library's."""
 
     def sum(self, flat: Tensor) -> None:
         """Sums `flat` over the team in place, in 2 (n − 1) rounds in which each of n ranks sends a chunk to the next one."""

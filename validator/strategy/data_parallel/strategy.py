@@ -28,13 +28,13 @@ def create(context: Context, strategy: DataParallel) -> Trainer:
         return FullySharded(context, strategy)
     if strategy.workers == 1:
         return Microbatched(context, strategy)
-    # DistributedDataParallel has one precision of gradients
-    by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_one
+    # DistributedDataParallel uses one precision for gradients
+    by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_uniform
     return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
 
 
 class OwnBuckets(Microbatched):
-    """Buckets are summed once the backward pass is over, or with `overlap` while that of the last microbatch goes on."""
+    """Sums buckets after the backward pass, or with `overlap` during that of the last microbatch."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
@@ -61,7 +61,7 @@ class OwnBuckets(Microbatched):
 
 
 class Ddp(Microbatched):
-    """Buckets are summed by DistributedDataParallel while the backward pass goes on."""
+    """DistributedDataParallel sums buckets during the backward pass."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
@@ -69,20 +69,20 @@ class Ddp(Microbatched):
         self.bucket_sum = bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm)
         self.number = {id(parameter): place for place, parameter in enumerate(self.module.parameters())}
         self.computed: Any = None
-        # autograd reaches the first layer last; noted before its gradients are handed to DistributedDataParallel
-        first = next(held for held in (list(layer.parameters()) for layer in self.layers.values()) if held)
+        # autograd reaches the first layer last; its hooks run before those of DistributedDataParallel
+        first = next(own for own in (list(layer.parameters()) for layer in self.layers.values()) if own)
         self.hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._note_computed)  # type: ignore[no-untyped-call]
             for parameter in first
         ]
-        # not documented, as in torch 2.11 to 2.13; typed as whole MiB, taken as any number of them
+        # undocumented, as in torch 2.11 to 2.13; annotated as integers of MiB, but fractions work
         limits_mib: list[Any] = [limit / 2**20 for limit in (strategy.first_bucket_bytes, strategy.bucket_bytes)]
         # buffers are constants
         self.parallel = DistributedDataParallel(self.module, bucket_cap_mb_list=limits_mib, broadcast_buffers=False)
         self.module = self.parallel
-        # torch's reducer holds the hook where no garbage collector sees it; who calls it holds the trainer
+        # torch's reducer keeps the hook where the garbage collector does not see it, so the hook must not keep the trainer
         sum_bucket: Any = WeakMethod(self._sum)
-        # a hook's annotations would have to be classes, which postponed ones are not
+        # a lambda, as torch checks annotations and does not accept postponed ones
         self.parallel.register_comm_hook(None, lambda _, bucket: sum_bucket()(bucket))
 
     def train_on(self, part: Batch, microbatch: int) -> None:
@@ -108,13 +108,13 @@ class Ddp(Microbatched):
         self.recorder.enter(Phase.SYNCHRONISE)
 
     def _sum(self, filled: GradBucket) -> Future[Tensor]:
-        """Sums one bucket over the workers, as DistributedDataParallel asks for it."""
+        """Sums one bucket over the workers, as DistributedDataParallel's communication hook."""
         numbers = [self.number[id(parameter)] for parameter in filled.parameters()]
         flat = filled.buffer().mul_(self.weight)
         return self.bucket_sum.begin(Bucket(flat, filled.gradients(), numbers))
 
 
 def weight_of(context: Context) -> float:
-    """What the mean gradient of this worker's samples counts for in the mean over all."""
+    """Weight of the mean gradient over this worker's samples in the mean over all samples."""
     share = share_of(context.scenario, context.rank)
     return float(share.stop - share.start) / context.scenario.total_samples

@@ -1,4 +1,4 @@
-"""Sums that take more than one collective: a thread makes them, bucket after bucket, while the rank computes."""
+"""Sums that need more than one collective: a thread makes them, one bucket after the other, while the rank computes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scaleproof.validator.strategy.data_parallel.ring_allreduce import Ring
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.team import Team
 
-# Of the algorithms of an allreduce those that are made here.
+# Algorithms of an allreduce that are implemented here; None is the library's choice.
 ALGORITHMS: Final[dict[str | None, type[Collectives]]] = {None: Collectives, "ring": Ring}
 
 # A thread that has nothing left to do ends at once.
-_PATIENCE_S: Final = 0.5
+_JOIN_S: Final = 0.5
 
 
 def bucket_sum_of(
     context: Context, team: Team, compression: Compression | None, algorithm: str | None, stage: int = -1
 ) -> BucketSum:
-    """How a strategy with such fields sums its buckets over the team."""
+    """The way in which a strategy with this compression and algorithm sums its buckets over the team."""
     if compression is None and algorithm is None:
         return Allreduce(Collectives(context.recorder, team, stage))
     collectives = ALGORITHMS[algorithm](context.recorder, team, stage)
@@ -37,7 +37,7 @@ def bucket_sum_of(
 
 
 class ThreadedSum(BucketSum):
-    """One thread, and one bucket at a time, so that all ranks make the same collectives in the same order."""
+    """Sums one bucket at a time in one thread, so that all ranks make the same collectives in the same order."""
 
     def __init__(self, device: torch.device, method: Method, collectives: Collectives) -> None:
         self._method, self._collectives = method, collectives
@@ -54,9 +54,9 @@ class ThreadedSum(BucketSum):
         return future
 
     def close(self) -> None:
-        """The thread ends after the buckets that have begun; it is not waited for where these do not come to an end."""
+        """Ends the thread after the buckets under way; does not wait for buckets that never complete."""
         self._begun.put(None)
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_JOIN_S)
 
     def _sum_all(self) -> None:
         with torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""Collectives of a team, each with its span; over flat tensors, by whichever name torch has for them."""
+"""Collectives of a team over flat tensors, each recorded as a span."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.team import Team
 
-# torch before 2.13 has the old names alone, from 2.13 on those warn
+# torch before 2.13 has only the old names, which warn from 2.13 on
 _ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Collectives:
-    """What a team does together. All its ranks begin the same in the same order: spans are matched by how many came before."""
+    """The collectives of a team. Its ranks make the same ones in the same order: spans are matched by a running number."""
 
     def __init__(self, recorder: Recorder, team: Team, stage: int = -1) -> None:
         self.recorder, self.team, self.stage = recorder, team, stage
         self._count = 0
 
     def begin_sum(self, flat: Tensor) -> Future[Tensor]:
-        """Begins to sum `flat` over the team in place; the future has it once the sum is there."""
+        """Starts to sum `flat` over the team in place; the future returns it once the sum is complete."""
         end = self.begin(flat)
         work = dist.all_reduce(flat, group=self.team.group, async_op=True)
 
@@ -45,41 +45,41 @@ class Collectives:
             dist.all_reduce(flat, group=self.team.group)
 
     def gather(self, own: Tensor) -> list[Tensor]:
-        """What all ranks of the team have, in their order; as much of each."""
+        """All-gather: the tensors of all ranks of the team, of equal shapes, in rank order."""
         gathered = [torch.empty_like(own) for _ in self.team.ranks]
         with self.noted(own.expand(self.team.size, *own.shape)):
             dist.all_gather(gathered, own, group=self.team.group)
         return gathered
 
     def begin_gather(self, whole: Tensor, own: Tensor) -> dist.Work:
-        """Begins to gather what all ranks have, in their order. Notes nothing."""
+        """Starts an all-gather into `whole`, in the team's order. Records nothing."""
         work: dist.Work = _ALL_GATHER(whole, own, group=self.team.group, async_op=True)
         return work
 
     def begin_scatter(self, own: Tensor, whole: Tensor) -> dist.Work:
-        """Begins to sum over all ranks, of which each gets its part. Notes nothing."""
+        """Starts a reduce-scatter of `whole`, which leaves this rank's part of the sum in `own`. Records nothing."""
         work: dist.Work = _REDUCE_SCATTER(own, whole, group=self.team.group, async_op=True)
         return work
 
     @contextmanager
     def noted(self, moved: Tensor) -> Iterator[None]:
-        """A context that is one collective."""
+        """A context recorded as one collective. moved: the tensor whose size the span has."""
         end = self.begin(moved)
         yield
         end()
 
     def begin(self, moved: Tensor) -> Callable[[], None]:
-        """A collective begins; to be called when it is over."""
+        """Begins the span of a collective; returns the function that ends and records it."""
         begin, labels = self.recorder.now(), self.labels(moved)
         return lambda: self.recorder.add(
             Phase.SYNCHRONISE, begin, self.recorder.now(), stream=Stream.COMMUNICATION, stage=self.stage, **labels
         )
 
     def labels(self, moved: Tensor) -> dict[str, Any]:
-        """Of the next collective's span, the same on all ranks of the team."""
+        """Labels of the next collective's span, equal on all ranks of the team."""
         return {"size_bytes": float(moved.nbytes), "group": self.team.number, "match": self.next_match()}
 
     def next_match(self) -> int:
-        """The same number on all ranks of the team."""
+        """The next running number, equal on all ranks of the team."""
         self._count += 1
         return self._count

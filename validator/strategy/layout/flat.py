@@ -1,4 +1,4 @@
-"""Flat: several tensors as one vector."""
+"""Several tensors as one flat vector, and views of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 
 
 def pack(tensors: Iterable[Tensor]) -> Tensor:
-    """All of them as one vector, copied."""
+    """A copy of all tensors as one vector."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """A vector's parts, shaped as the tensors are that it was packed of."""
+    """Views of a vector's parts with the shapes of the tensors `like`, from which it was packed."""
     parts = torch.split(flat, [tensor.numel() for tensor in like])
     return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Those that there are."""
+    """The gradients of those parameters that have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def adopt(parameters: Iterable[nn.Parameter], values: Iterable[Tensor], slopes: Iterable[Tensor]) -> None:
-    """Has parameters and their gradients live elsewhere, in tensors of their sizes."""
+    """Makes parameters and their gradients views of other tensors of the same sizes."""
     for parameter, value, slope in zip(parameters, values, slopes, strict=True):
         parameter.data, parameter.grad = value.view_as(parameter), slope.view_as(parameter)

@@ -1,4 +1,4 @@
-"""Grid: the mesh of a hybrid's ranks, and which of them form teams."""
+"""The device mesh of a hybrid's ranks, and their teams."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scaleproof.simulator.strategy.plan import Plan
 
 
 def build_mesh(plan: Plan, device: str) -> DeviceMesh:
-    """All ranks that train, numbered as the plan says. Servers must call it too."""
+    """The mesh of all training ranks, numbered as in the plan. Servers must call it too."""
     sizes = mesh_sizes(plan)
     return DeviceMesh(device, torch.arange(plan.ranks).view(*sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def mesh_sizes(plan: Plan) -> dict[str, int]:
-    """The mesh's axes and their lengths, the outermost first. Workers are two axes: those that share experts are neighbours."""
+    """Lengths of the mesh's axes, outermost first. Workers form two axes: those that share experts are neighbours."""
     axes = {
         "tensor": {"tensor": plan.tensor},
         "context": {"context": plan.context},
@@ -28,16 +28,16 @@ def mesh_sizes(plan: Plan) -> dict[str, int]:
 
 
 def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
-    """Ranks that differ along some axes alone, all of them."""
+    """All teams of ranks that differ only along `axes`."""
     names = mesh.mesh_dim_names or ()
     inside = [names.index(axis) for axis in axes]
     outside = [number for number in range(len(names)) if number not in inside]
-    together: list[list[int]] = torch.permute(mesh.mesh, (*outside, *inside)).flatten(len(outside)).flatten(0, -2).tolist()
-    return together
+    result: list[list[int]] = torch.permute(mesh.mesh, (*outside, *inside)).flatten(len(outside)).flatten(0, -2).tolist()
+    return result
 
 
 def holdings(plan: Plan) -> list[list[int]]:
-    """The ranks that hold the same parameters, by stage and tensor-parallel part: those of the last stage first."""
+    """The ranks that have the same parameters, by stage and tensor-parallel part, those of the last stage first."""
     grid = plan.grid(1)
     return [
         [rank for worker in range(plan.workers) for rank in grid.members(worker, stage)[part :: plan.tensor]]

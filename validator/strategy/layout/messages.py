@@ -11,24 +11,24 @@ from scaleproof.validator.strategy.layout.team import Team
 
 
 def send(tensor: Tensor, target: int, group: dist.ProcessGroup | None = None) -> dist.Work:
-    """Begins to send."""
+    """Starts to send `tensor` to the rank `target`."""
     return _begun(dist.isend(tensor, target, group=group))
 
 
 def receive(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None) -> dist.Work:
-    """Begins to receive."""
+    """Starts to receive `tensor` from the rank `source`."""
     return _begun(dist.irecv(tensor, source, group=group))
 
 
 def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
-    """Begins to send to the next rank of a team and to receive from the one before."""
-    # what arrives has its place before anything leaves
+    """Starts to send to the next rank of a team and to receive from the previous one."""
+    # the receive is posted before the send
     receives = dist.P2POp(dist.irecv, arriving, team.behind, team.group)
     return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, team.ahead, team.group)])
 
 
 def wait_all(messages: Iterable[dist.Work]) -> None:
-    """Returns once all have been sent or received."""
+    """Returns once all messages have been sent or received."""
     for message in messages:
         message.wait()
 

@@ -1,4 +1,4 @@
-"""Teams: the ranks that take part in a collective together, and by what number spans tell one team from another."""
+"""Teams: the ranks that take part in a collective, and the number that identifies a team in spans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, Self
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-# Of a mesh's axes, in the order of their numbers; teams along different axes may have the same first rank.
+# Axes of teams, by whose index teams along different axes with the same first rank get different numbers.
 _AXES: Final = ("all", "worker", "stage", "tensor", "context", "expert", "shard", "replica", "node")
 
 
 @dataclass(frozen=True)
 class Team:
-    """Ranks that share a process group, in the group's order. number: the same on all of them, and no other team's."""
+    """Ranks that share a process group, in the group's order. number: equal on all of them, and unique to the team."""
 
     group: dist.ProcessGroup | None
     ranks: tuple[int, ...]
@@ -27,32 +27,33 @@ class Team:
 
     @property
     def place(self) -> int:
-        """This rank's, among them."""
+        """This rank's index in the team."""
         return self.ranks.index(dist.get_rank())
 
     @property
     def ahead(self) -> int:
-        """The rank after this one; the first of them is after the last."""
+        """The next rank of the team, cyclically."""
         return self.ranks[(self.place + 1) % self.size]
 
     @property
     def behind(self) -> int:
-        """The rank before this one."""
+        """The previous rank of the team, cyclically."""
         return self.ranks[self.place - 1]
 
     @classmethod
     def everybody(cls) -> Self:
+        """The team of all ranks."""
         return cls(None, tuple(range(dist.get_world_size())), 0)
 
     @classmethod
     def along(cls, mesh: DeviceMesh, axis: str) -> Self:
-        """The ranks that differ from this one along a mesh's axis alone."""
+        """The team of the ranks that differ from this one only along an axis of the mesh."""
         group = mesh.get_group(axis)
         return cls._numbered(group, dist.get_process_group_ranks(group), axis)
 
     @classmethod
     def of(cls, teams: Sequence[Sequence[int]], axis: str) -> Self:
-        """This rank's among several that have no rank in common. All ranks must call it, with the same teams."""
+        """This rank's team among several disjoint ones. All ranks must call it with the same teams."""
         own: Self | None = None
         for ranks in teams:
             group = dist.new_group(list(ranks))

@@ -16,14 +16,16 @@ _SEQUENCE: Final = 2
 
 
 def own_positions(place: int, ranks: int, sequence: int) -> Tensor:
-    """The tokens of a rank: of twice as many parts as ranks one from the front and one from the back, so that all ranks have as
-    much to look back on (arXiv 2407.21783, section 3.3.2)."""
+    """Positions of a rank's tokens: of 2 × ranks parts one from the front and one from the back.
+
+    All ranks then have the same work in causal attention (arXiv 2407.21783, section 3.3.2).
+    """
     parts = torch.arange(sequence).view(2 * ranks, -1)
     return torch.cat([parts[place], parts[2 * ranks - 1 - place]])
 
 
 class GatheredAttention:
-    """Causal attention of a rank's queries to the keys and values of all ranks, which they gather first."""
+    """Causal attention of a rank's queries to the keys and values of all ranks, which are gathered first."""
 
     def __init__(self, collectives: PassCollectives, sequence: int) -> None:
         self.collectives = collectives
@@ -37,19 +39,19 @@ class GatheredAttention:
         """(batch, heads, own tokens, width) each → the same shape."""
         own = torch.stack([key, value])
         both = self._in_order(self.collectives.gathered(own, 1 + _SEQUENCE))
-        again = _Again(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))
-        with torch.autograd.graph.saved_tensors_hooks(again.leave, again.find):
+        saved = _RegatheredTensors(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))
+        with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
             keys, values = both
             parts = zip(torch.split(query, self.part, _SEQUENCE), self.ends, strict=True)
             return torch.cat([_attended(q, keys[:, :, :end], values[:, :, :end]) for q, end in parts], _SEQUENCE)
 
     def _in_order(self, gathered: Tensor) -> Tensor:
-        """Tokens by their positions, where they came by rank."""
+        """Sorts gathered tokens, which are in rank order, by position."""
         return gathered.index_select(1 + _SEQUENCE, self.order.to(gathered.device))
 
 
-class _Again:
-    """What autograd would keep of keys and values is gathered once more when it asks for it: a rank keeps its own."""
+class _RegatheredTensors:
+    """Hooks for autograd's saved tensors: keys and values are not saved, but gathered again in the backward pass."""
 
     def __init__(self, whole: Tensor, gather: Callable[[], Tensor]) -> None:
         self._storage = whole.untyped_storage().data_ptr()
@@ -57,15 +59,15 @@ class _Again:
         self._whole: Tensor | None = None
         self._missing = 0
 
-    def leave(self, kept: Tensor) -> Tensor | _View:
-        """Called for all that is to be kept."""
+    def pack(self, kept: Tensor) -> Tensor | _View:
+        """Called with each tensor to be saved."""
         if kept.untyped_storage().data_ptr() != self._storage:
             return kept
         self._missing += 1
         return _View(kept.size(), kept.stride(), int(kept.storage_offset()))
 
-    def find(self, kept: Tensor | _View) -> Tensor:
-        """Called for all that was kept; once for each."""
+    def unpack(self, kept: Tensor | _View) -> Tensor:
+        """Called with each result of `pack`, once."""
         if isinstance(kept, Tensor):
             return kept
         whole = self._gather() if self._whole is None else self._whole
@@ -75,7 +77,7 @@ class _Again:
 
 
 class _View(NamedTuple):
-    """A part of a tensor that is not there."""
+    """A view of a tensor that is not kept."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -83,7 +85,7 @@ class _View(NamedTuple):
 
 
 def _attended(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The queries are those of the last keys' tokens."""
+    """Causal attention; the queries belong to the tokens of the last keys."""
     queries, read = query.shape[_SEQUENCE], keys.shape[_SEQUENCE]
     seen = torch.ones(queries, read, dtype=torch.bool, device=query.device).tril(read - queries)
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen)

@@ -1,7 +1,8 @@
-"""What paced layers exchange where ranks share them: as much as the scenario's layers would, and nothing that is trained on.
+"""Exchanges of emulated layers: messages of the size that the scenario's layers would exchange, with test data.
 
-Ranks that share a small layer all train all of it, on the same samples, so parameters do not tell whether these exchanges are
-right. What they bring does: zeros but for the first and the last number of each part, which are the sender's place from 1 on.
+Ranks that share an emulated layer all train all of it on the same samples, so that parameters do not show whether these
+exchanges are correct. Their data does: zeros except for the first and last number of each part, which are the sender's place
+counted from 1.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, alike, both_ways
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 
 
-class PacedExchanges:
-    """Exchanges hold a pass up before it computes; hidden ones go on meanwhile, and hold it up afterwards if they are not done.
+class EmulatedExchanges:
+    """Makes the exchanges of emulated layers. A pass waits for them before it computes, for hidden ones afterwards.
 
-    teams: by the axes along which ranks exchange.
+    teams: by the axis along which ranks exchange.
     """
 
     def __init__(self, teams: Mapping[str, PassCollectives], dtype: torch.dtype) -> None:
@@ -35,14 +36,16 @@ class PacedExchanges:
         self._begun = 0
 
     def check_step(self, expected: int) -> None:
-        """Raises RunError where a step had fewer. The first has more: stages learn the shapes that they pass on."""
+        """Raises RunError where a step had fewer exchanges than expected. The first has more: stages infer shapes in it."""
         begun, self._begun = self._begun, 0
         if begun < expected:
-            raise RunError(f"ranks that share layers made {begun} of a step's {expected} exchanges; tell us of this scenario")
+            raise RunError(
+                f"ranks that share layers made {begun} of a step's {expected} exchanges; please report this scenario"
+            )
 
     def attach(self, module: nn.Module, layer: Layer, again: Sequence[Exchange]) -> None:
-        """Has the module exchange what the layer does. again: what recomputation repeats before the backward pass."""
-        begun: list[_Moving] = []
+        """Adds the layer's exchanges to the module. again: those that recomputation repeats before the backward pass."""
+        begun: list[_PendingExchange] = []
         forward = [exchange for exchange in layer.exchanges if not exchange.backward]
         behind = [*again, *(exchange for exchange in layer.exchanges if exchange.backward)]
 
@@ -53,17 +56,17 @@ class PacedExchanges:
                     begun.append(moving)
                 else:
                     moving.wait()
-            return alike(x)
+            return identity(x)
 
         def end(x: Tensor) -> Tensor:
             while begun:
                 begun.pop(0).wait()
-            return alike(x)
+            return identity(x)
 
         module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, forward), end, inputs[0]))
         module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
-    def _begin(self, exchange: Exchange, samples: int) -> _Moving:
+    def _begin(self, exchange: Exchange, samples: int) -> _PendingExchange:
         self._begun += 1
         collectives = self._teams[exchange.axis]
         team = collectives.team
@@ -81,43 +84,43 @@ class PacedExchanges:
         else:
             assert exchange.op == "reduce_scatter", f"experts alone use {exchange.op}, and are not paced"
             work = collectives.begin_scatter(buffers.own, buffers.whole)
-        return _Moving(collectives, buffers, work, idle)
+        return _PendingExchange(collectives, buffers, work, idle)
 
 
 class _ExchangeBuffers:
-    """What one exchange at a time sends and brings. whole: of all the team. own: a part. theirs: what an all-to-all brings."""
+    """Buffers of one exchange at a time. whole: all parts. own: this rank's part. theirs: the result of an all-to-all."""
 
     def __init__(self, op: str, team: Team, each: int, dtype: torch.dtype) -> None:
         self.whole, self.own = torch.zeros(each * team.size, dtype=dtype), torch.zeros(each, dtype=dtype)
         self.theirs = torch.zeros_like(self.whole) if op == "alltoall" else self.whole
         self._op, self._place = op, team.place
         self._sent = self.own if op == "all_gather" else self.whole
-        self._brought = self.own if op == "reduce_scatter" else self.theirs
+        self._received = self.own if op == "reduce_scatter" else self.theirs
         places = torch.arange(1, team.size + 1, dtype=dtype).view(-1, 1)
         summed = op not in ("all_gather", "alltoall")
-        self._expected = places.sum().view(1, 1).expand(len(self._brought) // each, 1) if summed else places
+        self._expected = places.sum().view(1, 1).expand(len(self._received) // each, 1) if summed else places
         self._each = each
-        # sums of whole numbers, which short formats round
+        # sums of integers, which short formats round
         self._tolerance = team.size * torch.finfo(dtype).eps
 
     def fill(self) -> None:
-        self._ends(self._brought)[:] = 0
+        self._ends(self._received)[:] = 0
         self._ends(self._sent)[:] = self._place + 1
 
     def check(self) -> None:
-        """Raises RunError where something else came than was sent."""
-        ends = self._ends(self._brought)
+        """Raises RunError where the received numbers are not the expected ones."""
+        ends = self._ends(self._received)
         if not bool(((ends - self._expected).abs() <= self._tolerance * self._expected).all()):
-            told = f"{self._op} brought {ends[:, 0].tolist()} instead of {self._expected[:, 0].tolist()}"
-            raise RunError(f"ranks that share layers: {told}; torch or its backend exchanges wrongly, try another version")
+            wrong = f"{self._op} returned {ends[:, 0].tolist()} instead of {self._expected[:, 0].tolist()}"
+            raise RunError(f"ranks that share layers: {wrong}; torch or its backend has an error, try another version")
 
     def _ends(self, flat: Tensor) -> Tensor:
         """The first and the last number of each part, as a view."""
         return flat.view(-1, self._each)[:, :: max(1, self._each - 1)]
 
 
-class _Moving:
-    """A collective that has begun. idle: where its buffers go afterwards."""
+class _PendingExchange:
+    """A collective under way. idle: the list to which its buffers return."""
 
     def __init__(
         self, collectives: PassCollectives, buffers: _ExchangeBuffers, work: dist.Work, idle: list[_ExchangeBuffers]

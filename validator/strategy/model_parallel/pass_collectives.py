@@ -1,4 +1,4 @@
-"""Collectives within passes, of ranks that share them: each has a counterpart in the backward pass."""
+"""Collectives within passes, each with its counterpart in the backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaleproof.validator.strategy.layout.collectives import Collectives
 
 
 class PassCollectives(Collectives):
-    """What a team exchanges within passes. A pass is held up for as long as that takes, which its recorder is told."""
+    """A team's collectives within passes. They block the pass, whose span is recorded in pieces."""
 
     @contextmanager
     def noted(self, moved: Tensor) -> Iterator[None]:
@@ -22,42 +22,42 @@ class PassCollectives(Collectives):
             yield
 
     def entered(self, x: Tensor) -> Tensor:
-        """What all have alike, and each reads for a part of the result: gradients are summed."""
-        return both_ways(alike, self.summed, x)
+        """A tensor that all ranks have, as input of a divided layer: identity forward, sum of gradients backward."""
+        return both_ways(identity, self.summed, x)
 
     def left(self, x: Tensor) -> Tensor:
-        """The sum of what each has a summand of: all get the same gradient."""
-        return both_ways(self.summed, alike, x)
+        """The sum of each rank's output of a divided layer: sum forward, identity backward."""
+        return both_ways(self.summed, identity, x)
 
     def gathered(self, x: Tensor, dim: int) -> Tensor:
-        """The parts of all, along a dimension: gradients are summed, and each gets its part's."""
+        """All-gather along a dimension forward, reduce-scatter of gradients backward."""
         return both_ways(lambda part: self.together(part, dim), lambda whole: self.part_of_sum(whole, dim), x)
 
     def scattered(self, x: Tensor, dim: int) -> Tensor:
-        """Each one's part of the sum, along a dimension: all get the gradients of all parts."""
+        """Reduce-scatter along a dimension forward, all-gather of gradients backward."""
         return both_ways(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
 
     def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
-        """Rows for each of the team → rows from each: gradients go back. received, sent: how many, by place."""
+        """All-to-all of rows, and of their gradients backward. received, sent: number of rows by place in the team."""
         return both_ways(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
 
     def transposed(self, x: Tensor, parted: int, joined: int) -> Tensor:
-        """Parts along dimension `parted`, one for each of the team → those from each along `joined`: gradients go back."""
+        """All-to-all that splits dimension `parted` over the team and concatenates along `joined`; the reverse backward."""
         return both_ways(lambda own: self._transposed(own, parted, joined), lambda g: self._transposed(g, joined, parted), x)
 
     def counts(self, counts: Tensor) -> Tensor:
-        """Whole numbers for each of the team, one row each → those from each."""
+        """All-to-all of integers, one row for each rank of the team, without gradients."""
         return self._all_to_all(counts, [1] * len(counts), [1] * len(counts))
 
     def summed(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The sum over the team, or what else `op` makes."""
+        """Allreduce over the team with `op`, without gradients."""
         whole = x.detach().clone(memory_format=torch.contiguous_format)
         with self.noted(whole):
             dist.all_reduce(whole, op, group=self.team.group)
         return whole
 
     def together(self, part: Tensor, dim: int) -> Tensor:
-        """The parts of all along a dimension, in the order of their places."""
+        """All-gather along a dimension, in the team's order, without gradients."""
         own = part.detach().movedim(dim, 0).contiguous()
         whole = own.new_empty((self.team.size * len(own), *own.shape[1:]))
         with self.noted(whole):
@@ -65,7 +65,7 @@ class PassCollectives(Collectives):
         return whole.movedim(0, dim).contiguous()
 
     def part_of_sum(self, whole: Tensor, dim: int) -> Tensor:
-        """This rank's part along a dimension of the sum over the team."""
+        """Reduce-scatter along a dimension, without gradients."""
         summand = whole.detach().movedim(dim, 0).contiguous()
         own = summand.new_empty((len(summand) // self.team.size, *summand.shape[1:]))
         with self.noted(summand):
@@ -86,7 +86,7 @@ class PassCollectives(Collectives):
 
 
 class _Collective(torch.autograd.Function):
-    """One function forward, another of gradients backward."""
+    """Applies one function forward and another to gradients backward."""
 
     @staticmethod
     def forward(context: Any, ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -98,12 +98,12 @@ class _Collective(torch.autograd.Function):
         return None, None, context.back(gradients[0])
 
 
-def alike(x: Tensor) -> Tensor:
-    """The same, as another tensor."""
+def identity(x: Tensor) -> Tensor:
+    """The same values as another tensor, as autograd functions must return."""
     return x.view_as(x)
 
 
 def both_ways(ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What `ahead` makes of it; `back` is what becomes of its gradients."""
+    """Applies `ahead` to x in the forward pass, and `back` to gradients in the backward pass."""
     result: Tensor = _Collective.apply(ahead, back, x)  # type: ignore[no-untyped-call]
     return result

@@ -1,4 +1,4 @@
-"""Model parallelism of a chain: each stage on a rank of its own, all samples at once, so that stages take turns."""
+"""Model parallelism of a chain: each stage on a rank of its own, all samples at once, so that stages run one after another."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tensor and sequence parallelism: ranks that share a layer's matrices, and what is between them.
+"""Tensor and sequence parallelism: ranks share a layer's matrices, and with sequence parallelism the tokens in between.
 
-Matrices are cut as Megatron-LM cuts them (arXiv 1909.08053): columns of the first product of a branch and rows of the second,
-so that a branch is one sum; heads stay whole, and words are cut for the embedding and the output. With sequence parallelism
-(arXiv 2205.05198) each rank has a part of the tokens between those: sums become gathers and scatters.
+Matrices are divided as in Megatron-LM (arXiv 1909.08053): columns of the first product of a branch and rows of the second, so
+that a branch needs one sum; heads stay whole, and the vocabulary is divided in the embedding and the output. With sequence
+parallelism (arXiv 2205.05198) each rank has a part of the tokens between branches: sums become all-gathers and reduce-scatters.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SEQUENCE: Final = 1
 
 
 class _Cut(NamedTuple):
-    """Along which dimension a parameter was cut, and how long it was there."""
+    """The dimension along which a parameter is divided, and the whole parameter's length in it."""
 
     dim: int
     whole: int
 
 
 class TensorParallel:
-    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: is told of what they exchange."""
+    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: records their collectives."""
 
     def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool) -> None:
         self.mesh = mesh["tensor"]
@@ -49,11 +49,11 @@ class TensorParallel:
         self._summands: set[nn.Parameter] = set()
 
     def divide(self, layer: nn.Module) -> None:
-        """Leaves this rank's part of a layer in it."""
+        """Reduces a layer to this rank's part."""
         plan: dict[str, ParallelStyle] = {
             "token": VocabParallelEmbedding(self),
             "output": ColumnParallelLinear(self),
-            "mixture": Inner(self),
+            "mixture": ParallelExperts(self),
         }
         plan |= {
             "qkv": ColumnParallelLinear(self),
@@ -66,7 +66,7 @@ class TensorParallel:
             layer.positions = layer.positions.chunk(self.team.size)[self.team.place]
 
     def cut(self, module: nn.Module, name: str, dim: int) -> None:
-        """Leaves this rank's part of a parameter, filled up with zeros where it does not come out even."""
+        """Reduces a parameter to this rank's part, padded with zeros where ranks do not divide its length."""
         whole = getattr(module, name).detach()
         length = whole.shape[dim]
         each = -(-length // self.team.size)
@@ -78,24 +78,24 @@ class TensorParallel:
         self._cuts[parameter] = _Cut(dim, length)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Where all ranks need all tokens."""
+        """The input of a divided layer, for which all ranks need all tokens."""
         return self.collectives.gathered(x, _SEQUENCE) if self.sequence else self.collectives.entered(x)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Where each rank has a summand of all tokens."""
+        """The output of a divided layer, of which each rank has a summand for all tokens."""
         return self.collectives.scattered(x, _SEQUENCE) if self.sequence else self.collectives.left(x)
 
     def of_parts(self, module: nn.Module) -> list[nn.Parameter]:
-        """Parameters that all ranks have, of which each makes a part of the gradients: its tokens' or its outputs'."""
+        """Replicated parameters of whose gradients each rank computes a part: that of its tokens or of its outputs."""
         parts = self._summands | ({p for p in module.parameters() if p not in self._cuts} if self.sequence else set())
         return [parameter for parameter in module.parameters() if parameter in parts]
 
     def note_summand(self, parameter: nn.Parameter) -> None:
-        """Of the parameter's gradients each rank makes those by its part of what follows."""
+        """Notes that each rank computes a summand of the parameter's gradient."""
         self._summands.add(parameter)
 
     def whole(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parameters with the parts of all ranks. All must call it."""
+        """The parameters with the parts of all ranks gathered; to be called on all ranks."""
         return {name: self._whole(value) for name, value in parameters.items()}
 
     def _whole(self, value: Tensor) -> Tensor:
@@ -103,9 +103,9 @@ class TensorParallel:
         return value if cut is None else self.collectives.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of (…, words) outputs, of which each rank has its words', against (…) class numbers.
+        """Mean cross entropy of (…, words) outputs, each rank with those of its words, against (…) class numbers.
 
-        Ranks tell one another the largest logit, the sum of exponents and the right word's logit, of each token.
+        For each token ranks exchange the largest logit, the sum of exponentials and the target word's logit.
         """
         logits = outputs.flatten(0, -2)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -118,21 +118,21 @@ class TensorParallel:
         return (exponents.log() - self.collectives.left(right)).mean()
 
     def row_of(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each word its row on this rank, any if it has none, and whether it has one."""
+        """Each word's row on this rank (0 if it has none), and whether it has one."""
         row = words - self.team.place * self.words
         inside = (row >= 0) & (row < self.words)
         return torch.where(inside, row, 0), inside
 
 
 class _Style(ParallelStyle):
-    """How a module is divided: by `_apply`, which is private, as in torch 2.11 to 2.13."""
+    """A way to divide a module, by `_apply`, which is private, as in torch 2.11 to 2.13."""
 
     def __init__(self, shared: TensorParallel) -> None:
         self.shared = shared
 
 
 class ColumnParallelLinear(_Style):
-    """A linear layer of which each rank makes some outputs, of all tokens."""
+    """A linear layer of which each rank computes some outputs for all tokens."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, _ in list(module.named_parameters()):
@@ -142,7 +142,7 @@ class ColumnParallelLinear(_Style):
 
 
 class RowParallelLinear(_Style):
-    """A linear layer of which each rank reads some inputs: its outputs are summed, then the bias is added."""
+    """A linear layer of which each rank reads some inputs: outputs are summed over ranks, then the bias is added."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         self.shared.cut(module, "weight", 1)
@@ -150,11 +150,11 @@ class RowParallelLinear(_Style):
         return module
 
 
-class Inner(_Style):
-    """A mixture of which each rank has some inner columns of every expert: what they make is summed once, of all tokens."""
+class ParallelExperts(_Style):
+    """A mixture of which each rank has some hidden columns of every expert; outputs of all tokens are summed once."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for expert in (one for one in module.modules() if isinstance(one, Expert)):
+        for expert in (part for part in module.modules() if isinstance(part, Expert)):
             self.shared.cut(expert.up, "weight", 0)
             self.shared.cut(expert.down, "weight", 1)
         for parameter in cast(Mixture, module).router.parameters():
@@ -165,7 +165,7 @@ class Inner(_Style):
 
 
 class VocabParallelEmbedding(_Style):
-    """An embedding of which each rank has some words: what each looks up is summed."""
+    """An embedding of which each rank has some words; the rows that ranks look up are summed."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         self.shared.cut(module, "weight", 0)

@@ -19,11 +19,11 @@ _HEADS: Final = 2
 
 
 def contiguous_positions(place: int, ranks: int, sequence: int) -> Tensor:
-    """The tokens of a rank: those of one part of the sequence, cut into as many parts as there are ranks."""
+    """Positions of a rank's tokens: one of `ranks` contiguous parts of the sequence."""
     return torch.arange(sequence).chunk(ranks)[place]
 
 
 def exchange_heads(block: Block, collectives: PassCollectives) -> None:
-    """Makes a block attend to all tokens with this rank's share of the heads."""
+    """Makes a block attend to all tokens with this rank's heads."""
     block.to_heads = lambda split: collectives.transposed(split, _HEADS, _TOKENS)
     block.to_tokens = lambda mixed: collectives.transposed(mixed, _TOKENS, _HEADS)

@@ -1,6 +1,7 @@
-"""Gates: which pushes a server counts, and when it answers whom. A gate decides over the pushes of one bucket.
+"""Consistency models on a server: which pushes of one bucket count, and when the server replies to whom.
 
-Crews push: a worker each, or all workers of a node. One that has pushed for the last time is waited for no longer.
+A pusher is one worker, or all workers of a node that push together. The server does not wait for a pusher that has made its
+last push.
 """
 
 from __future__ import annotations
@@ -12,70 +13,72 @@ from collections.abc import Mapping
 from scaleproof.simulator.program.consistency import Bsp, Gate, Ssp
 
 
-class Turns(ABC):
-    """left: how many pushes of each crew are still to be answered."""
+class PushOrder(ABC):
+    """Decides over the pushes of one bucket. left: number of pushes of each pusher that have no reply yet."""
 
     def __init__(self, pushes: Mapping[int, int]) -> None:
         self.left = dict(pushes)
 
-    def is_late(self, crew: int) -> bool:
-        """Whether its push comes after the update that it was meant for, and is dropped."""
+    def is_late(self, pusher: int) -> bool:
+        """Whether the next push of `pusher` comes after the update that it was meant for, and is dropped."""
         return False
 
     @abstractmethod
-    def add(self, crew: int) -> None:
-        """Counts its push."""
+    def add(self, pusher: int) -> None:
+        """Counts a push of `pusher`."""
 
     @abstractmethod
     def is_due(self) -> bool:
-        """Whether the parameters are to be updated by what was counted since they were last."""
+        """Whether the pushes counted since the last update make an update due."""
 
     @abstractmethod
     def release(self) -> list[int]:
-        """The crews that are to be answered now that they were; each is told once."""
+        """The pushers to reply to after an update, each once."""
 
-    def answered(self, crew: int) -> None:
-        """It has its answer."""
-        self.left[crew] -= 1
-        if self.left[crew] == 0:
-            del self.left[crew]
+    def replied(self, pusher: int) -> None:
+        """Notes that a push of `pusher` has its reply."""
+        self.left[pusher] -= 1
+        if self.left[pusher] == 0:
+            del self.left[pusher]
 
 
-class Rounds(Turns):
-    """Of a barrier: an update takes the pushes of all crews but `backups`. Who comes later goes on with the round that is then
-    open. Once a crew has pushed for the last time every push is an update: what others still push may be too little for a round
-    here while they wait for one elsewhere."""
+class Rounds(PushOrder):
+    """Bulk synchronous: an update takes the pushes of all pushers but `backups`. Late pushers join the round that is then open.
+
+    Once a pusher has made its last push, every push is an update: the remaining pushes may be too few for a round here while
+    their pushers wait for a round on another server.
+    """
 
     def __init__(self, pushes: Mapping[int, int], backups: int) -> None:
         super().__init__(pushes)
-        self._crews, self._needed = len(pushes), len(pushes) - backups
+        self._pushers, self._needed = len(pushes), len(pushes) - backups
         self._round = 0
-        self._of_crew = dict.fromkeys(pushes, 0)
+        self._round_of = dict.fromkeys(pushes, 0)
         self._waiting: list[int] = []
 
-    def is_late(self, crew: int) -> bool:
-        return self._of_crew[crew] < self._round
+    def is_late(self, pusher: int) -> bool:
+        return self._round_of[pusher] < self._round
 
-    def add(self, crew: int) -> None:
-        self._waiting.append(crew)
+    def add(self, pusher: int) -> None:
+        self._waiting.append(pusher)
 
     def is_due(self) -> bool:
-        return len(self._waiting) >= (self._needed if len(self.left) == self._crews else 1)
+        return len(self._waiting) >= (self._needed if len(self.left) == self._pushers else 1)
 
     def release(self) -> list[int]:
         self._round += 1
         done, self._waiting = self._waiting, []
-        for crew in done:
-            self.answered(crew)
+        for pusher in done:
+            self.replied(pusher)
         return done
 
-    def answered(self, crew: int) -> None:
-        self._of_crew[crew] = self._round
-        super().answered(crew)
+    def replied(self, pusher: int) -> None:
+        self._round_of[pusher] = self._round
+        super().replied(pusher)
 
 
-class Clocks(Turns):
-    """Of a clock: every push is an update, answered once no crew that still pushes has more than `bound` fewer."""
+class Clocks(PushOrder):
+    """Stale synchronous: every push is an update. Its reply is due once no active pusher is more than `bound` pushes behind."""
 
     def __init__(self, pushes: Mapping[int, int], bound: float) -> None:
         super().__init__(pushes)
@@ -84,9 +87,9 @@ class Clocks(Turns):
         self._waiting: list[int] = []
         self._is_new = False
 
-    def add(self, crew: int) -> None:
-        self._clock[crew] += 1
-        self._waiting.append(crew)
+    def add(self, pusher: int) -> None:
+        self._clock[pusher] += 1
+        self._waiting.append(pusher)
         self._is_new = True
 
     def is_due(self) -> bool:
@@ -95,23 +98,23 @@ class Clocks(Turns):
     def release(self) -> list[int]:
         self._is_new = False
         done: list[int] = []
-        while allowed := [crew for crew in self._waiting if self._clock[crew] <= self._slowest() + self._bound]:
-            self._waiting = [crew for crew in self._waiting if crew not in allowed]
+        while allowed := [pusher for pusher in self._waiting if self._clock[pusher] <= self._slowest() + self._bound]:
+            self._waiting = [pusher for pusher in self._waiting if pusher not in allowed]
             done += allowed
-            for crew in allowed:
-                self.answered(crew)
+            for pusher in allowed:
+                self.replied(pusher)
         return done
 
     def _slowest(self) -> float:
-        return min((self._clock[crew] for crew in self.left), default=math.inf)
+        return min((self._clock[pusher] for pusher in self.left), default=math.inf)
 
 
-def turns(gate: Gate, pushes: Mapping[int, int]) -> Turns:
-    """pushes: how many each crew makes in all."""
-    match gate:
+def push_order(model: Gate, pushes: Mapping[int, int]) -> PushOrder:
+    """The decisions of a consistency model over one bucket. pushes: total number of pushes by pusher."""
+    match model:
         case Bsp():
-            return Rounds(pushes, gate.backups)
+            return Rounds(pushes, model.backups)
         case Ssp():
-            return Clocks(pushes, gate.bound)
+            return Clocks(pushes, model.bound)
         case _:
             return Clocks(pushes, math.inf)

@@ -1,5 +1,4 @@
-"""Hybrids with servers: ranks push the gradients of what they hold, servers update that once all who hold it have pushed, and
-ranks pull it back."""
+"""Hybrids with parameter servers: servers update a set of parameters once all ranks that have a copy of it have pushed."""
 
 from __future__ import annotations
 
@@ -21,25 +20,25 @@ from scaleproof.validator.strategy.parameter_server.server import BucketShard, n
 from scaleproof.validator.strategy.replica import Replica
 
 
-class Pusher(Replica):
-    """A rank that trains. Parameters and gradients are views of one vector each, of which every server has an equal part."""
+class HybridWorker(Replica):
+    """A training rank. Parameters and gradients are views of one vector each, of which every server has an equal part."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         self.links = _links(self.plan)
-        together = holdings(self.plan)
-        self.holding = next(number for number, ranks in enumerate(together) if context.rank in ranks)
+        groups = holdings(self.plan)
+        self.holding = next(number for number, ranks in enumerate(groups) if context.rank in ranks)
         parameters = list(self.module.parameters())
         self.values = pack(parameters)
         self.gradient = torch.zeros_like(self.values)
         adopt(parameters, views(self.values, parameters), views(self.gradient, parameters))
         bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
         self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
-        if context.rank == together[self.holding][0]:
-            self._tell_servers()
+        if context.rank == groups[self.holding][0]:
+            self._send_initial()
 
     def update(self) -> None:
-        """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
+        """Pushes the gradients and pulls the parameters. `record.assemble` splits the wait from the pull by servers' spans."""
         labels = {"stage": self.stage, "group": self.holding, "match": self._index}
         with self.recorder.span(Phase.SEND, size_bytes=float(self.values.nbytes), **labels):
             wait_all([self.links.send(self.gradient[part], server) for server, part in self.parts.items()])
@@ -48,8 +47,8 @@ class Pusher(Replica):
             self.gradient.zero_()
             wait_all(pulls)
 
-    def _tell_servers(self) -> None:
-        """Sends the servers the parameters that this rank begins with."""
+    def _send_initial(self) -> None:
+        """Sends this rank's initial parameters to the servers."""
         for server, part in self.parts.items():
             own = self.values[part]
             wait_all([self.links.send(own.new_tensor([len(own)], dtype=torch.int64), server)])
@@ -57,11 +56,11 @@ class Pusher(Replica):
 
 
 class HybridServer(Trainer):
-    """Has an equal part of what each rank holds. Sums are made in the order of ranks, and so the same in every run."""
+    """A server with an equal part of each rank's parameters. Sums are taken in rank order, so that runs are reproducible."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context)
-        # process groups are made by all ranks together
+        # every rank must create all process groups
         build_mesh(strategy.plan, context.device.type)
         self.links = _links(strategy.plan)
         self.holders = holdings(strategy.plan)
@@ -79,16 +78,16 @@ class HybridServer(Trainer):
             labels = {"group": number, "match": index}
             for rank, gradient in zip(self.holders[number], self.pushed[number], strict=True):
                 with self.recorder.span(Phase.WAIT):
-                    came = self.arrivals[rank].next()
-                note_push(self.recorder, came, part, peer=rank, **labels)
+                    received = self.arrivals[rank].next()
+                note_push(self.recorder, received, part, peer=rank, **labels)
                 with self.recorder.span(Phase.OPTIMIZER, **labels):
                     part.add(gradient, 1)
             with self.recorder.span(Phase.OPTIMIZER, **labels):
                 part.update()
-            self._answer(part, self.holders[number], labels)
+            self._reply(part, self.holders[number], labels)
 
     def parameters(self) -> dict[str, Tensor]:
-        """Ranks that train have pulled all of them."""
+        """Nothing: training ranks have pulled all parameters."""
         return {}
 
     def close(self) -> None:
@@ -102,7 +101,7 @@ class HybridServer(Trainer):
         wait_all([self.links.receive(initial, holder)])
         return initial
 
-    def _answer(self, part: BucketShard, ranks: Sequence[int], labels: dict[str, int]) -> None:
+    def _reply(self, part: BucketShard, ranks: Sequence[int], labels: dict[str, int]) -> None:
         size_bytes = part.size_bytes * len(ranks)
         with self.recorder.span(Phase.SEND, size_bytes=size_bytes, **labels):
             wait_all([self.links.send(part.value.detach(), rank) for rank in ranks])

@@ -1,7 +1,7 @@
-"""Links between workers and servers: which process group a message takes, and a thread for each who pushes.
+"""Links between workers and servers: the process group of each message, and a receiving thread for each pusher.
 
-Gloo can receive from anybody, but then moves one message at a time, and NCCL cannot; a thread for each peer sleeps until its
-message is there on either, so that messages move side by side and are served in the order in which they came.
+Gloo can receive from any rank, but then moves one message at a time; NCCL cannot. One thread per peer waits for its messages
+with either library, so that messages move concurrently and are served in order of arrival.
 """
 
 from __future__ import annotations
@@ -20,110 +20,113 @@ from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout import messages
 
 # A thread that has nothing left to do ends at once.
-_PATIENCE_S: Final = 0.5
+_JOIN_S: Final = 0.5
 
 
 class Push(NamedTuple):
-    """A crew's gradient that has come, for which of the server's parts. received: a mark."""
+    """A received gradient: who pushed it, and to which of the server's parts. received: mark of the arrival."""
 
-    crew: int
+    pusher: int
     part: int
     received: Any
 
 
 class Links:
-    """The process group of messages from one rank to another. On NCCL each pair of ranks has one for each way, as messages of
-    one group wait for one another; gloo takes any number side by side."""
+    """Sends and receives in the process group of two ranks.
+
+    With NCCL each pair of ranks has one group per direction, as messages of a group wait for one another; gloo moves any number
+    concurrently.
+    """
 
     def __init__(self, leaders: Iterable[int], servers: Iterable[int], own: bool) -> None:
-        """All ranks must build it. own: whether each way has a group of its own."""
+        """To be built on all ranks. own: whether each direction has a group of its own."""
         both = [pair for one in product(leaders, servers) for pair in (one, one[::-1])] if own else []
         self._groups = {pair: dist.new_group(list(pair)) for pair in both}
         self._rank = dist.get_rank()
 
     def send(self, tensor: Tensor, target: int) -> dist.Work:
-        """Begins to send."""
+        """Starts to send `tensor` to the rank `target`."""
         return messages.send(tensor, target, self._groups.get((self._rank, target)))
 
     def receive(self, tensor: Tensor, source: int) -> dist.Work:
-        """Begins to receive."""
+        """Starts to receive `tensor` from the rank `source`."""
         return messages.receive(tensor, source, self._groups.get((source, self._rank)))
 
 
 class Arrivals(Thread):
-    """Waits for a rank's messages, in the order in which they were posted, and notes when each came: who waits for several
-    ranks in turn cannot tell."""
+    """Waits for the messages of one rank, in the order in which they were posted, and takes a mark when each arrives.
+
+    A thread that waits for several ranks in turn could not do so.
+    """
 
     def __init__(self, recorder: Recorder, device: torch.device) -> None:
         super().__init__(daemon=True)
         self._recorder = recorder
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._posted: SimpleQueue[dist.Work | None] = SimpleQueue()
-        self._come: SimpleQueue[tuple[Any, torch.cuda.Event | None] | Exception] = SimpleQueue()
+        self._arrived: SimpleQueue[tuple[Any, torch.cuda.Event | None] | Exception] = SimpleQueue()
         self.start()
 
     def post(self, message: dist.Work) -> None:
         self._posted.put(message)
 
     def next(self) -> Any:
-        """The mark at which the next one came, once it has; on a GPU what follows waits for it."""
-        come = self._come.get()
-        if isinstance(come, Exception):
-            raise come
-        mark, event = come
+        """Waits for the next message; returns the mark of its arrival. On a GPU the current stream waits for it."""
+        arrived = self._arrived.get()
+        if isinstance(arrived, Exception):
+            raise arrived
+        mark, event = arrived
         if event is not None:
             torch.cuda.current_stream().wait_event(event)
         return mark
 
     def close(self) -> None:
-        """Ends after what was posted; does not wait for messages that do not come."""
+        """Ends the thread after the posted messages; does not wait for messages that do not arrive."""
         self._posted.put(None)
-        self.join(_PATIENCE_S)
+        self.join(_JOIN_S)
 
     def run(self) -> None:
         with torch.cuda.stream(self._stream):
             while (message := self._posted.get()) is not None:
                 try:
                     message.wait()
-                    self._come.put((self._recorder.now(), self._stream.record_event() if self._stream else None))
+                    self._arrived.put((self._recorder.now(), self._stream.record_event() if self._stream else None))
                 except Exception as error:
-                    self._come.put(error)
+                    self._arrived.put(error)
 
 
 class Listener(Thread):
-    """Receives a crew's pushes, one after the other, and hands each to an inbox.
+    """Receives the pushes of one pusher, one after the other, and puts each into an inbox.
 
-    buffers: one for each of the server's parts, in the order in which they are pushed. One is received into again once the
-    answer that it held is sent.
+    buffers: one for each of the server's parts, in the order of pushes. A buffer first receives a push, then holds the reply.
     """
 
     def __init__(
-        self, links: Links, recorder: Recorder, inbox: SimpleQueue[Push | Exception], crew: int, leader: int,
+        self, links: Links, recorder: Recorder, inbox: SimpleQueue[Push | Exception], pusher: int, leader: int,
         buffers: Sequence[Tensor], pushes: int,
     ) -> None:  # fmt: skip
-        """leader: the rank that pushes. pushes: how often it does."""
+        """leader: the rank that pushes. pushes: number of its pushes of each part."""
         super().__init__(daemon=True)
         self.leader, self.buffers = leader, buffers
-        self._links, self._recorder, self._inbox, self._crew, self._pushes = links, recorder, inbox, crew, pushes
-        self._answers: list[SimpleQueue[dist.Work]] = [SimpleQueue() for _ in buffers]
-        # parts that are answered but not sent, and how many were sent
-        self._held: set[int] = set()
+        self._links, self._recorder, self._inbox, self._pusher, self._pushes = links, recorder, inbox, pusher, pushes
+        self._replies: list[SimpleQueue[dist.Work]] = [SimpleQueue() for _ in buffers]
+        # parts whose reply is not sent yet, and the number of replies sent
+        self._unsent: set[int] = set()
         self._sent = 0
 
-    def answer(self, part: int) -> None:
-        """Sends what the part's buffer holds, once those that were pushed before it are answered: the other side receives them
-        in that order."""
-        self._held.add(part)
-        while (first := self._sent % len(self.buffers)) in self._held:
-            self._held.remove(first)
-            self._answers[first].put(self._links.send(self.buffers[first], self.leader))
+    def reply(self, part: int) -> None:
+        """Sends the part's buffer once the replies to earlier pushes are sent: the pusher receives them in that order."""
+        self._unsent.add(part)
+        while (first := self._sent % len(self.buffers)) in self._unsent:
+            self._unsent.remove(first)
+            self._replies[first].put(self._links.send(self.buffers[first], self.leader))
             self._sent += 1
 
     def run(self) -> None:
         try:
-            # on a GPU what waits for a message must not hold up what others have told the device to do
+            # on a GPU, waiting for a message must not delay kernels that other threads have launched
             device = self.buffers[0].device if self.buffers else torch.device("cpu")
-            # a new thread is on the first GPU until it is told otherwise
+            # a new thread starts on the first GPU
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
                 self._listen(stream)
@@ -134,15 +137,15 @@ class Listener(Thread):
         for number in range(self._pushes):
             for part, buffer in enumerate(self.buffers):
                 if number > 0:
-                    _finish(self._answers[part].get(), stream)
+                    _finish(self._replies[part].get(), stream)
                 _finish(self._links.receive(buffer, self.leader), stream)
-                self._inbox.put(Push(self._crew, part, self._recorder.now()))
-        for answers in self._answers:
-            _finish(answers.get(), stream)
+                self._inbox.put(Push(self._pusher, part, self._recorder.now()))
+        for replies in self._replies:
+            _finish(replies.get(), stream)
 
 
 def _finish(work: dist.Work, stream: torch.cuda.Stream | None) -> None:
-    """Returns once the message has passed: waiting for NCCL's holds up the stream alone."""
+    """Returns once the message is complete; NCCL's `wait` makes only the stream wait."""
     work.wait()
     if stream is not None:
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""Layout: where every server's part of the parameters is, in one vector that holds them all."""
+"""Layout of the parameters in one vector: buckets, and each server's part of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scaleproof.validator.strategy.layout.flat import pack
 class PushedBucket:
     """Parameters that are pushed together, and pulled together.
 
-    layer: the first of those that have some of them. tensors: their numbers, as the vector has them one after the other.
-    parts: of each server that has any of it, from where to where in the vector.
+    layer: the first layer with a tensor in the bucket. tensors: their numbers in the vector's order. parts: by server its range
+    of the vector, without servers that have none.
     """
 
     layer: int
@@ -30,27 +30,27 @@ class PushedBucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """A model's tensors in buckets, those of the first layers first. sizes: elements of each tensor."""
+    """A model's tensors in buckets, those of the first layers first. sizes: number of elements of each tensor."""
 
     sizes: tuple[int, ...]
     buckets: tuple[PushedBucket, ...]
 
     @property
     def order(self) -> list[int]:
-        """The tensors' numbers, as the vector has them."""
+        """The tensors' numbers in the vector's order."""
         return [tensor for bucket in self.buckets for tensor in bucket.tensors]
 
     def vector(self, parameters: Sequence[Tensor]) -> Tensor:
-        """All of them as one vector, copied."""
+        """A copy of all parameters as one vector."""
         return pack(parameters[tensor] for tensor in self.order)
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Each tensor's part of a vector, flat, by its number."""
+        """The flat view of each tensor in a vector, by tensor number."""
         parts = torch.split(vector, [self.sizes[tensor] for tensor in self.order])
         return [part for _, part in sorted(zip(self.order, parts, strict=True), key=lambda both: both[0])]
 
-    def held(self, bucket: int, server: int) -> list[tuple[int, int, int]]:
-        """What a server has of a bucket: the number of each tensor, and from where to where in it."""
+    def ranges(self, bucket: int, server: int) -> list[tuple[int, int, int]]:
+        """A server's parts of a bucket's tensors, as (tensor, begin, end)."""
         part, result = self.buckets[bucket].parts[server], []
         begins = dict(zip(self.order, accumulate((self.sizes[tensor] for tensor in self.order), initial=0), strict=False))
         for tensor in self.buckets[bucket].tensors:
@@ -62,12 +62,14 @@ class Layout:
 
 
 def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:
-    """Buckets are filled from the last tensor on, as gradients come; without overlap there is one. Of `bytes` every server has
-    an equal part of each bucket, to one element; else it has whole tensors, which are then neighbours."""
+    """The layout of a strategy. Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one.
+
+    With `shard: bytes` each server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
+    """
     tensors = [(number, parameter) for number, layer in layers.items() for parameter in layer.parameters()]
     sizes = [parameter.numel() for _, parameter in tensors]
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
-    counts = [len(bucket) for bucket in reversed(fill([one for _, one in tensors], limit_bytes, limit_bytes))]
+    counts = [len(bucket) for bucket in reversed(fill([parameter for _, parameter in tensors], limit_bytes, limit_bytes))]
     owners = None if strategy.shard == "bytes" else _owners(sizes, strategy)
     buckets, first, begin = [], 0, 0
     for count in counts:
@@ -91,11 +93,11 @@ def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layou
 
 
 def _owners(sizes: Sequence[int], strategy: ParameterServer) -> list[int]:
-    """The server that has each tensor: the next in turn, or the one that has the least by then."""
+    """The server of each tensor: the next in turn, or the one with the fewest elements so far."""
     if strategy.shard == "round_robin":
         return [tensor % strategy.servers for tensor in range(len(sizes))]
-    owners, held = [], [0] * strategy.servers
+    owners, elements = [], [0] * strategy.servers
     for size in sizes:
-        owners.append(held.index(min(held)))
-        held[owners[-1]] += size
+        owners.append(elements.index(min(elements)))
+        elements[owners[-1]] += size
     return owners

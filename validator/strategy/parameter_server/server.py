@@ -1,4 +1,4 @@
-"""Servers of parameter servers: hold parts of the parameters and update them with what workers push."""
+"""Parameter servers: each keeps a part of the parameters and updates it with the gradients that workers push."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.strategy.parameter_server.consistency import Turns, turns
+from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links, Listener, Push
 from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
 
-Crews = Sequence[Sequence[int]]
+Pushers = Sequence[Sequence[int]]
 
 
 class BucketShard:
-    """What a server has of a bucket: the parameters, and the sum of the gradients that they are to be updated by.
+    """A server's part of a bucket: parameters, and the sum of the gradients pushed since the last update.
 
-    version: how often they were updated.
+    version: number of updates so far.
     """
 
     def __init__(self, context: Context, bucket: int, initial: Tensor) -> None:
@@ -37,7 +37,7 @@ class BucketShard:
         self._workers = 0
 
     def add(self, gradient: Tensor, workers: int) -> None:
-        """Adds the sum of so many workers' gradients. The first since the last update is added to in place."""
+        """Adds `gradient`, the sum over a number of workers. The first one since an update becomes the buffer of the sum."""
         self._sum = gradient if self._sum is None else self._sum.add_(gradient)
         self._workers += workers
 
@@ -50,17 +50,20 @@ class BucketShard:
         self.value.grad, self._sum, self._workers = None, None, 0
 
 
-def note_push(recorder: Recorder, came: Any, part: BucketShard, **labels: int) -> None:
-    """Only its worker knows when it began to send."""
-    recorder.add(Phase.RECEIVE, came, came, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
+def note_push(recorder: Recorder, received: Any, part: BucketShard, **labels: int) -> None:
+    """Records a push as received at the mark `received`. Only the worker knows when it began to send."""
+    recorder.add(Phase.RECEIVE, received, received, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
 
 
 class Server(Trainer):
-    """Has its part of each bucket, in the order in which those are pushed: the last layers' first."""
+    """A rank that keeps its part of each bucket, in the order of pushes: buckets of the last layers come first.
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, crews: Crews) -> None:
+    pushers: the workers of each pusher; the first of them sends and receives.
+    """
+
+    def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
         super().__init__(context)
-        self.strategy, self.links, self.crews = strategy, links, crews
+        self.strategy, self.links, self.pushers = strategy, links, pushers
         self.number = context.rank - strategy.workers
         layers = context.build_all()
         self.layout = lay_out(layers, strategy)
@@ -75,30 +78,30 @@ class Server(Trainer):
         return {f"shard{self.number}": torch.cat(values)} if values else {}
 
 
-class InStep(Server):
-    """Updates once all have pushed. Sums are made in the order of ranks, whoever comes first, and so the same in every run."""
+class SynchronousServer(Server):
+    """Updates once all have pushed. Sums are taken in rank order, so that every run gives the same result."""
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, crews: Crews) -> None:
-        super().__init__(context, strategy, links, crews)
-        self.received = [[torch.empty_like(part.value) for _ in crews] for part in self.parts]
-        self.arrivals = [Arrivals(self.recorder, context.device) for _ in crews]
+    def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
+        super().__init__(context, strategy, links, pushers)
+        self.received = [[torch.empty_like(part.value) for _ in pushers] for part in self.parts]
+        self.arrivals = [Arrivals(self.recorder, context.device) for _ in pushers]
 
     def step(self, index: int) -> None:
         for gradients in self.received:
-            for crew, gradient, arrivals in zip(self.crews, gradients, self.arrivals, strict=True):
-                arrivals.post(self.links.receive(gradient, crew[0]))
+            for pusher, gradient, arrivals in zip(self.pushers, gradients, self.arrivals, strict=True):
+                arrivals.post(self.links.receive(gradient, pusher[0]))
         sent: list[tuple[BucketShard, Any, list[dist.Work]]] = []
         for part, gradients in zip(self.parts, self.received, strict=True):
-            for crew, gradient, arrivals in zip(self.crews, gradients, self.arrivals, strict=True):
+            for pusher, gradient, arrivals in zip(self.pushers, gradients, self.arrivals, strict=True):
                 with self.recorder.span(Phase.WAIT):
-                    came = arrivals.next()
-                note_push(self.recorder, came, part, peer=crew[0], group=part.bucket, match=index)
+                    received = arrivals.next()
+                note_push(self.recorder, received, part, peer=pusher[0], group=part.bucket, match=index)
                 with self.recorder.span(Phase.OPTIMIZER):
-                    part.add(gradient, len(crew))
+                    part.add(gradient, len(pusher))
             with self.recorder.span(Phase.OPTIMIZER):
                 part.update()
             begin = self.recorder.now()
-            sent.append((part, begin, [self.links.send(part.value.detach(), crew[0]) for crew in self.crews]))
+            sent.append((part, begin, [self.links.send(part.value.detach(), pusher[0]) for pusher in self.pushers]))
         self._finish(index, sent)
 
     def close(self) -> None:
@@ -106,53 +109,53 @@ class InStep(Server):
             arrivals.close()
 
     def _finish(self, index: int, sent: Sequence[tuple[BucketShard, Any, list[dist.Work]]]) -> None:
-        """Waits until all answers have been sent; those before the last went beside what followed."""
+        """Waits until all replies are sent. All but the last were sent while the server went on with the next bucket."""
         self.recorder.enter(Phase.SEND)
-        for part, begin, answers in sent:
-            for answer in answers:
-                answer.wait()
+        for part, begin, replies in sent:
+            for reply in replies:
+                reply.wait()
             self.recorder.add(
                 Phase.SEND,
                 begin,
                 self.recorder.now(),
                 stream=Stream.MAIN if part is self.parts[-1] else Stream.COMMUNICATION,
-                size_bytes=part.size_bytes * len(self.crews),
+                size_bytes=part.size_bytes * len(self.pushers),
                 group=part.bucket,
                 match=index,
             )
 
 
-class Free(Server):
-    """Serves pushes in the order in which they come, and answers each crew when the gate says so.
+class AsynchronousServer(Server):
+    """Serves pushes in order of arrival, and replies to each pusher when the consistency model allows it.
 
-    A step is as many pushes as all crews make in one of theirs. log: what it did, for whom, of which bucket.
+    A step serves the number of pushes that all pushers make in one of their steps. log: (action, bucket, pusher).
     """
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, crews: Crews) -> None:
-        super().__init__(context, strategy, links, crews)
-        pushes = dict.fromkeys(range(len(crews)), context.total_steps)
-        self.turns = [turns(strategy.gate, pushes) for _ in self.parts]
+    def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
+        super().__init__(context, strategy, links, pushers)
+        pushes = dict.fromkeys(range(len(pushers)), context.total_steps)
+        self.orders = [push_order(strategy.gate, pushes) for _ in self.parts]
         self.log: list[tuple[str, int, int]] = []
         self.inbox: SimpleQueue[Push | Exception] = SimpleQueue()
-        # by part and crew how many pushes were answered
-        self.numbers = [[0] * len(crews) for _ in self.parts]
+        # number of replies by part and pusher
+        self.replies = [[0] * len(pushers) for _ in self.parts]
         self.listeners = [
             Listener(
                 links,
                 self.recorder,
                 self.inbox,
                 number,
-                crew[0],
+                pusher[0],
                 [torch.empty_like(part.value.detach()) for part in self.parts],
                 context.total_steps,
             )
-            for number, crew in enumerate(crews)
+            for number, pusher in enumerate(pushers)
         ]
         for listener in self.listeners:
             listener.start()
 
     def step(self, index: int) -> None:
-        for _ in range(len(self.crews) * len(self.parts)):
+        for _ in range(len(self.pushers) * len(self.parts)):
             with self.recorder.span(Phase.WAIT):
                 push = self.inbox.get()
             if isinstance(push, Exception):
@@ -163,55 +166,55 @@ class Free(Server):
                 listener.join()
 
     def _serve(self, push: Push) -> None:
-        part, gate = self.parts[push.part], self.turns[push.part]
-        labels = self._labels(push.part, push.crew)
+        part, order = self.parts[push.part], self.orders[push.part]
+        labels = self._labels(push.part, push.pusher)
         note_push(self.recorder, push.received, part, **labels)
-        if gate.is_late(push.crew):
-            self._note("drop", push.part, push.crew)
-            gate.answered(push.crew)
-            self._answer(push.part, push.crew)
+        if order.is_late(push.pusher):
+            self._note("drop", push.part, push.pusher)
+            order.replied(push.pusher)
+            self._reply(push.part, push.pusher)
         else:
             with self.recorder.span(Phase.OPTIMIZER, **labels):
-                self._note("add", push.part, push.crew)
-                gate.add(push.crew)
-                part.add(self.listeners[push.crew].buffers[push.part], len(self.crews[push.crew]))
-        if gate.is_due():
-            self._update(push.part, gate)
+                self._note("add", push.part, push.pusher)
+                order.add(push.pusher)
+                part.add(self.listeners[push.pusher].buffers[push.part], len(self.pushers[push.pusher]))
+        if order.is_due():
+            self._update(push.part, order)
 
-    def _update(self, number: int, gate: Turns) -> None:
+    def _update(self, number: int, order: PushOrder) -> None:
         self._note("update", number, -1)
         part = self.parts[number]
         with self.recorder.span(Phase.OPTIMIZER, group=part.bucket, match=part.version):
             part.update()
-        for crew in gate.release():
-            self._answer(number, crew)
+        for pusher in order.release():
+            self._reply(number, pusher)
 
-    def _answer(self, number: int, crew: int) -> None:
-        """Sends the parameters beside what follows; the push of the crew that is answered made room for them."""
-        self._note("answer", number, crew)
-        listener, part = self.listeners[crew], self.parts[number]
+    def _reply(self, number: int, pusher: int) -> None:
+        """Sends the parameters while the server goes on; they take the buffer of the push that the reply is for."""
+        self._note("reply", number, pusher)
+        listener, part = self.listeners[pusher], self.parts[number]
         with self.recorder.span(Phase.SEND):
             listener.buffers[number].copy_(part.value.detach())
         begin = self.recorder.now()
-        labels = self._labels(number, crew)
+        labels = self._labels(number, pusher)
         self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
-        listener.answer(number)
-        self.numbers[number][crew] += 1
+        listener.reply(number)
+        self.replies[number][pusher] += 1
 
-    def _labels(self, number: int, crew: int) -> dict[str, int]:
-        """Of spans of the push that a crew made last: which it is, of which bucket."""
-        return {"peer": self.crews[crew][0], "group": self.parts[number].bucket, "match": self.numbers[number][crew]}
+    def _labels(self, number: int, pusher: int) -> dict[str, int]:
+        """Labels of the spans of a pusher's last push: its worker, bucket and number."""
+        return {"peer": self.pushers[pusher][0], "group": self.parts[number].bucket, "match": self.replies[number][pusher]}
 
-    def _note(self, what: str, number: int, crew: int) -> None:
-        self.log.append((what, self.parts[number].bucket, crew))
+    def _note(self, what: str, number: int, pusher: int) -> None:
+        self.log.append((what, self.parts[number].bucket, pusher))
 
     def notes(self) -> dict[str, Any]:
-        """held: of each bucket the number of each tensor of which it has something, and from where to where. log: as above."""
-        held = {str(part.bucket): self.layout.held(part.bucket, self.number) for part in self.parts}
-        return {"held": held, "log": self.log}
+        """ranges: by bucket the server's parts of tensors, as (tensor, begin, end). log: as in the class."""
+        ranges = {str(part.bucket): self.layout.ranges(part.bucket, self.number) for part in self.parts}
+        return {"ranges": ranges, "log": self.log}
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """Hands them to all workers once more, in the order in which they ask."""
+        """Sends the final parameters to every worker, in rank order."""
         for worker in range(self.strategy.workers):
             for part in reversed(self.parts):
                 dist.send(part.value.detach(), worker)

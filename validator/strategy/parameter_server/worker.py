@@ -26,19 +26,22 @@ from scaleproof.validator.train.models import models
 
 
 class Worker(WholeModel):
-    """One after the other: passes, push and pull. Parameters and gradients are views of one vector each, so that servers'
-    parts need no copies. crew: the workers that push as one, by the first of them; none but this one if None."""
+    """A worker that computes, pushes and pulls one after the other.
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, crew: Team | None) -> None:
+    Parameters and gradients are views of one vector each, so that servers' parts need no copies. node_team: the workers of a
+    node that push together, by the first of them; None where each pushes its own gradients.
+    """
+
+    def __init__(self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None) -> None:
         super().__init__(context, context.rank)
         self.strategy, self.links = strategy, links
-        self.crew = Collectives(self.recorder, crew) if crew else None
+        self.node_collectives = Collectives(self.recorder, node_team) if node_team else None
         self.layout = lay_out(self.layers, strategy)
         parameters = list(self.module.parameters())
         self.values = self.layout.vector(parameters)
         self.gradient = torch.zeros_like(self.values)
         adopt(parameters, self.layout.views(self.values), self.layout.views(self.gradient))
-        self.leads = crew is None or crew.place == 0
+        self.leads = node_team is None or node_team.place == 0
         self.size_bytes = float(self.values.numel() * self.values.element_size())
 
     def step(self, index: int) -> None:
@@ -46,17 +49,17 @@ class Worker(WholeModel):
         super().step(index)
 
     def act(self) -> None:
-        """Makes samples in its environment."""
+        """Generates the step's samples in an emulated environment, which takes `rollout_s`."""
         if self.strategy.rollout_s:
             with self.recorder.span(Phase.INPUT):
                 if self.values.is_cuda:
-                    # by the parameters that have come
+                    # samples are generated with the parameters that were pulled
                     torch.cuda.current_stream().synchronize()
                 time.sleep(self.strategy.rollout_s)
 
     def update(self) -> None:
-        """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
-        self._in_crew(dist.reduce, self.gradient)
+        """Pushes the gradients and pulls the parameters. `record.assemble` splits the wait from the pull by servers' spans."""
+        self._in_node(dist.reduce, self.gradient)
         if self.leads:
             with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes, group=0, match=self._index):
                 wait_all(self.push(0))
@@ -65,20 +68,20 @@ class Worker(WholeModel):
                 # the next backward pass adds to it
                 self.gradient.zero_()
                 wait_all(pulls)
-        self._in_crew(dist.broadcast, self.values)
+        self._in_node(dist.broadcast, self.values)
         if not self.leads:
             self.gradient.zero_()
 
     def push(self, bucket: int) -> list[dist.Work]:
-        """Begins to send the gradients of a bucket to all servers that have some of it."""
+        """Starts to send the gradients of a bucket to all servers that have a part of it."""
         return [self.links.send(self.gradient[part], server) for server, part in self._parts(bucket)]
 
     def pull(self, bucket: int) -> list[dist.Work]:
-        """Begins to receive its parameters."""
+        """Starts to receive the parameters of a bucket."""
         return [self.links.receive(self.values[part], server) for server, part in self._parts(bucket)]
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """As servers have them in the end: where workers go each on its own, others have pushed since its last pull."""
+        """The servers' final parameters. Without synchronous steps others may have pushed since this worker's last pull."""
         if self.strategy.gate != SYNCHRONOUS:
             for bucket in range(len(self.layout.buckets)):
                 for server, part in self._parts(bucket):
@@ -86,54 +89,55 @@ class Worker(WholeModel):
         return super().parameters()
 
     def _parts(self, bucket: int) -> Iterable[tuple[int, slice]]:
-        """The rank of each server that has some of a bucket, and which part of the vector."""
+        """The rank of each server that has a part of the bucket, and that part of the vector."""
         return ((self.strategy.workers + server, part) for server, part in self.layout.buckets[bucket].parts.items())
 
-    def _in_crew(self, collective: Callable[..., Any], tensor: Tensor) -> None:
-        """Gradients to who leads, or parameters from it."""
-        if self.crew is not None:
-            with self.recorder.span(Phase.SYNCHRONISE), self.crew.noted(tensor):
-                collective(tensor, self.crew.team.ranks[0], group=self.crew.team.group)
+    def _in_node(self, collective: Callable[..., Any], tensor: Tensor) -> None:
+        """Reduces gradients to the node's first worker, or broadcasts parameters from it."""
+        if self.node_collectives is not None:
+            team = self.node_collectives.team
+            with self.recorder.span(Phase.SYNCHRONISE), self.node_collectives.noted(tensor):
+                collective(tensor, team.ranks[0], group=team.group)
 
 
-class Overlapped(Worker):
-    """Pushes a bucket once the backward pass is done with it, and waits for its pull before the layers that need it."""
+class OverlappedWorker(Worker):
+    """Pushes a bucket once its gradients are complete, and waits for its pull before the layers that need it."""
 
     def __init__(self, context: Context, strategy: ParameterServer, links: Links) -> None:
         super().__init__(context, strategy, links, None)
         buckets, parameters = self.layout.buckets, list(self.module.parameters())
-        # tensors of each bucket without a gradient yet, what is being sent, and by bucket what is received, of which step
-        self.left: list[int] = []
+        # number of tensors of each bucket without a gradient yet; pushes under way; by bucket the step and pulls under way
+        self.gradients_left: list[int] = []
         self.pushes: list[dist.Work] = []
         self.pulls: dict[int, tuple[int, list[dist.Work]]] = {}
         self.hooks: list[Any] = [
-            parameters[tensor].register_post_accumulate_grad_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
+            parameters[tensor].register_post_accumulate_grad_hook(partial(self._on_gradient, number))  # type: ignore[no-untyped-call]
             for number, bucket in enumerate(buckets)
             for tensor in bucket.tensors
         ]
         ends = [*(bucket.layer for bucket in buckets[1:]), len(self.layers)]
-        # what the forward pass may do with each bucket and those before it
+        # the layers that can run forward once each bucket has been pulled
         in_order = list(self.layers.values())
         self.pieces = [nn.Sequential(*in_order[bucket.layer : end]) for bucket, end in zip(buckets, ends, strict=True)]
 
     def step(self, index: int) -> None:
-        self.left = [len(bucket.tensors) for bucket in self.layout.buckets]
+        self.gradients_left = [len(bucket.tensors) for bucket in self.layout.buckets]
         self.backward(self.forward(self.batches[index]))
         with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
             wait_all(self.pushes)
             self.pushes.clear()
-        self._hear(0)
+        self._await_pull(0)
         if index == self.context.total_steps - 1:
-            self._hear_all()
+            self._await_all_pulls()
 
     def forward(self, batch: Batch) -> Tensor:
         if self.strategy.rollout_s:
-            # samples are made with all parameters
-            self._hear_all()
+            # samples are generated with all parameters
+            self._await_all_pulls()
             self.act()
         x = batch.inputs
         for bucket, piece in enumerate(self.pieces):
-            self._hear(bucket)
+            self._await_pull(bucket)
             with self.recorder.span(Phase.FORWARD):
                 x = piece(x)
         with self.recorder.span(Phase.FORWARD):
@@ -145,17 +149,17 @@ class Overlapped(Worker):
         for hook in self.hooks:
             hook.remove()
 
-    def _made(self, bucket: int, _: Tensor) -> None:
-        """A gradient of the bucket is there: with the last one it goes off, and nothing of the pass needs its parameters."""
-        self.left[bucket] -= 1
-        if self.left[bucket] == 0:
+    def _on_gradient(self, bucket: int, _: Tensor) -> None:
+        """Called when a gradient of the bucket is computed; the last one starts the push and the pull."""
+        self.gradients_left[bucket] -= 1
+        if self.gradients_left[bucket] == 0:
             begin = self.recorder.now()
             self.pushes += self.push(bucket)
             self.pulls[bucket] = self._index, self.pull(bucket)
             labels: dict[str, Any] = {"size_bytes": self._bytes(bucket), "group": bucket, "match": self._index}
             self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, **labels)
 
-    def _hear(self, bucket: int) -> None:
+    def _await_pull(self, bucket: int) -> None:
         """Waits for the parameters of a bucket, unless they have come already."""
         if bucket not in self.pulls:
             return
@@ -170,6 +174,6 @@ class Overlapped(Worker):
         elements = sum(self.layout.sizes[tensor] for tensor in self.layout.buckets[bucket].tensors)
         return float(elements * self.values.element_size())
 
-    def _hear_all(self) -> None:
+    def _await_all_pulls(self) -> None:
         for bucket in range(len(self.pieces)):
-            self._hear(bucket)
+            self._await_pull(bucket)

@@ -1,4 +1,4 @@
-"""Schedules: which of torch.distributed.pipelining runs a plan's passes in the simulator's order."""
+"""Schedules of torch.distributed.pipelining that run a plan's passes in the simulator's order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-# private: as in torch 2.11 to 2.13, and so is what is used of them below
+# private, as in torch 2.11 to 2.13; their members used below are private as well
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineSchedule, _PipelineScheduleRuntime
 
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassOrder, PassTimes, ScheduleName, order
@@ -26,9 +26,9 @@ from scaleproof.simulator.strategy.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# A rank has one stage, and waits for what it has sent when it turns from forward to backward.
+# Schedules of one stage per rank, which wait for sends between forward and backward passes.
 _SINGLE: Final[Mapping[ScheduleName, Callable[..., _PipelineSchedule]]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-# It has several, and waits for what it has sent at the end of a step.
+# Schedules of several stages per rank, which wait for sends at the end of a step.
 _MULTI: Final[Mapping[ScheduleName, Callable[..., _PipelineSchedule]]] = {
     "interleaved_1f1b": ScheduleInterleaved1F1B,
     "looped_bfs": ScheduleLoopedBFS,
@@ -45,12 +45,12 @@ _KINDS: Final = {
 
 
 def sends_freely(plan: Plan) -> bool:
-    """Whether ranks wait for what they have sent at the end of a step alone."""
+    """Whether ranks wait for their sends only at the end of a step."""
     return plan.overlap_sends or plan.schedule not in _SINGLE
 
 
 def build_schedule(plan: Plan, stages: Sequence[PipelineStage], loss: Loss, times: PassTimes) -> _PipelineSchedule:
-    """The schedule of a rank that has `stages`. times: what orders that are searched for weigh."""
+    """The schedule of a rank with `stages`. times: durations of passes, for schedules whose order is searched for."""
     arguments = (plan.microbatches, loss)
     if not sends_freely(plan):
         return _SINGLE[plan.schedule](stages[0], *arguments, scale_grads=False)
@@ -63,7 +63,7 @@ def build_schedule(plan: Plan, stages: Sequence[PipelineStage], loss: Loss, time
 
 
 def _actions(passes: PassOrder, plan: Plan) -> dict[int, list[_Action | None]]:
-    """Each rank's passes as torch's runtime reads them, None where the rank would wait if all took as long."""
+    """Each rank's passes in the format of torch's runtime, None where the rank would idle if all passes took equally long."""
     result: dict[int, list[_Action | None]] = {}
     for rank, stage_of in enumerate(plan.stage_of):
         result[rank] = [None] * (int(passes.slot[rank].max()) + 1)

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: torch.distributed.pipelining runs the schedule, stages of ours note what they do."""
+"""Pipeline parallelism: torch.distributed.pipelining runs the schedule on stages that record their passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleproof.simulator.strategy import Pipeline
 from scaleproof.simulator.strategy.replica_strategy import Replicated
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
-from scaleproof.validator.strategy.pipeline.recorded_stage import Lane, RecordedStage
+from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder, RecordedStage
 from scaleproof.validator.strategy.pipeline.schedules import build_schedule, sends_freely
 from scaleproof.validator.train.models import models
 from scaleproof.validator.train.recompute import chained
@@ -25,7 +25,7 @@ def create(context: Context, strategy: Pipeline) -> Trainer:
 
 
 class Chunk(nn.Sequential):
-    """The layers of a stage. They hand on no view: once its gradients are there torch detaches it, which views do not allow."""
+    """The layers of a stage. Their output is never a view: torch detaches it in place, which views do not allow."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)  # type: ignore[no-untyped-call]
@@ -34,10 +34,10 @@ class Chunk(nn.Sequential):
 
 
 class StageTrainer(Trainer):
-    """One rank of one worker's pipeline, with one stage of the model or several.
+    """One rank of one worker's pipeline, with one or several stages of the model.
 
-    stage: its number among the ranks of that worker, which are `group` in this order, all ranks if None. build: makes the
-    layers of those numbers, at the training precision and on this rank's device; the context's own if None.
+    stage: the rank's place in the pipeline. group: the pipeline's ranks in order, all ranks if None. build: builds the layers
+    with given numbers, in the training precision and on this rank's device; `context.build` if None.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class StageTrainer(Trainer):
         self.layers = {number: layer for chunk in chunks for number, layer in chunk.items()}
         self.batches = context.batches(worker)
         self.module = nn.Sequential(*self.layers.values())
-        self.lane = Lane(self.recorder, sends_freely(plan))
+        self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
         self.stages = [
-            RecordedStage(self.lane, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group)
+            RecordedStage(
+                self.pass_recorder, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group
+            )
             for number, chunk in zip(numbers, chunks, strict=True)
         ]
         self.optimizer = context.optimizer(self.module.parameters())
@@ -71,9 +73,9 @@ class StageTrainer(Trainer):
         batch = self.batches[index]
         inputs = (batch.inputs,) if any(stage.is_first for stage in self.stages) else ()
         targets = batch.targets if any(stage.is_last for stage in self.stages) else None
-        self.lane.begin_step()
+        self.pass_recorder.begin_step()
         self.schedule.step(*inputs, target=targets, return_outputs=False)
-        self.lane.end_step()
+        self.pass_recorder.end_step()
         self.update()
 
     def update(self) -> None:
@@ -82,7 +84,7 @@ class StageTrainer(Trainer):
         apply_update(self.recorder, self.optimizer, stage=self.stage)
 
     def average(self) -> None:
-        """Averages gradients over workers, of which there is one."""
+        """Averages gradients over workers; nothing to do, as there is one."""
 
     def close(self) -> None:
         self.accumulator.close()
@@ -91,11 +93,11 @@ class StageTrainer(Trainer):
         return name_parameters(self.layers)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a microbatch."""
+        """The mean loss over the samples of a microbatch."""
         return models.loss(outputs, targets)
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A microbatch's part of the mean loss; it belongs to the forward pass."""
+        """A microbatch's part of the step's mean loss; ends the recorded forward pass."""
         loss = self.loss(outputs, targets)
         for stage in self.stages:
             stage.end_forward()

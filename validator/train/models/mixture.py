@@ -1,4 +1,4 @@
-"""Mixtures of experts: a router sends each token to a few small MLPs, and adds up what they make of it."""
+"""Mixtures of experts: a router sends each token to a few small MLPs and adds up their weighted outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleproof.validator.train.recompute import Sections
 
 
 class Expert(nn.Module):
-    """An MLP without biases: (tokens, hidden) → the same shape. activation: the section that its activation function is."""
+    """An MLP without biases: (tokens, hidden) → the same shape. activation: section name of its activation function."""
 
     def __init__(self, hidden: int, feedforward: int, activation: str) -> None:
         super().__init__()
@@ -28,19 +28,19 @@ class Expert(nn.Module):
         return cast(Tensor, self.down(functional.gelu(x)))
 
 
-class ExpertsHere(nn.ModuleDict):
-    """Experts by their number: rows of tokens that are sorted by expert, and how many each expert has → the same rows."""
+class LocalExperts(nn.ModuleDict):
+    """Experts by number: rows of tokens sorted by expert, and the number of rows of each expert → rows of outputs."""
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         parts = torch.split(rows, counts.tolist())
-        # an expert that nobody is sent to is called as well, so that its gradients are zeros and not missing
+        # an expert without tokens is called as well, so that its gradients are zeros and not missing
         return torch.cat([expert(part) for expert, part in zip(self.values(), parts, strict=True)])
 
 
 class Mixture(nn.Module):
-    """(batch, sequence, hidden) → the same shape. A token goes to the experts that the router gives it the most weight for.
+    """A mixture: (batch, sequence, hidden) → the same shape. A token goes to the experts with the largest router weights.
 
-    No token is dropped. What an expert makes of it counts by its share of the softmax over all of them.
+    No token is dropped. Expert outputs are weighted by the softmax over all experts.
     """
 
     def __init__(self, hidden: int, spec: Experts) -> None:
@@ -48,7 +48,7 @@ class Mixture(nn.Module):
         self.active, self.count = spec.active, spec.count
         self.router = nn.Linear(hidden, spec.count, bias=False)
         self.run = Sections()
-        self.experts = ExpertsHere({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
+        self.experts = LocalExperts({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
         self.shared = Expert(hidden, spec.shared * spec.feedforward, "activation") if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,6 +56,6 @@ class Mixture(nn.Module):
         weights, chosen = functional.softmax(self.router(tokens), dim=-1).topk(self.active)
         expert, order = chosen.flatten().sort(stable=True)
         token = order // self.active
-        made = self.experts(tokens[token], torch.bincount(expert, minlength=self.count))
-        mixed = torch.zeros_like(tokens).index_add(0, token, made * weights.flatten()[order].unsqueeze(-1))
+        outputs = self.experts(tokens[token], torch.bincount(expert, minlength=self.count))
+        mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights.flatten()[order].unsqueeze(-1))
         return (mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, tokens)).view_as(x)

@@ -1,4 +1,4 @@
-"""Torch twins of the simulator's models: one module per simulator layer, in the same order, with the same tensors."""
+"""Torch modules of the simulator's models: one per simulator layer, in the same order, with the same tensors."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _unchanged(x: Tensor) -> Tensor:
 class Block(nn.Module):
     """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
 
-    attend: what attention is computed by. to_heads, to_tokens: exchanges before and after it, of ranks that share a sample's
-    tokens. run: what its sections are run by. A rank that shares the block has some of the heads and a part of the MLP.
+    attend: the attention function. to_heads, to_tokens: exchanges before and after it among ranks that share a sample's tokens.
+    run: runs the block's sections. With tensor parallelism a rank has some of the heads and a part of the MLP.
     """
 
     def __init__(self, spec: Gpt, mixed: bool = False) -> None:
@@ -80,7 +80,7 @@ class Block(nn.Module):
         return cast(Tensor, self.contract(functional.gelu(x)))
 
     def _attention(self, x: Tensor) -> Tensor:
-        # the three of a head are neighbours, so that a contiguous part of the columns has whole heads
+        # a head's queries, keys and values are neighbours, so that a contiguous part of the columns has whole heads
         split = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = self.to_heads(split).permute(3, 0, 2, 1, 4)
         mixed = self.run("core_attn", self.attend, query, key, value)
@@ -100,10 +100,11 @@ class Head(nn.Module):
 
 
 def build(model: Gpt | Mlp | ResNet, layers: Iterable[int], seed: int) -> list[nn.Module]:
-    """The given layers of `model`, numbered as `model.build_layers()` numbers them.
+    """The layers of `model` with the given numbers, as in `model.build_layers()`.
 
-    A layer's initial parameters follow from the seed and its number alone, so that every rank that builds a layer builds
-    the same, whatever else it builds. They are fp32 on the CPU.
+    A layer's initial parameters depend only on the seed and its number, so that all ranks build equal ones. They are fp32 on
+    the CPU.
+
     """
     return [_seeded(model, index, seed) for index in layers]
 
@@ -115,7 +116,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _seeded(model: Gpt | Mlp | ResNet, index: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        # far enough apart that no two runs with small seeds share a layer
+        # so that no two runs with small seeds share a layer
         torch.manual_seed(seed * 1_000_003 + index)
         if isinstance(model, ResNet):
             return resnet.layer(model, index)

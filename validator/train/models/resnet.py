@@ -1,4 +1,4 @@
-"""Torch twin of the simulator's ResNet: stem, bottleneck blocks, head, with the same tensors in the same order."""
+"""Torch modules of the simulator's ResNet: stem, bottleneck blocks, head, with the same tensors in the same order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.model import ResNet
 
-# Channels that a bottleneck block gives for each of its width, arXiv 1512.03385.
+# Ratio of a bottleneck block's output channels to its width, arXiv 1512.03385.
 _EXPANSION = 4
 
 
 def layer(spec: ResNet, index: int) -> nn.Module:
-    """Layer number `index` of `spec`, numbered as `spec.build_layers()` numbers them.
+    """Layer number `index` of `spec`, as in `spec.build_layers()`.
 
-    Batch norms take the statistics of the batch that they are given, a worker's own, and keep none. So data parallelism is
-    not training on one process that sees the whole batch: the mean of the workers' gradients is that of a network whose
-    statistics differ from worker to worker. Workers stay equal to one another.
+    Batch norms use the statistics of the worker's own batch and keep no running ones. So data parallelism does not equal one
+    process that trains on the whole batch: the workers' gradients are of networks with different statistics. Workers stay
+    identical to one another.
     """
-    names = [one.name for one in spec.build_layers()]
+    names = [layer_spec.name for layer_spec in spec.build_layers()]
     if index == 0:
         return nn.Sequential(*_unit(3, 64, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
     if index == len(names) - 1:

@@ -1,8 +1,8 @@
-"""What one process comes to that follows the same rule as the ranks did: by it a measured run shows that it trained rightly.
+"""Reference training: one process follows the same rule as the ranks, and its parameters show whether a run trained correctly.
 
 Rules share with the ranks what is trained: layers, batches and the optimizer (`validator.train.models.models`, `data`,
-`strategy.base`). How it is trained they write anew, constants such as DiLoCo's included: what both had in common could be
-wrong on both sides.
+`strategy.base`). How it is trained is written a second time, constants such as DiLoCo's included: shared code could be wrong on
+both sides.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import DataParallel, LocalSgd, ParameterServer
 from scaleproof.validator.verify.reference import compressed, periodic, plain, server_log
 
-# Of a scenario and what each rank told of its training beside that (`Trainer.notes`, in rank order): the parameters that ranks
-# should have come to, as 'layer number.name'.
+# Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by
+# 'layer number.name'.
 Train = Callable[[Scenario, Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]
 # A replay sums in the order in which servers did.
 _REPLAYED: Final = 1e-6
 
 
 class Rule(NamedTuple):
-    """What the ranks' training should equal, in words and computed. tolerance: how far ranks may be off, where that is
-    not what rounding explains of sums in another order."""
+    """Reference training in words and as a function. tolerance: largest deviation; None for that of sums in another order."""
 
     words: str
     train: Train
@@ -43,7 +42,7 @@ def rule_of(scenario: Scenario) -> Rule:
         words = "one process that compresses each worker's gradients"
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.gate != SYNCHRONOUS:
-        return Rule("one process that replays each server's order of pushes and answers", server_log.train, _REPLAYED)
+        return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
     if isinstance(scenario.model, ResNet) and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)
     return Rule("one process on the whole batch", plain.train)

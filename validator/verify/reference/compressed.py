@@ -1,4 +1,4 @@
-"""Compressed averages: every step applies what workers' gradients come to once each has sent less than all of its own."""
+"""Compressed averages: every step applies the average of workers' compressed gradients."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scaleproof.validator.train.data import Batch, share_of, whole_batches
 from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
-# Where rounding depends on the order of sums, Adam makes much of it in parameters whose gradients are small: up to 0.012 seen.
+# Where rounding depends on the order of sums, Adam amplifies it in parameters with small gradients: up to 0.012 observed.
 _ROUNDING: Final = 0.05
 
 
 class Combine(Protocol):
-    """Of one tensor: from each worker's gradient, weighted, what all workers apply. It remembers what they left unsent."""
+    """Maps the workers' weighted gradients of one tensor to the one that all apply. It keeps what workers left unsent."""
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor: ...
 
@@ -29,31 +29,31 @@ class Combine(Protocol):
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps. Takes memory for the gradients of all workers."""
     process = SingleProcess.of(scenario)
-    held = list(process.module.parameters())
-    combines = [combine_of(scenario, parameter, number) for number, parameter in enumerate(held)]
+    parameters = list(process.module.parameters())
+    combines = [combine_of(scenario, parameter, number) for number, parameter in enumerate(parameters)]
     for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
         everyones = [weighted_gradients(process, batch, worker) for worker in range(scenario.strategy.workers)]
-        for parameter, combine, own in zip(held, combines, zip(*everyones, strict=True), strict=True):
+        for parameter, combine, own in zip(parameters, combines, zip(*everyones, strict=True), strict=True):
             parameter.grad = combine(own)
         process.update()
     return process.parameters()
 
 
 def weighted_gradients(process: SingleProcess, batch: Batch, worker: int) -> list[Tensor]:
-    """What the worker's samples add to the gradient of the mean loss over all."""
-    scenario, held = process.scenario, list(process.module.parameters())
+    """The part of the worker's samples in the gradient of the mean loss over all samples, per parameter."""
+    scenario, parameters = process.scenario, list(process.module.parameters())
     share = share_of(scenario, worker)
     for part in process.microbatches(batch, worker):
         loss = models.loss(process.module(part.inputs), part.targets)
         (loss / scenario.strategy.microbatches).backward()  # type: ignore[no-untyped-call]
     weight = (share.stop - share.start) / scenario.total_samples
-    gradients = [cast(Tensor, parameter.grad) * weight for parameter in held]
+    gradients = [cast(Tensor, parameter.grad) * weight for parameter in parameters]
     process.optimizer.zero_grad()
     return gradients
 
 
 def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
-    """Of the parameter with that number."""
+    """The way in which workers' gradients of a parameter are combined. number: that of the parameter, which seeds PowerSGD."""
     match cast(DataParallel, scenario.strategy).compression:
         case Fp16():
             return Rounded(torch.float16)
@@ -72,8 +72,11 @@ def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
 
 
 def tolerance_of(scenario: Scenario) -> float:
-    """For sums in 16 bits, which depend on the order that the library chooses (of two workers they do not), and for factors,
-    which depend on every rounding."""
+    """Tolerance of the comparison; 0 for the usual one.
+
+    Sums in 16 bits depend on the order that the library chooses if there are more than two workers, and PowerSGD's factors on
+    every rounding.
+    """
     compression = scenario.strategy.plan.compression
     if isinstance(compression, PowerSgd):
         return 0.0 if scenario.training.precision == "fp64" else _ROUNDING
@@ -81,12 +84,12 @@ def tolerance_of(scenario: Scenario) -> float:
 
 
 def sum_of(weighted: Sequence[Tensor]) -> Tensor:
-    """Nothing is left out."""
+    """The sum of the gradients without compression."""
     return torch.stack(tuple(weighted)).sum(0)
 
 
 def _rows(parameter: Tensor, paced: bool) -> int:
-    """The first axis; a paced tensor has but one, and is cut into as many rows as make it most square."""
+    """Number of rows of a parameter as a matrix: its first axis; emulated tensors are flat and cut to be nearly square."""
     if not paced:
         return len(parameter)
     elements = parameter.numel()
@@ -94,7 +97,7 @@ def _rows(parameter: Tensor, paced: bool) -> int:
 
 
 class Rounded:
-    """Rounded to 16 bits by each worker, and summed in these."""
+    """Gradients are rounded to 16 bits by each worker and summed in 16 bits."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -118,39 +121,39 @@ class Picked:
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
         kept = self.kept or [torch.zeros_like(gradient) for gradient in weighted]
-        owed = [gradient + rest for gradient, rest in zip(weighted, kept, strict=True)]
-        sent = [torch.where(self._is_large(one), one, torch.zeros_like(one)) for one in owed]
-        self.kept = [one - gone for one, gone in zip(owed, sent, strict=True)]
+        pending = [gradient + rest for gradient, rest in zip(weighted, kept, strict=True)]
+        sent = [torch.where(self._is_large(one), one, torch.zeros_like(one)) for one in pending]
+        self.kept = [one - gone for one, gone in zip(pending, sent, strict=True)]
         return sum_of(sent)
 
-    def _is_large(self, owed: Tensor) -> Tensor:
-        sizes = owed.abs()
+    def _is_large(self, pending: Tensor) -> Tensor:
+        sizes = pending.abs()
         return sizes >= sizes.flatten().sort(descending=True).values[self.count - 1]
 
 
 class Iterated:
-    """One power iteration a step on the sum of the workers' matrices, each with what it has left out so far."""
+    """PowerSGD: one power iteration per step on the sum of the workers' matrices, each with its error so far added."""
 
     def __init__(self, rows: int, columns: int, rank: int, number: int) -> None:
         self.shape = rows, columns
         generator = torch.Generator().manual_seed(number)
         self.right = torch.randn(columns, rank, generator=generator, dtype=torch.float64)
-        self.left_out: list[Tensor] = []
+        self.errors: list[Tensor] = []
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
         matrices = [gradient.reshape(self.shape) for gradient in weighted]
-        if self.left_out:
-            matrices = [matrix + rest for matrix, rest in zip(matrices, self.left_out, strict=True)]
+        if self.errors:
+            matrices = [matrix + rest for matrix, rest in zip(matrices, self.errors, strict=True)]
         whole = sum_of(matrices)
         begin, _ = torch.linalg.qr(_wide(self.right.to(whole)))
         left, _ = torch.linalg.qr(_wide(whole @ begin.to(whole)))
         left = left.to(whole)
         self.right = whole.T @ left
-        found: Tensor = left @ self.right.T
-        self.left_out = [matrix - found / len(matrices) for matrix in matrices]
-        return found.reshape(weighted[0].shape)
+        approximation: Tensor = left @ self.right.T
+        self.errors = [matrix - approximation / len(matrices) for matrix in matrices]
+        return approximation.reshape(weighted[0].shape)
 
 
 def _wide(matrix: Tensor) -> Tensor:
-    """In no less than 32 bits, which factorisations need."""
+    """The matrix in at least 32 bits, which factorisations need."""
     return matrix.float() if torch.finfo(matrix.dtype).bits < 32 else matrix

@@ -1,4 +1,4 @@
-"""Periods alone: workers train by themselves for a period, then what they changed is averaged and applied by an outer step."""
+"""Local SGD: workers train independently for a period, then an outer step applies the average of their changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
 class Outer(NamedTuple):
-    """Of the step v ← m v + g, x ← x + r (g + m v), where g is the mean change of a period."""
+    """Rate r and momentum m of the step v ← m v + g, x ← x + r (g + m v), where g is the mean change of a period."""
 
     rate: float
     momentum: float
@@ -28,7 +28,7 @@ OUTERS: Final = {"none": Outer(1.0, 0.0), "nesterov": Outer(0.7, 0.9)}
 
 
 class PeriodicWorker:
-    """One worker's parameters, its inner optimizer, and where its outer step has come to."""
+    """One worker's parameters, its inner optimizer, and the state of its outer step."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.process = SingleProcess.of(scenario)
@@ -39,7 +39,7 @@ class PeriodicWorker:
         return {name: value.clone() for name, value in self.process.parameters().items()}
 
     def train(self, batches: Sequence[Batch], share: slice) -> dict[str, Tensor]:
-        """Trains on its share of each batch; returns what that changed."""
+        """Trains on the worker's share of each batch; returns the change of each parameter."""
         for batch in batches:
             loss = models.loss(self.process.module(batch.inputs[share]), batch.targets[share])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ class PeriodicWorker:
         return {name: value - self.begin[name] for name, value in self._values().items()}
 
     def apply(self, change: Mapping[str, Tensor], outer: Outer) -> None:
-        """The outer step from where the period began."""
+        """Takes the outer step from the parameters at the period's start."""
         for name, value in self.process.parameters().items():
             self.velocity[name] = outer.momentum * self.velocity[name] + change[name]
             step = change[name] + outer.momentum * self.velocity[name] if outer.momentum else change[name]
@@ -59,19 +59,19 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     """The mean of all workers' parameters after all periods. Takes memory for all workers."""
     strategy = cast(LocalSgd, scenario.strategy)
     workers = [PeriodicWorker(scenario) for _ in range(strategy.workers)]
-    outer, before = OUTERS[strategy.outer], _nothing(workers)
+    outer, before = OUTERS[strategy.outer], _zero_changes(workers)
     for batches in _periods(scenario, strategy.period):
         changes = [worker.train(batches, share_of(scenario, number)) for number, worker in enumerate(workers)]
         for worker, own, earlier in zip(workers, changes, before, strict=True):
             if strategy.overlap:
-                # of the others what they did a period ago, of itself what it has just done
+                # the others' changes of the previous period, and the worker's own of this one
                 known = {name: _mean(before, name) + (own[name] - earlier[name]) / len(workers) for name in own}
             else:
                 known = {name: _mean(changes, name) for name in own}
             worker.apply(known, outer)
         before = changes
-    held = [worker.process.parameters() for worker in workers]
-    return {name: _mean(held, name) for name in held[0]}
+    parameters = [worker.process.parameters() for worker in workers]
+    return {name: _mean(parameters, name) for name in parameters[0]}
 
 
 def _periods(scenario: Scenario, period: int) -> Iterator[list[Batch]]:
@@ -81,9 +81,9 @@ def _periods(scenario: Scenario, period: int) -> Iterator[list[Batch]]:
     return iter(lambda: list(islice(batches, period)), [])
 
 
-def _nothing(workers: Sequence[PeriodicWorker]) -> list[dict[str, Tensor]]:
+def _zero_changes(workers: Sequence[PeriodicWorker]) -> list[dict[str, Tensor]]:
     return [{name: torch.zeros_like(value) for name, value in worker.begin.items()} for worker in workers]
 
 
-def _mean(of: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
-    return torch.stack([one[name] for one in of]).mean(0)
+def _mean(workers: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+    return torch.stack([values[name] for values in workers]).mean(0)

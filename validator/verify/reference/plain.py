@@ -15,7 +15,7 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
-    """The parameters after all steps on one process. Takes memory for one worker's samples at a time."""
+    """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
     process = SingleProcess.of(scenario)
     for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
         for part in process.parts(batch):

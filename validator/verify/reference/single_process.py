@@ -1,4 +1,4 @@
-"""The whole model with its optimizer in one process: rules of training use one of it, or several."""
+"""The whole model with its optimizer in one process, as rules of reference training use it."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class SingleProcess:
 
     @property
     def steps(self) -> range:
-        """The numbers of all steps, those of the warm-up first."""
+        """The numbers of all steps from 0, warm-up steps first."""
         return range(total_steps(self.scenario))
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """A batch in its workers' microbatches, so that no more than one of them is kept at once."""
+        """The microbatches of all workers in a batch, so that activations of only one are kept at a time."""
         for worker in range(self.scenario.strategy.workers):
             yield from self.microbatches(batch, worker)
 
     def microbatches(self, batch: Batch, worker: int) -> Iterator[Batch]:
-        """A worker's share of a batch, in its microbatches."""
+        """The microbatches of a worker in a batch."""
         share = share_of(self.scenario, worker)
         size = (share.stop - share.start) // self.scenario.strategy.microbatches
         for begin in range(share.start, share.stop, size):
             yield Batch(batch.inputs[begin : begin + size], batch.targets[begin : begin + size])
 
     def update(self) -> None:
-        """Applies the gradients, and drops them."""
+        """Applies the gradients and clears them."""
         self.optimizer.step()
         self.optimizer.zero_grad()
 

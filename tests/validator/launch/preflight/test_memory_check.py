@@ -18,9 +18,7 @@ from tests.validator.conftest import MakeScenario
 
 def test_more_ranks_than_a_machine_is_given(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "parameter_server", "workers": 64, "servers": 65}, batch=64)
-    with pytest.raises(
-        InputError, match=rf"small: 129 ranks; one machine is given at most {MOST_RANKS}, start them on several"
-    ):
+    with pytest.raises(InputError, match=rf"small: 129 ranks; one machine runs at most {MOST_RANKS}, start them on several"):
         measure(scenario)
 
 

@@ -136,7 +136,7 @@ def test_what_is_taken_begins_anew() -> None:
         (
             {**PIPELINE, "schedule": "zb_h1", "overlap_sends": True},
             ADDED,
-            "training.accumulate_precision: torch hides from us when zb_h1 has gradients of weights; leave it out",
+            "training.accumulate_precision: in zb_h1 torch does not report gradients of weights; leave it out",
         ),
         (
             WORKERS,

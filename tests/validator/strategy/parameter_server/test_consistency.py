@@ -11,46 +11,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.program.consistency import Asp, Bsp, Gate, Ssp
-from scaleproof.validator.strategy.parameter_server.consistency import Turns, turns
+from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 
 GATES = [Bsp(0), Bsp(1), Bsp(2), Ssp(0), Ssp(1), Ssp(3), Asp()]
 
 
-def push(gate: Turns, crew: int) -> tuple[bool, list[int]]:
-    """Whether it counts, and who is answered then; as a server does it."""
-    if gate.is_late(crew):
-        gate.answered(crew)
-        answered = [crew]
+def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
+    """Whether it counts, and who is replied then; as a server does it."""
+    if order.is_late(pusher):
+        order.replied(pusher)
+        replied = [pusher]
         counts = False
     else:
-        gate.add(crew)
-        answered, counts = [], True
-    return counts, answered + (gate.release() if gate.is_due() else [])
+        order.add(pusher)
+        replied, counts = [], True
+    return counts, replied + (order.release() if order.is_due() else [])
 
 
 @pytest.mark.parametrize("gate", GATES)
 @given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
 def test_all_that_push_are_answered_as_often(gate: Gate, order: list[int], pushes: list[int]) -> None:
-    """order: which crew is fastest at any time, of those that have been answered; the others follow in turn."""
-    decided = turns(gate, dict(enumerate(pushes)))
-    pushed, answered = [0] * 4, [0] * 4
+    """order: which pusher is fastest at any time, of those that have been replied; the others follow in turn."""
+    decided = push_order(gate, dict(enumerate(pushes)))
+    pushed, replied = [0] * 4, [0] * 4
     turn = iter(order)
-    while free := [crew for crew in range(4) if pushed[crew] == answered[crew] < pushes[crew]]:
-        crew = free[next(turn, 0) % len(free)]
-        pushed[crew] += 1
-        _, released = push(decided, crew)
+    while free := [pusher for pusher in range(4) if pushed[pusher] == replied[pusher] < pushes[pusher]]:
+        pusher = free[next(turn, 0) % len(free)]
+        pushed[pusher] += 1
+        _, released = push(decided, pusher)
         for one in released:
-            answered[one] += 1
+            replied[one] += 1
         if isinstance(gate, Ssp):
-            slowest = min((pushed[one] for one in range(4) if answered[one] < pushes[one]), default=math.inf)
+            slowest = min((pushed[one] for one in range(4) if replied[one] < pushes[one]), default=math.inf)
             assert all(pushed[one] <= slowest + gate.bound for one in released)
 
-    assert answered == pushes, "nobody is left waiting"
+    assert replied == pushes, "nobody is left waiting"
     assert decided.left == {}
 
 
 def test_a_round_takes_the_first_and_drops_the_last() -> None:
-    gate = turns(Bsp(1), dict.fromkeys(range(3), 10))
+    gate = push_order(Bsp(1), dict.fromkeys(range(3), 10))
 
     assert push(gate, 2) == (True, [])
     assert push(gate, 0) == (True, [2, 0])
@@ -60,7 +60,7 @@ def test_a_round_takes_the_first_and_drops_the_last() -> None:
 
 
 def test_a_clock_lets_nobody_run_ahead() -> None:
-    gate = turns(Ssp(1), dict.fromkeys(range(2), 10))
+    gate = push_order(Ssp(1), dict.fromkeys(range(2), 10))
 
     assert push(gate, 0) == (True, [0]), "one step ahead"
     assert push(gate, 0) == (True, []), "two"
@@ -68,7 +68,7 @@ def test_a_clock_lets_nobody_run_ahead() -> None:
 
 
 def test_rounds_do_not_wait_for_those_that_are_done() -> None:
-    gate = turns(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
+    gate = push_order(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
 
     assert push(gate, 0) == (True, [])
     assert push(gate, 1) == (True, [])
@@ -81,15 +81,17 @@ def test_rounds_do_not_wait_for_those_that_are_done() -> None:
 def test_servers_with_backups_never_wait_for_one_another(
     random: Random, crews: int, servers: int, parts: int, steps: int
 ) -> None:
-    """Each server drops whom it likes; a worker goes on once all of them have answered all it pushed, in its order."""
+    """Each server drops whom it likes; a worker goes on once all of them have replied all it pushed, in its order."""
     backups = random.randrange(crews)
-    gates = {(server, part): turns(Bsp(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)}
+    gates = {
+        (server, part): push_order(Bsp(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)
+    }
     pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(crews, servers)}
     taken, missing = [0] * crews, [servers * parts] * crews
     while coming := [pair for pair, left in pushed.items() if left]:
-        crew, server = random.choice(coming)
-        part = pushed[crew, server].pop(0)
-        for one in push(gates[server, part], crew)[1]:
+        pusher, server = random.choice(coming)
+        part = pushed[pusher, server].pop(0)
+        for one in push(gates[server, part], pusher)[1]:
             missing[one] -= 1
             if missing[one] == 0:
                 taken[one] += 1

@@ -97,8 +97,8 @@ def test_each_way_may_have_a_group_of_its_own(
         (faults_servers.keep_old_shard, BASE),
         (faults_servers.count_dropped, BACKUPS),
         (faults_servers.forget_a_push, BASE),
-        (faults_servers.skip_the_crew, {**BASE, "two_level": True}),
-        (faults_servers.skip_the_crew, {**ASYNCHRONOUS, "two_level": True}),
+        (faults_servers.skip_node_reduction, {**BASE, "two_level": True}),
+        (faults_servers.skip_node_reduction, {**ASYNCHRONOUS, "two_level": True}),
     ],
 )
 def test_wrong_training_is_told(
@@ -114,8 +114,8 @@ def test_wrong_training_is_told(
 @pytest.mark.parametrize(
     ("fault", "strategy", "message"),
     [
-        (faults_servers.answer_at_once, STALE, r"server \d answered worker \d 2 steps ahead, of at most 1"),
-        (faults_servers.take_everybody, BACKUPS, r"server 0 updated by the pushes of \[\d, \d, \d\], not by 2"),
+        (faults_servers.reply_at_once, STALE, r"server \d replied to worker \d 2 steps ahead; the bound is 1"),
+        (faults_servers.take_everybody, BACKUPS, r"server 0 updated with the pushes of \[\d, \d, \d\], but an update takes 2"),
     ],
 )
 def test_servers_that_break_their_own_rule_are_told(

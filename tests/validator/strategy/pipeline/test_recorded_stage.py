@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.run.run import Phase
-from scaleproof.validator.strategy.pipeline.recorded_stage import Lane
+from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder
 
 # What schedules call: the kind, and of passes and receives the microbatch.
 EVENTS = st.lists(st.tuples(st.sampled_from(["post", "pass", "send"]), st.integers(0, 3)), max_size=30)
@@ -31,16 +31,16 @@ class Notes:
 
 def played(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, Any]]:
     notes: Any = Notes()
-    lane = Lane(notes, free)
-    lane.begin_step()
+    passes = PassRecorder(notes, free)
+    passes.begin_step()
     for kind, microbatch in events:
         if kind == "post":
-            lane.post_receive((0, microbatch, True), {"match": microbatch})
+            passes.post_receive((0, microbatch, True), {"match": microbatch})
         elif kind == "send":
-            lane.begin_send({"match": 10 + microbatch})
+            passes.begin_send({"match": 10 + microbatch})
         else:
-            lane.end_pass(Phase.FORWARD, lane.begin_pass((0, microbatch, True)), 0, microbatch)
-    lane.end_step()
+            passes.end_pass(Phase.FORWARD, passes.begin_pass((0, microbatch, True)), 0, microbatch)
+    passes.end_step()
     spans: list[dict[str, Any]] = notes.spans
     return spans
 

@@ -256,7 +256,7 @@ def test_receives_that_torch_posts_ahead_are_not_said_to_wait_for_their_pass(sch
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("looped_bfs", 2)])
 def test_receives_that_torch_posts_in_turn_are_not_said_to_be_ahead(schedule: str, chunks: int) -> None:
-    with pytest.raises(InputError, match=rf"torch receives when a rank gets to a pass in {schedule}; set it to false"):
+    with pytest.raises(InputError, match=rf"in {schedule} torch receives only when a rank reaches a pass; set it to false"):
         measure(Case(schedule, 2, 4, chunks).scenario())
 
 
