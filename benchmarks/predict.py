@@ -17,7 +17,7 @@ from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS, compared, forget
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.uncertainty.prediction_interval import drawn, responding
+from scaleproof.simulator.uncertainty.prediction_interval import drawn, response_of_scenario
 
 _RUNS = 20
 _STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"
@@ -57,7 +57,7 @@ def main() -> None:
 
     program = scenario.strategy.compile(scenario.job())
     timeline = simulate_steady(program, STEPS)
-    run, answer = predict(scenario), responding(scenario, program)
+    run, answer = predict(scenario), response_of_scenario(scenario, program)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
     for name, part in {
         "predict, with its interval": lambda: predict(scenario),
@@ -65,7 +65,7 @@ def main() -> None:
         "predict, baselines anew": forgetful,
         "  compile": lambda: scenario.strategy.compile(scenario.job()),
         "  simulate": lambda: simulate_steady(program, STEPS),
-        "  what the step follows from": lambda: responding(scenario, program),
+        "  what the step follows from": lambda: response_of_scenario(scenario, program),
         "  1,000 draws of that": lambda: drawn(answer.step_times, answer.names, scenario.cluster, 1000),
         "  spans, breakdown, communication": lambda: predicted_run(timeline, scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),

@@ -45,7 +45,7 @@ def _error(scenario: Scenario) -> tuple[float, float, float]:
     job = Job(scenario.model.build_layers(), scenario.cluster, scenario.samples_per_worker, "fp32", "sgd")
     program = scenario.strategy.compile(job)
     steps_s, took_s = [], []
-    for simulate in (replay.simulate_together, events.simulate):
+    for simulate in (replay.simulate_concurrent, events.simulate):
         start_s = time.perf_counter()
         timeline = simulate(program, 3)
         took_s.append(time.perf_counter() - start_s)

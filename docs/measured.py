@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scaleproof.reports.charts.curves import ThroughputPoint, curves
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, On, measure
@@ -76,5 +76,5 @@ def picture(points: list[dict[str, Any]]) -> bytes:
 
 if __name__ == "__main__":
     points = [point(family, workers) for family in FAMILIES for workers in WORKERS]
-    write_aside(RESULT, (json.dumps(points, indent=1) + "\n").encode())
-    write_aside(PICTURE, picture(points))
+    write_atomically(RESULT, (json.dumps(points, indent=1) + "\n").encode())
+    write_atomically(PICTURE, picture(points))

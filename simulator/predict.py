@@ -9,7 +9,7 @@ from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
-from scaleproof.simulator.program import MAIN_LANE, Program
+from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
@@ -50,7 +50,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
 def _compile(scenario: Scenario, costs: Job) -> Program:
     """The program of a scenario's strategy, with the background traffic of its cluster."""
     program = scenario.strategy.compile(costs)
-    if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():
+    if not isinstance(program, Program) or not (program.lane == MAIN_STREAM).any():
         what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
         raise PluginError(
             f"the strategy {scenario.strategy.kind!r} compiles to {what}; make its compile return builder.build()"

@@ -28,7 +28,7 @@ RETIRED: Final = {
     r"agreements?": "gradient synchronisation",
     r"slowness(?:es)?": "slowdown factor",
     r"knobs?": "parameter",
-    r"doubts?|doubtful": "prediction interval, uncertainty",
+    r"doubts?|uncertain_quantities": "prediction interval, uncertainty",
     r"crews?": "group, concurrent",
     r"wires": "links",
     r"ragged": "CSR",

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import scaleproof
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.scenario.load import load
 
+# Commands that take longer than all others together.
+_LONG = ("score", "claims")
 README = Path(__file__).parent.parent / "README.md"
 PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
 
@@ -74,16 +75,21 @@ def in_turn() -> Iterator[Any]:
     """What measures depends on how quiet the machine is; fitted constants change little of a score that is held up anyway."""
     for command, shown, measured in commands():
         at_night = measured or "--calibrated" in command
-        yield pytest.param(command, shown, measured, marks=[pytest.mark.nightly] if at_night else [])
+        marks = [pytest.mark.nightly] if at_night else [pytest.mark.full] if command.split()[1] in _LONG else []
+        yield pytest.param(command, shown, measured, marks=marks)
 
 
 @pytest.mark.parametrize(("command", "shown", "measured"), list(in_turn()))
-def test_commands_print_what_is_shown(command: str, shown: str, measured: bool, folder: Path) -> None:
-    words = shlex.split(command)
-    assert words[0] == "scaleproof"
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.rstrip("\n")
+def test_commands_print_what_is_shown(
+    command: str, shown: str, measured: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *words = shlex.split(command)
+    assert program == "scaleproof"
+    monkeypatch.chdir(folder)
+    exit_code = scaleproof.main(words)
+    out, err = capsys.readouterr()
+    assert exit_code == 0, err
+    printed = out.rstrip("\n")
     if measured:
         assert without_numbers(printed) == without_numbers(shown)
     else:

@@ -31,9 +31,9 @@ def _faults(options: argparse.Namespace) -> int:
     import json
 
     from scaleproof.commands.measuring.session import progress
-    from scaleproof.simulator.run.run import write_aside
+    from scaleproof.simulator.run.run import write_atomically
     from scaleproof.validator import results
-    from scaleproof.validator.experiments.elastic.faults import KINDS, find_out
+    from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
     from scaleproof.validator.experiments.elastic.outcome import text
     from scaleproof.validator.launch import fork_server
     from scaleproof.validator.launch.launch import job_folder, require_torch
@@ -47,12 +47,12 @@ def _faults(options: argparse.Namespace) -> int:
     with progress("starting") as report, job_folder() as job:
         # wait until the fork server has loaded torch, which would disturb a measurement
         fork_server.shared().wait_until_ready()
-        outcomes = find_out(options.only or KINDS, job.path, report)
+        outcomes = inject_faults(options.only or KINDS, job.path, report)
         data = {"faults": [outcome.plain() for outcome in outcomes], "provenance": of_process() | {"cpu": cpu_model()}}
         if options.out is not None:
             for notes in job.path.glob("*/*.jsonl"):
-                write_aside(options.out / notes.relative_to(job.path), notes.read_bytes())
-            write_aside(options.out / "faults.json", (json.dumps(data, indent=2) + "\n").encode())
+                write_atomically(options.out / notes.relative_to(job.path), notes.read_bytes())
+            write_atomically(options.out / "faults.json", (json.dumps(data, indent=2) + "\n").encode())
     print(json.dumps(data, indent=2) if options.json else text(outcomes))
     for outcome in outcomes:
         if outcome.warning:

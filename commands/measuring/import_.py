@@ -168,7 +168,7 @@ def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[
         hint = f"training.measured_step={{samples: {samples}, time: {format_time_s(alone_s)}}}"
         print(f"time of a step without waiting for communication, for scenarios: --set '{hint}'", file=sys.stderr)
         return
-    path = scenario.path_beside(options.out)
+    path = scenario.path_for(options.out)
     workers = max(1, *(trace.world for trace in traces))
     precision = _precision(options, traces, Discarded())
     scenario.write(scenario.describe(options.model, options.out, workers, options.samples, precision, alone_s), path)

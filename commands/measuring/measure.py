@@ -108,13 +108,13 @@ def _measure_all(options: argparse.Namespace, session: Session) -> int:
 def _measure_one(scenario: Scenario, session: Session, folder: Path | None, output: _Output) -> bool:
     """Measures a scenario, prints and keeps its run. Returns whether further scenarios can be measured."""
     from scaleproof.simulator.common.errors import RunError, ScaleproofError
-    from scaleproof.validator.launch.rank_environment import PartedError
+    from scaleproof.validator.launch.rank_environment import ContactLostError
 
     try:
         run = session.measure(scenario, folder)
     except ScaleproofError as error:
         output.failed(scenario, error)
-        return not isinstance(error, PartedError)
+        return not isinstance(error, ContactLostError)
     output.done(scenario, run)
     if folder is not None:
         try:

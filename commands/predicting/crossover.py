@@ -63,9 +63,9 @@ def _write(result: Crossover, folder: Path) -> None:
     """Writes the map as tables and as a picture."""
     from scaleproof.reports.charts.crossover import picture
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
-    from scaleproof.simulator.run.run import write_aside
+    from scaleproof.simulator.run.run import write_atomically
 
     with locked_folder(folder, "crossover", PATIENCE_S):
-        write_aside(folder / "points.csv", result.table().to_csv(index=False).encode())
-        write_aside(folder / "borders.csv", result.border_table().to_csv(index=False).encode())
-        write_aside(folder / "crossover.png", picture(result, "png"))
+        write_atomically(folder / "points.csv", result.table().to_csv(index=False).encode())
+        write_atomically(folder / "borders.csv", result.border_table().to_csv(index=False).encode())
+        write_atomically(folder / "crossover.png", picture(result, "png"))

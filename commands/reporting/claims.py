@@ -88,10 +88,10 @@ def _write(results: list[Result], plain: list[dict[str, Any]], folder: Path) -> 
 
     from scaleproof.reports.claims.figure import figure
     from scaleproof.simulator.common.file_lock import locked_folder
-    from scaleproof.simulator.run.run import write_aside
+    from scaleproof.simulator.run.run import write_atomically
 
     with locked_folder(folder, "claims"):
-        write_aside(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())
+        write_atomically(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())
         for result in results:
             for form in ("png", "svg"):
-                write_aside(folder / f"{result.claim.name}.{form}", figure(result, form))
+                write_atomically(folder / f"{result.claim.name}.{form}", figure(result, form))

@@ -37,7 +37,7 @@ def _history(options: argparse.Namespace) -> int:
 
     from scaleproof.reports.read.history import History, drifts, read
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.run.run import write_aside
+    from scaleproof.simulator.run.run import write_atomically
 
     if options.plot and options.plot.suffix not in (".svg", ".png"):
         raise InputError(f"--plot {options.plot}: give a file name that ends in .svg or .png")
@@ -53,7 +53,7 @@ def _history(options: argparse.Namespace) -> int:
     if options.plot:
         from scaleproof.reports.charts.drift import drift
 
-        write_aside(options.plot, drift(history, "png" if options.plot.suffix == ".png" else "svg"))
+        write_atomically(options.plot, drift(history, "png" if options.plot.suffix == ".png" else "svg"))
         if not options.json:
             print(options.plot)
     return 0

@@ -24,12 +24,12 @@ def mount(commands: Any) -> None:
 def _timeline(options: argparse.Namespace) -> int:
     from scaleproof.reports.timeline.timeline import picture
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.run.run import write_aside
+    from scaleproof.simulator.run.run import write_atomically
     from scaleproof.simulator.scenario.load import load
 
     form = options.out.suffix.removeprefix(".")
     if form not in ("svg", "png"):
         raise InputError(f"--out {options.out}: give a file name that ends in .svg or .png")
-    write_aside(options.out, picture(load(options.scenario, options.overrides), form))
+    write_atomically(options.out, picture(load(options.scenario, options.overrides), form))
     print(options.out)
     return 0

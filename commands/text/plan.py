@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.analysis.planner.intervals import Doubt, alike
+from scaleproof.simulator.analysis.planner.intervals import PlanUncertainty, alike
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_time_s, format_USD
 from scaleproof.simulator.scenario.dump import dump_framework, dump_part
@@ -21,7 +21,7 @@ _NONE: Final = "–"
 _DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
 
 
-def describe(planned: PlanResult, intervals: Doubt) -> str:
+def describe(planned: PlanResult, intervals: PlanUncertainty) -> str:
     """Console text of a plan."""
     lines = [*_headline(planned), "", *_table(_columns(planned, intervals)), ""]
     lines += [
@@ -37,7 +37,7 @@ def describe(planned: PlanResult, intervals: Doubt) -> str:
     return "\n".join(lines)
 
 
-def plain(planned: PlanResult, intervals: Doubt) -> dict[str, Any]:
+def plain(planned: PlanResult, intervals: PlanUncertainty) -> dict[str, Any]:
     """A plan as data for JSON, in SI units."""
     count = len(planned.configurations)
     return {
@@ -60,7 +60,7 @@ def plain(planned: PlanResult, intervals: Doubt) -> dict[str, Any]:
     }
 
 
-def _choice(planned: PlanResult, intervals: Doubt, number: int) -> dict[str, Any]:
+def _choice(planned: PlanResult, intervals: PlanUncertainty, number: int) -> dict[str, Any]:
     choice = planned.best[number]
     low, high = intervals.interval(number)
     step_s = choice.run.step_time_s
@@ -72,7 +72,7 @@ def _choice(planned: PlanResult, intervals: Doubt, number: int) -> dict[str, Any
     return data | ({"best_is_faster": _faster(planned, intervals, number)} if number else {})
 
 
-def _faster(planned: PlanResult, intervals: Doubt, number: int) -> float:
+def _faster(planned: PlanResult, intervals: PlanUncertainty, number: int) -> float:
     """The probability that the best configuration is faster than another."""
     best, other = planned.best[0], planned.best[number]
     return intervals.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
@@ -108,7 +108,7 @@ def _frameworks(planned: PlanResult) -> list[str]:
     return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
 
 
-def _columns(planned: PlanResult, intervals: Doubt) -> dict[str, list[str]]:
+def _columns(planned: PlanResult, intervals: PlanUncertainty) -> dict[str, list[str]]:
     """Columns of the table by their heads."""
     best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
     bounds = [intervals.interval(number) for number in range(len(best))]
@@ -169,7 +169,7 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)) + f"  {row[-1]}"
 
 
-def _second(planned: PlanResult, intervals: Doubt) -> Iterator[str]:
+def _second(planned: PlanResult, intervals: PlanUncertainty) -> Iterator[str]:
     """Why the second is slower, and with what probability."""
     if len(planned.best) < 2:
         return

@@ -10,7 +10,7 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
@@ -40,7 +40,7 @@ class Gossip(Strategy):
     def compile(self, job: Job) -> Program:
         """Messages to the neighbours beside both passes; the average and the optimizer's step once all have come."""
         builder = ProgramBuilder()
-        fabric, feeding, costs = ResourceMap(job.cluster, builder), Feeding(builder, job), job.costs()
+        fabric, feeding, costs = ResourceMap(job.cluster, builder), BatchLoader(builder, job), job.costs()
         places = [divmod(worker, job.cluster.node.devices) for worker in range(self.workers)]
         ranks = [fabric.add_rank(f"worker {worker}", job.unevenness, worker, node) for worker, (node, _) in enumerate(places)]
         # a step begins once the one before has ended: its parameters are then what neighbours get

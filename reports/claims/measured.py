@@ -15,7 +15,7 @@ from scaleproof.reports.claims.claim import Claim, Place
 from scaleproof.reports.claims.evaluate import ExperimentResult, evaluate, point_of
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = "measured.json"
@@ -75,7 +75,7 @@ def keep(folder: Path, name: str, record: Record) -> None:
     with locked_file(folder / FILE, "claims", PATIENCE_S):
         records = read_all(folder) | {name: record}
         plain = {one: asdict(records[one]) for one in sorted(records)}
-        write_aside(folder / FILE, (json.dumps(plain, indent=1) + "\n").encode())
+        write_atomically(folder / FILE, (json.dumps(plain, indent=1) + "\n").encode())
 
 
 def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:

@@ -109,7 +109,7 @@ def _first_look(scenario: Scenario) -> tuple[Run, bool]:
         if is_small and program.is_static:
             return simulate_steady(program, steps, variation)
         if program.is_static:
-            return replay.simulate_together(program, steps, variation)
+            return replay.simulate_concurrent(program, steps, variation)
         return events.simulate(program, min(steps, _FEW_STEPS + 1), variation)
 
     run = accounted(timed(scenario, simulate=simulate), scenario)

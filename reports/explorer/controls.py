@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.framework_choice import default_framework, features
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 Control = dict[str, Any]
 Option = dict[str, Any]
@@ -199,7 +199,7 @@ class _Choices:
         yield self.framework()
         yield self._family()
         yield from self._degrees()
-        if isinstance(self._strategy, Replicated):
+        if isinstance(self._strategy, ReplicaStrategy):
             yield from self._schedule()
             yield from self._switches()
             yield from self._memory()
@@ -334,7 +334,7 @@ class _Choices:
         except FieldError:
             return False
         named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]
-        talks = strategy.talks_in_nodes(scenario.cluster)
+        talks = strategy.communicates_in_nodes(scenario.cluster)
         return max(named, default=-1) < strategy.ranks and (scenario.cluster.node.link is not None or not talks)
 
     def _built(self, strategy: Strategy) -> list[Layer]:

@@ -17,7 +17,7 @@ from scaleproof.reports.read.results import Results
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")
@@ -45,7 +45,7 @@ def build(folder: Path) -> Built:
         with locked_file(folder / _PAGE, "a report", PATIENCE_S):
             # the page comes last: where it is, what it speaks of is too
             for name, content in files.items():
-                write_aside(folder / name, content)
+                write_atomically(folder / name, content)
     except OSError as error:
         raise RunError(f"{folder}: the page cannot be written ({error.strerror}); free or unlock the folder") from None
     return Built(folder / _PAGE, page.is_empty)

@@ -99,7 +99,7 @@ def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | Non
 
 
 def _stretches(step: Step, mark: Parting) -> list[_Place]:
-    """Stretches of consecutive spans, in order, of the first rank that has them."""
+    """TimeIntervals of consecutive spans, in order, of the first rank that has them."""
     phases = [phase for phase in Phase if phase.label == mark.phase]
     own = (step.spans.stream == Stream.MAIN) & np.isin(step.spans.phase, phases) & (step.end_ms > step.arrival_ms)
     for wanted, column in ((mark.stage, step.spans.stage), (mark.microbatch, step.spans.microbatch)):

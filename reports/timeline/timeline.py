@@ -19,7 +19,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Stream
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,7 @@ def _first(step: Step) -> str:
 def _finding(step: Step, strategy: Strategy) -> str:
     """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it the shares other than computing."""
     run = step.run
-    schedule = f", {strategy.plan.schedule}," if isinstance(strategy, Replicated) and strategy.stages > 1 else ""
+    schedule = f", {strategy.plan.schedule}," if isinstance(strategy, ReplicaStrategy) and strategy.stages > 1 else ""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
     parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]

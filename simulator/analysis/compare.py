@@ -18,7 +18,7 @@ from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, apart
-from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, of_response, responding
+from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, of_response, response_of_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +139,7 @@ class _ComparedRun(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> _ComparedRun:
-        run, response = predict(scenario, interval=False), responding(scenario, least=0.0)
+        run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
         low, high, shares = of_response(response, scenario.cluster)
         interval_s = (low * run.step_time_s, high * run.step_time_s)
         return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)

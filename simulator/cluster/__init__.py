@@ -84,7 +84,7 @@ class Cluster(Spec):
         """Seconds of one optimizer step on a host: as measured on CPU nodes, otherwise bound by the host's memory bandwidth."""
         if self.node.memory_bandwidth_Bps is None:
             key = "update", parameters, optimizer, precision
-            return self.device.of_each(key, lambda device: (device.optimizer_s(parameters, optimizer, precision),))[0]
+            return self.device.per_device(key, lambda device: (device.optimizer_s(parameters, optimizer, precision),))[0]
         return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
 
     @property

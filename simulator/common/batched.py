@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 
-class NotVaryingError(TypeError):
+class PlainNumberNeededError(TypeError):
     """A computation needs a plain number; run it point by point instead."""
 
 
@@ -106,7 +106,7 @@ class BatchedNumber:
         return self.batch.decide(self.values != 0)
 
     def __float__(self) -> float:
-        raise NotVaryingError("expected a plain number, got one that differs between points")
+        raise PlainNumberNeededError("expected a plain number, got one that differs between points")
 
 
 def numbers(values: Any, dtype: type) -> NDArray[Any]:

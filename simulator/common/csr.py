@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Ragged:
+class CsrLists:
     """Lists of different lengths: list i is `values[offsets[i]:offsets[i + 1]]`. offsets: shape (lists + 1,)."""
 
     offsets: NDArray[np.int64]
     values: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
+    def of(cls, lists: Sequence[Sequence[int]]) -> CsrLists:
         """CSR arrays of Python lists."""
         offsets = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum([len(values) for values in lists], out=offsets[1:])
         return cls(offsets, np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64, count=int(offsets[-1])))
 
     @classmethod
-    def grouped(cls, keys: NDArray[np.int64], values: NDArray[np.int64], lists: int) -> Ragged:
+    def grouped(cls, keys: NDArray[np.int64], values: NDArray[np.int64], lists: int) -> CsrLists:
         """Groups values by key into `lists` lists, in their order. keys, values: shape (values,); keys from 0 to lists − 1."""
         offsets = np.zeros(lists + 1, dtype=np.int64)
         np.cumsum(np.bincount(keys, minlength=lists), out=offsets[1:])
@@ -44,7 +44,7 @@ class Ragged:
         return np.repeat(np.arange(len(self)), self.counts)
 
     @classmethod
-    def slices(cls, values: NDArray[np.int64], begins: NDArray[np.integer], stops: NDArray[np.integer]) -> Ragged:
+    def slices(cls, values: NDArray[np.int64], begins: NDArray[np.integer], stops: NDArray[np.integer]) -> CsrLists:
         """The slices values[begins[i]:stops[i]] as lists; a slice whose stop is not after its begin is empty."""
         counts = np.maximum(0, stops - begins)
         offsets = np.zeros(len(begins) + 1, dtype=np.int64)
@@ -52,16 +52,16 @@ class Ragged:
         shift = np.repeat(begins - offsets[:-1], counts)
         return cls(offsets, values[np.arange(len(shift)) + shift])
 
-    def take(self, indices: NDArray[np.integer]) -> Ragged:
+    def take(self, indices: NDArray[np.integer]) -> CsrLists:
         """The lists with these indices, in this order."""
-        return Ragged.slices(self.values, self.offsets[indices], self.offsets[1:][indices])
+        return CsrLists.slices(self.values, self.offsets[indices], self.offsets[1:][indices])
 
-    def extended(self, values: NDArray[np.int64]) -> Ragged:
+    def extended(self, values: NDArray[np.int64]) -> CsrLists:
         """Appends values[i] to list i where it is not negative. values: shape (lists,)."""
         appended = values >= 0
         offsets = self.offsets.copy()
         offsets[1:] += np.cumsum(appended)
-        return Ragged(offsets, np.insert(self.values, self.offsets[1:][appended], values[appended]))
+        return CsrLists(offsets, np.insert(self.values, self.offsets[1:][appended], values[appended]))
 
     def lists(self) -> list[list[int]]:
         """All lists as Python lists."""

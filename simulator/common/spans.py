@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.csr import in_order
 
 
-class Stretches(NamedTuple):
+class TimeIntervals(NamedTuple):
     """Time intervals from start to end, each of one owner (a number, zero or more). All arrays have shape (intervals,)."""
 
     owner: NDArray[np.int64]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
 
-    def union(self) -> Stretches:
+    def union(self) -> TimeIntervals:
         """The union of each owner's intervals: disjoint intervals that do not touch, sorted by owner and start."""
         keep = self.end_s > self.start_s
         owner = np.concatenate([self.owner[keep]] * 2)
@@ -30,4 +30,4 @@ class Stretches(NamedTuple):
         # the changes of each owner add up to zero, so the running sum starts at zero for every owner
         depth = np.cumsum(change)
         begins, ends = (change > 0) & (depth == 1), depth == 0
-        return Stretches(owner[begins], time_s[begins], time_s[ends])
+        return TimeIntervals(owner[begins], time_s[begins], time_s[ends])

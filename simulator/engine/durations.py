@@ -9,8 +9,8 @@ import simpy
 from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.max_min import Allocator
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program
-from scaleproof.simulator.program.speed_profile import Pacing
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
+from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 Times = NDArray[np.float64]
 
@@ -80,10 +80,10 @@ def rates(program: Program) -> Times:
 def variable_speed_rows(program: Program) -> NDArray[np.int64]:
     """Compute tasks of ranks whose speed changes with time, without the work of servers."""
     is_variable = np.array([bool(profile) for profile in program.ranks.paces])
-    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE) & is_variable[program.rank])
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_STREAM) & is_variable[program.rank])
 
 
-def speed_profile_of(program: Program, rank: int) -> Pacing | None:
+def speed_profile_of(program: Program, rank: int) -> SpeedProfiles | None:
     """The speed profile of a rank class; None if its speed is constant."""
     profile = program.ranks.paces[rank]
-    return Pacing([profile]) if profile else None
+    return SpeedProfiles([profile]) if profile else None

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from scaleproof.simulator.common.csr import Ragged, in_order
+from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.program import Program, Routes, Tenancy
 
 
@@ -33,4 +33,4 @@ def distinct(program: Program) -> Routes:
         keep[resource] = first.setdefault(key, resource) == resource
     kept = keep[routes.resources.values]
     offsets = np.append(0, np.cumsum(kept))[routes.resources.offsets]
-    return Routes(Ragged(offsets, routes.resources.values[kept]), routes.per_unit[kept])
+    return Routes(CsrLists(offsets, routes.resources.values[kept]), routes.per_unit[kept])

@@ -19,7 +19,7 @@ from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.engine.servers import Applied, Request, Server, ServerHost
 from scaleproof.simulator.engine.timeline import Timeline
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Use, followers
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Use, followers
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
 
 # Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.
@@ -96,7 +96,7 @@ class _EventSimulation(ServerHost):
     def _link(self) -> None:
         """Sets the successors of each task, within a step and in the next one, and the number of tasks that it waits for, in
         the first step and in later ones."""
-        follows, carried = self.program.follows(), self.program.carried_with_lanes()
+        follows, carried = self.program.follows(), self.program.carried_lists()
         self.after, self.after_in_next_step = followers(follows), followers(carried)
         self.waits = [len(before) for before in follows]
         self.later_waits = [wait + len(before) for wait, before in zip(self.waits, carried, strict=True)]
@@ -286,7 +286,7 @@ class _StepQuota:
 
     def __init__(self, execution: _EventSimulation, steps: int) -> None:
         program = execution.program
-        training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+        training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
         streams = [tasks for tasks in program.lanes().lists() if training[tasks[0]]]
         self.first = {int(program.rank[tasks[0]]): tasks[0] for tasks in streams}
         self.last = {tasks[-1]: int(program.rank[tasks[0]]) for tasks in streams}
@@ -326,7 +326,7 @@ def _round_s(program: Program) -> float:
     moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
     busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
     alone_s = np.zeros(count)
-    np.add.at(alone_s, program.rank, np.where(program.lane == MAIN_LANE, seconds, 0.0))
+    np.add.at(alone_s, program.rank, np.where(program.lane == MAIN_STREAM, seconds, 0.0))
     from_server = program.ranks.is_server[program.rank]
     for pulls in (False, True):
         longest_s = np.zeros(count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.program.perturbations import Tail
 
 
@@ -49,7 +49,7 @@ class Variation:
 
     def _tail_factors(self, program: Program, step: int, tail: Tail) -> NDArray[np.float64]:
         """Factors of the durations of passes in the tail, 1 for all others, shape (tasks, samples)."""
-        ranks, tasks = program.ranks, np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE))
+        ranks, tasks = program.ranks, np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_STREAM))
         tasks = tasks[~ranks.is_server[program.rank[tasks]]]
         rank = program.rank[tasks]
         generator = np.random.default_rng([self.seed, step, 0])

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.csr import Ragged, in_order
+from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.engine.durations import Times
 from scaleproof.simulator.engine.rendezvous import Partners, Places, ReadyMessages, RendezvousDelays, VariableSpeedTasks
 from scaleproof.simulator.engine.replay_servers import QueuedServer, servers_of
@@ -85,12 +85,12 @@ class LevelOrder:
         self.delays = self._delays(program, level, level[self.rows[self._bounds[:-1]]])
         self.is_plain = not self.delays and len(self._follows.values) <= _PLAIN * len(self._bounds)
 
-    def _placed(self, before: Ragged, carried: Ragged) -> Ragged:
+    def _placed(self, before: CsrLists, carried: CsrLists) -> CsrLists:
         """For each place the places of its dependencies in its step and of the step before, or the empty place without any."""
         keys = np.concatenate([before.keys(), carried.keys()])
         kept = np.searchsorted(self.kept, self.places[carried.values])
         values = np.concatenate([self.places[before.values], len(self.places) + kept])
-        follows = Ragged.grouped(self.places[keys], values, len(self.rows))
+        follows = CsrLists.grouped(self.places[keys], values, len(self.rows))
         return follows.extended(np.where(follows.counts == 0, len(self.rows), -1))
 
     def _delays(self, program: Program, level: Places, numbers: Places) -> Mapping[int, LevelDelays]:
@@ -175,7 +175,7 @@ def _split(level: Places, counts: Places) -> Places:
     return parts
 
 
-def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
+def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> CsrLists:
     """The dependencies of each task and each release of a server in its step."""
     before = program.predecessors()
     if not servers:
@@ -188,10 +188,10 @@ def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
     own = [np.full(len(server.tasks), number) for number, server in enumerate(servers, len(program))]
     keys = np.concatenate([before.keys(), after, *own])
     values = np.concatenate([before.values, released, *(server.tasks for server in servers)])
-    return Ragged.grouped(keys, values, len(program) + len(servers))
+    return CsrLists.grouped(keys, values, len(program) + len(servers))
 
 
-def _levels(before: Ragged, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+def _levels(before: CsrLists, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     """The level of each row: its slot if it has one, else the longest path to it.
 
     Slots are hints: they are corrected or ignored if they contradict dependencies. Raises ValueError if these form a cycle.
@@ -200,7 +200,7 @@ def _levels(before: Ragged, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     return _longest_paths(before, np.full(len(slots), -1)) if corrected is None else corrected
 
 
-def _corrected(before: Ragged, levels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _corrected(before: CsrLists, levels: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Levels in which rows that depend on each other within one level are separated; None if other rows are wrong."""
     row, previous = before.keys(), before.values
     wrong = np.flatnonzero(levels[previous] >= levels[row])
@@ -217,7 +217,7 @@ def _corrected(before: Ragged, levels: NDArray[np.int64]) -> NDArray[np.int64] |
     return None
 
 
-def _longest_paths(before: Ragged, known: NDArray[np.int64]) -> NDArray[np.int64]:
+def _longest_paths(before: CsrLists, known: NDArray[np.int64]) -> NDArray[np.int64]:
     """The length of the longest path to each row of unknown level (below zero), counted from the known levels."""
     unknown = np.flatnonzero(known < 0)
     lists = before.take(unknown)
@@ -229,7 +229,7 @@ def _longest_paths(before: Ragged, known: NDArray[np.int64]) -> NDArray[np.int64
     number[unknown] = np.arange(len(unknown))
     between = below < 0
     row, previous = row[between], number[lists.values[between]]
-    after = Ragged.grouped(previous, row, len(unknown)).lists()
+    after = CsrLists.grouped(previous, row, len(unknown)).lists()
     waiting, length = np.bincount(row, minlength=len(unknown)).tolist(), path.tolist()
     ready = [index for index, count in enumerate(waiting) if count == 0]
     for index in ready:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.engine.durations import Times, variable_speed_rows
 from scaleproof.simulator.engine.fair_queue import TOGETHER
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.speed_profile import Pacing
+from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 Places = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ class VariableSpeedTasks(NamedTuple):
 
     places: Places
     latency_s: Times
-    profiles: Pacing
+    profiles: SpeedProfiles
 
     def set_ends(self, start: Times, end: Times, seconds: Times) -> None:
         """Sets the ends of the tasks. seconds: durations at normal speed; all of shape (places, samples)."""
@@ -82,7 +82,7 @@ class RendezvousDelays:
     def _variable_speed(self, program: Program) -> dict[int, VariableSpeedTasks]:
         tasks = {}
         for at, (rows,) in self._by_level([variable_speed_rows(program)]):
-            profiles = Pacing([program.ranks.paces[rank] for rank in program.rank[rows].tolist()])
+            profiles = SpeedProfiles([program.ranks.paces[rank] for rank in program.rank[rows].tolist()])
             latency_s = program.latency_s[rows].reshape(len(rows), -1)
             tasks[at] = VariableSpeedTasks(self._places[rows], latency_s, profiles)
         return tasks

@@ -33,7 +33,7 @@ def simulate_longer(program: Program, longer_s: Times, variation: Variation = NO
     return _timeline(program, [seconds + more[:, None] for seconds, more in zip(steps_s, longer_s, strict=True)], variation)
 
 
-def simulate_together(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+def simulate_concurrent(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
     """Times one sample of `steps` steps in which the tasks of each concurrent set share resources: an approximation.
 
     The tasks of a set are assumed to start at the same time, and to share only with one another.

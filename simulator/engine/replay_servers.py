@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.program.speed_profile import Pacing
+from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 
 class QueuedServer(NamedTuple):
@@ -24,7 +24,7 @@ class QueuedServer(NamedTuple):
     tasks: NDArray[np.int64]
     bucket: NDArray[np.int32]
     update_s: Times
-    profile: Pacing | None
+    profile: SpeedProfiles | None
 
     def served_s(self, begin_s: Times, work_s: Times) -> Times:
         """End of work that begins at `begin_s` and takes `work_s` at normal speed, all of shape (requests, samples)."""

@@ -14,8 +14,8 @@ import simpy
 from numpy.typing import NDArray
 
 from scaleproof.simulator.program import Use
-from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, Gate, Ssp
-from scaleproof.simulator.program.speed_profile import Pacing
+from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
+from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 
 class Request(NamedTuple):
@@ -79,8 +79,8 @@ class Server:
     """Serves one request after another, in order of arrival."""
 
     def __init__(
-        self, environment: simpy.Environment, host: ServerHost, gate: Gate, requests: Mapping[int, Mapping[int, int]],
-        profile: Pacing | None = None,
+        self, environment: simpy.Environment, host: ServerHost, gate: ConsistencyModel, requests: Mapping[int, Mapping[int,
+        int]], profile: SpeedProfiles | None = None,
     ) -> None:  # fmt: skip
         """requests: number per step, by bucket and worker. profile: of the server's speed; constant if None."""
         self.busy: list[Busy] = []
@@ -269,7 +269,7 @@ class _BoundedClocks(_ReplyPolicy):
         return iter(done)
 
 
-def _reply_policy(gate: Gate, requests: Mapping[int, int]) -> _ReplyPolicy:
+def _reply_policy(gate: ConsistencyModel, requests: Mapping[int, int]) -> _ReplyPolicy:
     """The policy of a consistency model for one bucket. requests: number per step, by worker."""
     match gate:
         case Bsp():

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.common.csr import Ragged, in_order
-from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.csr import CsrLists, in_order
+from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.engine.servers import Applied, Busy
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Rows
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
 from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
@@ -37,7 +37,7 @@ class Timeline:
     def step_ends_s(self) -> Times:
         """End of each step on the last training rank in seconds, shape (steps,)."""
         program = self.program
-        training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+        training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
         ends: Times = self.end_s[:, training].max(axis=1)
         return ends
 
@@ -85,7 +85,7 @@ class Timeline:
         queue, queued_s, left_s = self._queued(step, tasks, np.unique(wait[self._is_collective[before]]), free_s, start_s)
         owner = np.concatenate([wait, queue])
         moved_s, stopped_s = np.concatenate([began_s, queued_s]), np.concatenate([ended_s, left_s])
-        moving = Stretches(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner])).union()
+        moving = TimeIntervals(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner])).union()
         span = np.concatenate([moving.owner, np.arange(len(tasks))])
         order = in_order(span)
         span = span[order]
@@ -120,7 +120,7 @@ class Timeline:
         members = program.members.take(collectives)
         order = np.argsort(begin_s[collectives[members.keys()]], kind="stable")
         rows, ranks = collectives[members.keys()][order], members.values[order]
-        by_rank = Ragged.grouped(ranks, rows, len(program.ranks.names))
+        by_rank = CsrLists.grouped(ranks, rows, len(program.ranks.names))
         first, stop = np.zeros((2, len(waits)), dtype=np.int64)
         rank_of = program.rank[tasks[waits]]
         for rank in np.unique(rank_of).tolist():
@@ -129,7 +129,7 @@ class Timeline:
             # the running maximum includes collectives that end before an earlier one
             first[mine] = offset + np.searchsorted(np.maximum.accumulate(end_s[own]), free_s[waits[mine]], side="right")
             stop[mine] = offset + np.searchsorted(begin_s[own], start_s[waits[mine]], side="left")
-        queued = Ragged.slices(by_rank.values, first, stop)
+        queued = CsrLists.slices(by_rank.values, first, stop)
         return waits[queued.keys()], begin_s[queued.values], end_s[queued.values]
 
     @cached_property
@@ -195,7 +195,7 @@ class _MainStreams:
     """
 
     def __init__(self, program: Program) -> None:
-        tasks = np.flatnonzero(program.lane == MAIN_LANE)
+        tasks = np.flatnonzero(program.lane == MAIN_STREAM)
         self.tasks: Rows = tasks[in_order(program.rank[tasks].astype(np.int64))]
         rank = program.rank[self.tasks]
         self.is_first = np.diff(rank, prepend=-1) > 0

@@ -20,7 +20,7 @@ from scaleproof.simulator.model.operators import SavedActivation
 Bytes = NDArray[np.float64]
 
 
-class Moment(NamedTuple):
+class PeakCandidate(NamedTuple):
     """Bytes of one microbatch at a peak candidate of its backward pass, by holder; activations include logits.
 
     Arrays represent many candidates.
@@ -55,8 +55,8 @@ class Chunk:
     kept_bytes: float
     logits_bytes: float
     left_bytes: float
-    making: Moment
-    adding: Moment
+    making: PeakCandidate
+    adding: PeakCandidate
 
 
 class EquivalentLayers(NamedTuple):
@@ -74,7 +74,7 @@ class EquivalentLayers(NamedTuple):
     continues: bool
 
 
-class Alikes(NamedTuple):
+class LayerGroups(NamedTuple):
     """The layers of a chunk, with consecutive equivalent layers as one entry, and the number of layers of each entry."""
 
     layers: tuple[EquivalentLayers, ...]
@@ -93,7 +93,7 @@ def chunk_of(
     entry_elements: input elements per sample. gradient_bytes: per parameter, after the pass. batch: activations of the first
     layer that are live throughout the step.
     """
-    groups = alikes_of(setting, layers, entry_elements, batch)
+    groups = layer_groups_of(setting, layers, entry_elements, batch)
     arrays = Layers.of([groups.layers]), np.array(groups.counts)[:, None], setting.samples, gradient_bytes, setting.gathers
     backward = Backward(setting, *arrays)
     kept_bytes, logits_bytes, left_bytes = (sums.item() for sums in (backward.kept, backward.logits, backward.left))
@@ -101,17 +101,17 @@ def chunk_of(
     return Chunk(kept_bytes, logits_bytes, left_bytes, making, adding)
 
 
-def _fullest(moments: Sequence[Moment], fragmentation: float) -> Moment:
+def _fullest(moments: Sequence[PeakCandidate], fragmentation: float) -> PeakCandidate:
     """The peak candidate with the most bytes, including fragmentation."""
     reserved = [moment.reserved_bytes(fragmentation) for moment in moments]
     number = int(np.argmax([sizes.max() for sizes in reserved]))
     at = np.unravel_index(reserved[number].argmax(), reserved[number].shape)
-    return Moment(*(float(np.broadcast_to(size, reserved[number].shape)[at]) for size in moments[number]))
+    return PeakCandidate(*(float(np.broadcast_to(size, reserved[number].shape)[at]) for size in moments[number]))
 
 
-def alikes_of(
+def layer_groups_of(
     setting: MemoryInputs, layers: Sequence[Layer], entry_elements: int, batch: Sequence[SavedActivation] = ()
-) -> Alikes:
+) -> LayerGroups:
     """Groups the equivalent layers of a chunk. Arguments: see `chunk_of`. Layers with the same objects are evaluated once."""
     known: dict[tuple[object, ...], EquivalentLayers] = setting.evaluated
     recompute = setting.training.recompute
@@ -145,7 +145,7 @@ def alikes_of(
             yield known[key]
 
     groups = [(layer, len(list(group))) for layer, group in itertools.groupby(each())]
-    return Alikes(tuple(layer for layer, _ in groups), tuple(count for _, count in groups))
+    return LayerGroups(tuple(layer for layer, _ in groups), tuple(count for _, count in groups))
 
 
 class Layers(NamedTuple):
@@ -210,22 +210,22 @@ class Backward:
         sample_bytes = setting.size * samples
         kept_before, logits_before = self._before(kept), self._before(logits)
         missing = self._behind(left) if setting.splits else 0.0
-        self.at = Moment(
+        self.at = PeakCandidate(
             0.0, kept_before + kept + missing, logits_before + logits, self._made_again(again, continues),
             sample_bytes * working, gathered + scattered,
         )  # fmt: skip
         missing = missing + left if setting.splits else 0.0
-        self.after = Moment(0.0, kept_before + missing, logits_before, 0.0, sample_bytes * entry, scattered_after)
+        self.after = PeakCandidate(0.0, kept_before + missing, logits_before, 0.0, sample_bytes * entry, scattered_after)
 
     @cached_property
-    def making(self) -> tuple[Moment, Moment]:
+    def making(self) -> tuple[PeakCandidate, PeakCandidate]:
         if self.setting.splits:
             return self.adding
         behind = self._behind(self.gradients)
         return self.at._replace(gradients=behind + self.first_gradients), self.after._replace(gradients=behind + self.gradients)
 
     @cached_property
-    def adding(self) -> tuple[Moment, Moment]:
+    def adding(self) -> tuple[PeakCandidate, PeakCandidate]:
         # no gradients of weights if they are computed in separate passes
         first = 0.0 if self.setting.splits else self.first_gradients
         return self.at._replace(working=self.at.working + first), self.after

@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, States
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 
 def always_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:
@@ -59,7 +59,7 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Am
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
     if setting.servers:
         return 0.0
-    if not isinstance(setting.strategy, Replicated):
+    if not isinstance(setting.strategy, ReplicaStrategy):
         return setting.averages * own.gradients
     whole, two = parameters * setting.reduced_size, np.minimum(2 * setting.bucket_bytes, parameters * setting.reduced_size)
     buckets: Any = 0.0

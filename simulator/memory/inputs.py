@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import is_narrow
-from scaleproof.simulator.memory.in_flight import WHOLE, Flights, flights
+from scaleproof.simulator.memory.in_flight import WHOLE, InFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
@@ -41,7 +41,7 @@ class MemoryInputs:
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
     @cached_property
-    def flights(self) -> Flights:
+    def flights(self) -> InFlight:
         """Counts of microbatches in flight."""
         plan = self.plan
         return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))

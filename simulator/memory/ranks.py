@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.activations import size_bytes
-from scaleproof.simulator.memory.backward_peak import Chunk, Moment, chunk_of
+from scaleproof.simulator.memory.backward_peak import Chunk, PeakCandidate, chunk_of
 from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
@@ -20,17 +20,17 @@ from scaleproof.simulator.memory.states import Amount, states
 from scaleproof.simulator.memory.static import Always
 from scaleproof.simulator.strategy import GatherAverage
 
-_NOTHING: Final = Moment(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING: Final = PeakCandidate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     """The peak memory of all pipeline ranks in order; of the main worker and the others with gather-average."""
-    own_of = owns(setting.strategy, setting.job)
-    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in own_of)
+    layers_of_rank = owns(setting.strategy, setting.job)
+    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in layers_of_rank)
     libraries = libraries_bytes(setting, copies)
     known: dict[tuple[object, ...], _RankClass] = {}
     kinds = []
-    for number, own in enumerate(own_of):
+    for number, own in enumerate(layers_of_rank):
         key = (number == 0, *own.key)
         if key not in known:
             known[key] = _RankClass(setting, own, number == 0, libraries)
@@ -52,7 +52,7 @@ class Peak(NamedTuple):
     gradients_bytes: allocated gradients.
     """
 
-    moment: Moment
+    moment: PeakCandidate
     others_bytes: Sequence[float]
     gradients_bytes: float
 

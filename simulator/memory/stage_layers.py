@@ -14,7 +14,7 @@ from scaleproof.simulator.model.operators import Matmul, SavedActivation
 from scaleproof.simulator.scenario.schema import Training
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 
 class Own(NamedTuple):
@@ -90,13 +90,13 @@ def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
 def owns(strategy: Strategy, job: Job) -> list[Own]:
     """The layers of each rank, including copies of weights that are shared with other ranks."""
     layers, plan = job.layers, strategy.plan
-    if isinstance(strategy, Replicated):
+    if isinstance(strategy, ReplicaStrategy):
         ranges = strategy.ranges(job)
         by_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
     else:
         by_rank = [[part] for part in strategy.parts(job)]
     read = read_elements(layers)
-    return [own_of(chunks, layers, read) for chunks in by_rank]
+    return [layers_of_rank(chunks, layers, read) for chunks in by_rank]
 
 
 def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
@@ -106,7 +106,7 @@ def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
     return read | {layers[0].name: 0}
 
 
-def own_of(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> Own:
+def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> Own:
     """The layers of one rank, including copies of weights that are shared with other ranks.
 
     everywhere: all layers of the model; read: input elements by name.

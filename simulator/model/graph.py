@@ -40,10 +40,10 @@ def graph_of(layers: Sequence[Layer]) -> Graph:
 
 def crossing_elements(layers: Sequence[Layer], cut: int) -> int:
     """Elements per sample of the boundary activations from layers[:cut] to layers[cut:]; each activation counts once."""
-    return handed_on(layers)[cut - 1]
+    return boundary_elements(layers)[cut - 1]
 
 
-def handed_on(layers: Sequence[Layer]) -> list[int]:
+def boundary_elements(layers: Sequence[Layer]) -> list[int]:
     """Elements per sample of the boundary activations behind each layer, which later layers read."""
     number = {layer.name: i for i, layer in enumerate(layers)}
     last_reader = list(range(len(layers)))

@@ -114,7 +114,7 @@ def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Laye
     return [elements for elements in weights if elements in elsewhere]
 
 
-def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
+def block_range(layers: Sequence[Layer]) -> tuple[int, int]:
     """Begin and end of the blocks between the leading and trailing layers that are pinned to a stage's end."""
     first, last = 0, len(layers)
     while first < last and layers[first].glued:
@@ -140,7 +140,7 @@ def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT
     Layers before and after the blocks belong to the first and the last stage; if they are counted they may be alone there.
     Raises FieldError for more stages than blocks, and for a counted end that the model does not have.
     """
-    first, last = glued_ends(layers)
+    first, last = block_range(layers)
     for end, exists in (("embedding", first > 0), ("loss", last < len(layers))):
         if getattr(counted, end) and not exists:
             message = f"the model has no separate {end} layer; leave it out"

@@ -72,14 +72,14 @@ class Recompute(Spec):
         return f"{{{field}: {'[' + ', '.join(value) + ']' if isinstance(value, list) else value}}}"
 
     @property
-    def by_stage(self) -> bool:
+    def depends_on_stage(self) -> bool:
         """Whether the recomputed blocks depend on the begin of stages."""
         return self.every > 1 or self.layers is not None
 
     @property
-    def by_place(self) -> bool:
+    def depends_on_position(self) -> bool:
         """Whether identical blocks of a stage may keep different activations."""
-        return self.by_stage or self.group > 1
+        return self.depends_on_stage or self.group > 1
 
     def concerned(self, stage: Sequence[Layer]) -> list[bool]:
         """Whether each layer of one stage is recomputed, in whole or in part."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from scaleproof.simulator.program.builder import Path, ProgramBuilder
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
-from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_LANE, NO_STREAM, Kind, Program, RankClasses, followers
+from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses, followers
 
 __all__ = [
-    "COLLECTIVE_STREAM", "MAIN_LANE", "NO_STREAM", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",
+    "COLLECTIVE_STREAM", "MAIN_STREAM", "NO_STREAM", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",
     "Routes", "Rows", "Tenancy", "Use", "followers",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.batched import numbers, put
-from scaleproof.simulator.common.csr import Ragged
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuota
+from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
 from scaleproof.simulator.program.speed_profile import Pace
-from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_LANE, NO_STREAM, Kind, Program, RankClasses
+from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class _Pairs:
         given = value >= 0
         self._pairs.append((row[given], value[given]))
 
-    def ragged(self, rows: int) -> Ragged:
+    def ragged(self, rows: int) -> CsrLists:
         """The list of each of `rows` rows."""
-        lists = Ragged.of(self._lists)
+        lists = CsrLists.of(self._lists)
         keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
         keys = np.concatenate([keys, *(row for row, _ in self._pairs)])
         values = np.concatenate([lists.values, *(value for _, value in self._pairs)])
-        return Ragged.grouped(keys, values, rows)
+        return CsrLists.grouped(keys, values, rows)
 
 
 class ProgramBuilder:
@@ -87,7 +87,7 @@ class ProgramBuilder:
     arguments broadcast. gate: consistency model of the servers; units: as in `Program`.
     """
 
-    def __init__(self, gate: Gate = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
+    def __init__(self, gate: ConsistencyModel = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
         self._gate = gate
         self._units = units
         self._rank_names: list[str] = []
@@ -143,7 +143,7 @@ class ProgramBuilder:
     ) -> int:
         """Adds `work_s` seconds of compute on the rank's main stream after the tasks `after`."""
         return self._add(
-            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch,
+            after, rank=rank, lane=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch,
             amount=work_s * self._slowdown[rank], route=self._rank_routes[rank] if work_s > 0 else 0,
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ class ProgramBuilder:
         collectives of the model-parallel group within each task.
         """
         return self._add_block(
-            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
+            after, rank=rank, lane=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
             latency_s=exchange_s, **self.compute_columns(rank, work_s),
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ class Asp:
     """Asynchronous: each push is applied on arrival and replied to immediately."""
 
 
-Gate = Bsp | Ssp | Asp
+ConsistencyModel = Bsp | Ssp | Asp
 SYNCHRONOUS: Final = Bsp()
 
 # Staleness of a push that was dropped, in place of the number of updates by others.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program.speed_profile import Cycle
 
 Rows = NDArray[np.int64]
@@ -52,19 +52,19 @@ class Routes:
     """Sets of resources that tasks use: route r uses the resources of list r, and `per_unit` of each, in the order of the
     lists' values."""
 
-    resources: Ragged
+    resources: CsrLists
     per_unit: NDArray[np.float64]
 
     @classmethod
     def of(cls, routes: Sequence[Sequence[Use]]) -> Routes:
         """The routes with the given uses."""
         per_unit = [use.per_unit for uses in routes for use in uses]
-        return cls(Ragged.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
+        return cls(CsrLists.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
 
     def used(self, route: NDArray[np.integer]) -> tuple[Rows, Rows, NDArray[np.float64]]:
         """Uses of the given routes, one entry per use: index into `route`, number of the resource, and amount per unit of
         rate."""
-        uses = Ragged(self.resources.offsets, np.arange(len(self.per_unit))).take(route)
+        uses = CsrLists(self.resources.offsets, np.arange(len(self.per_unit))).take(route)
         return uses.keys(), self.resources.values[uses.values], self.per_unit[uses.values]
 
     def lists(self) -> list[list[Use]]:

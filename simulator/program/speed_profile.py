@@ -43,7 +43,7 @@ Pace = tuple[Cycle, ...]
 _CONSTANT: Final = Cycle(math.inf, 0.0, 0.0, 1.0)
 
 
-class Pacing:
+class SpeedProfiles:
     """Speed profiles of several tasks. Several ranks may share a task; the last of them ends it."""
 
     def __init__(self, paces: Sequence[Sequence[Pace]]) -> None:

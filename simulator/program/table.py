@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.csr import Ragged, in_order
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuota
+from scaleproof.simulator.common.csr import CsrLists, in_order
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
 from scaleproof.simulator.program.speed_profile import Pace
 
 NO_STREAM: Final = -1
-MAIN_LANE: Final = 0
+MAIN_STREAM: Final = 0
 COLLECTIVE_STREAM: Final = 1
 
 
@@ -117,10 +117,10 @@ class Program:
     partner: NDArray[np.int32]
     behind: NDArray[np.int32]
     told_after: NDArray[np.int32]
-    dependencies: Ragged
-    carried: Ragged
-    members: Ragged
-    gate: Gate = SYNCHRONOUS
+    dependencies: CsrLists
+    carried: CsrLists
+    members: CsrLists
+    gate: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Program:
         source_task[earlier.keys()[own]], target_task[earlier.keys()[~own]] = earlier.values[own], earlier.values[~own]
         return first, second, source_task, target_task
 
-    def predecessors(self) -> Ragged:
+    def predecessors(self) -> CsrLists:
         """For each task the tasks of its step that it follows: its dependencies and the previous task on its stream."""
         by_stream = self.lanes()
         later = np.ones(len(by_stream.values), dtype=np.bool_)
@@ -157,7 +157,7 @@ class Program:
         previous[by_stream.values[later]] = by_stream.values[np.flatnonzero(later) - 1]
         return self.dependencies.extended(previous)
 
-    def carried_predecessors(self) -> Ragged:
+    def carried_predecessors(self) -> CsrLists:
         """For each task the tasks of the previous step that it follows: those carried and, for the first task of a stream, the
         stream's last."""
         by_stream = self.lanes()
@@ -165,19 +165,19 @@ class Program:
         last[by_stream.values[by_stream.offsets[:-1]]] = by_stream.values[by_stream.offsets[1:] - 1]
         return self.carried.extended(last)
 
-    def lanes(self) -> Ragged:
+    def lanes(self) -> CsrLists:
         """Rows of the tasks of each stream, in order."""
         tasks = np.flatnonzero(self.lane != NO_STREAM)
         keys = self.rank[tasks].astype(np.int64) * (self.lane.max(initial=0) + 1) + self.lane[tasks]
         order = in_order(keys)
         first = np.flatnonzero(np.diff(keys[order], prepend=-1))
-        return Ragged(np.append(first, len(tasks)), tasks[order])
+        return CsrLists(np.append(first, len(tasks)), tasks[order])
 
     def follows(self) -> list[list[int]]:
         """`predecessors` as lists."""
         return self.predecessors().lists()
 
-    def carried_with_lanes(self) -> list[list[int]]:
+    def carried_lists(self) -> list[list[int]]:
         """`carried_predecessors` as lists."""
         return self.carried_predecessors().lists()
 

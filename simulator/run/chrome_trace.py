@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.run.run import Phase, Run, Stream, write_aside
+from scaleproof.simulator.run.run import Phase, Run, Stream, write_atomically
 
 _US: Final = 1e6
 # Threads of a rank: its main stream, and its communication by phase.
@@ -23,7 +23,7 @@ def write(run: Run, path: Path) -> None:
     if run.spans is None:
         raise RunError(f"{run.scenario}: the run was saved without spans, so that it has no timeline")
     try:
-        write_aside(path, json.dumps(plain(run)).encode())
+        write_atomically(path, json.dumps(plain(run)).encode())
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}; choose another file") from None
 

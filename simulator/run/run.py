@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.spans import TimeIntervals
 
 Origin = Literal["predicted", "measured"]
 
@@ -387,7 +387,7 @@ def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
     rank = np.concatenate([exchanges.rank, communication.rank, late.rank])
     start_s = np.concatenate([exchanges.start_s, communication.start_s, late.start_s - earlier_s])
     stop_s = np.concatenate([exchanges.end_s, communication.end_s, late.end_s - earlier_s])
-    moving = Stretches(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).union()
+    moving = TimeIntervals(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).union()
     return float(((moving.end_s - moving.start_s) * share[moving.owner]).sum())
 
 
@@ -401,9 +401,9 @@ def save(run: Run, folder: Path) -> None:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **run.spans.columns())
         digest = _digest(buffer.getvalue())
-        write_aside(folder / SPANS_FILE, buffer.getvalue())
+        write_atomically(folder / SPANS_FILE, buffer.getvalue())
     content = run.summary() | {_SPANS_DIGEST: digest}
-    write_aside(folder / "run.json", (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(folder / "run.json", (json.dumps(content, indent=2) + "\n").encode())
 
 
 def load_run(folder: Path) -> Run:
@@ -448,7 +448,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file atomically: to a temporary file that is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # with the process id, since another process may write the same file

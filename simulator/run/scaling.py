@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
-from scaleproof.simulator.model.layers import Shard, cut_into_stages, glued_ends
+from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.run import Run, slope
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # Step 0 fills the overlap between steps; the next one is steady, and equal to all later ones if nothing is random.
 STEPS: Final = 2
@@ -183,13 +183,13 @@ def forget() -> None:
 
 def _limits(scenario: Scenario) -> _BaselineLimits:
     plan = scenario.strategy.plan
-    if not isinstance(scenario.strategy, Replicated):
+    if not isinstance(scenario.strategy, ReplicaStrategy):
         return _BaselineLimits(Degrees(), "1f1b", False, False)
     sharing = plan.sharing if scenario.training.zero else math.gcd(plan.workers, plan.expert)
     stages = plan.stages
     if any(plan.counted):
         # the first and last stages of the baseline have blocks
-        first, last = glued_ends(scenario.model.build_layers())
+        first, last = block_range(scenario.model.build_layers())
         stages = min(stages, last - first)
     degrees = Degrees(sharing, stages, plan.tensor, math.gcd(plan.expert, sharing * plan.folds), plan.expert_tensor)
     return _BaselineLimits(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.timeline import Timeline
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Rows
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
 from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, divided, from_spans
 
@@ -158,7 +158,7 @@ def _pushing(program: Program) -> Rows:
 
 def _training_tasks(program: Program) -> list[list[int]]:
     """The tasks of the main stream of each training rank class."""
-    training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
     return [tasks for tasks in program.lanes().lists() if training[tasks[0]]]
 
 
@@ -334,10 +334,10 @@ def _workers(timeline: Timeline, window: Window) -> dict[str, float]:
     """Share of the time in which the busiest worker computes, and in which the busiest worker or loader prepares samples."""
     program = timeline.program
     busy = window.covers_s(timeline.start_s, timeline.end_s).sum(axis=0) * (program.amount > 0) / window.length_s
-    busy[(program.lane != MAIN_LANE) | program.ranks.is_server[program.rank]] = 0.0
+    busy[(program.lane != MAIN_STREAM) | program.ranks.is_server[program.rank]] = 0.0
     is_input, ranks = program.phase == Phase.INPUT, len(program.ranks.names)
     compute, making = (np.bincount(program.rank, busy * selected, ranks).max() for selected in (~is_input, is_input))
-    _, resource, share = _used(timeline, window, is_input & (program.lane != MAIN_LANE))
+    _, resource, share = _used(timeline, window, is_input & (program.lane != MAIN_STREAM))
     loading = np.bincount(resource, share).max(initial=0.0)
     return {"compute": min(1.0, float(compute)), "input": min(1.0, float(max(making, loading)))}
 

@@ -58,7 +58,7 @@ def _tenancies(number: int, tenant: Tenant, program: Program, scenario: Scenario
 def _endpoints(node: int, scenario: Scenario) -> Sequence[int]:
     """The network endpoints of a node: its cards if the topology distinguishes them, else the node itself."""
     network, cards = scenario.cluster.network, scenario.cluster.node.cards_used
-    endpoints = cards if network is not None and network.topology.tells_cards_apart else 1
+    endpoints = cards if network is not None and network.topology.endpoints_are_cards else 1
     return range(node * endpoints, (node + 1) * endpoints)
 
 

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.framework_choice import DECIDED
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
@@ -72,7 +72,7 @@ def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None,
 
 def keep(scenario: Scenario, folder: Path) -> None:
     """Writes the scenario into the folder of its runs. Raises OSError if that fails."""
-    write_aside(folder / FILE, dump(scenario).encode())
+    write_atomically(folder / FILE, dump(scenario).encode())
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.strategy.job import GradientSizes
 from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Training
@@ -23,7 +23,7 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     gradient and the buffer and writes the buffer. If a framework specifies neither, accumulation costs nothing.
     """
     size, usual = ELEMENT_BYTES[training.precision], framework.gradients
-    decides = isinstance(strategy, Replicated | Pipeline) and not strategy.servers
+    decides = isinstance(strategy, ReplicaStrategy | Pipeline) and not strategy.servers
     usually_reduced, usually_accumulated = (
         choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )
@@ -44,7 +44,7 @@ def check_gradients(training: Training, strategy: Strategy) -> None:
         "fused_accumulation": training.fused_accumulation,
     }
     for field in (field for field, value in given.items() if value is not None):
-        if strategy.servers or not isinstance(strategy, Replicated):
+        if strategy.servers or not isinstance(strategy, ReplicaStrategy):
             message = f"not supported by the strategy {strategy.kind}; remove {field}, or use data_parallel"
             raise FieldError(("training", field), message)
     stored = storage_precision(training.precision)

@@ -32,7 +32,7 @@ from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.strategy import AnyStrategy, Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.job import Job, MeasuredStep
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 
@@ -173,7 +173,7 @@ class Scenario(Spec):
             ranks=strategy.waiting_ranks,
             group=strategy.plan.lockstep,
         )
-        return job.recomputing(strategy.stage_layers(job)) if training.recompute.by_stage else job
+        return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework if the scenario names none.
@@ -251,7 +251,7 @@ class Scenario(Spec):
         if zero and self.strategy.servers:
             message = f"servers have the optimizer states of a {kind}; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
-        if zero and not isinstance(self.strategy, Replicated):
+        if zero and not isinstance(self.strategy, ReplicaStrategy):
             message = f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
         if zero and plan.compression is not None:
@@ -290,6 +290,6 @@ class Scenario(Spec):
             raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}")
         if cluster.nodes > 1 and cluster.network is None:
             raise FieldError(("cluster", "network"), "missing between several nodes; give bandwidth and latency")
-        if self.strategy.talks_in_nodes(cluster) and cluster.node.link is None:
+        if self.strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
             message = "missing between several ranks of a node; give bandwidth and latency"
             raise FieldError(("cluster", "node", "link"), message)

@@ -73,7 +73,7 @@ class Strategy(Spec, ABC):
         """Number of nodes of `cluster` that the ranks occupy."""
         return -(-self.training_ranks // cluster.node.devices)
 
-    def talks_in_nodes(self, cluster: Cluster) -> bool:
+    def communicates_in_nodes(self, cluster: Cluster) -> bool:
         """Whether ranks on the same node communicate."""
         return cluster.node.devices > 1
 

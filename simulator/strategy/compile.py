@@ -9,7 +9,7 @@ from typing import Final
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync, RankLayers
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
@@ -62,7 +62,15 @@ def _record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     resource_map = ResourceMap(job.cluster, builder)
     recorder = TemplateRecorder(resource_map)
     context = CompileContext(
-        builder, resource_map, Feeding(builder, job), plan, mesh, ranges, schedule, recorder, JobCosts(job, plan.microbatches)
+        builder,
+        resource_map,
+        BatchLoader(builder, job),
+        plan,
+        mesh,
+        ranges,
+        schedule,
+        recorder,
+        JobCosts(job, plan.microbatches),
     )
     replicas = [Replica(context, replace(job, samples_per_worker=plan.samples_of(one.rank, job)), one) for one in classes]
     if plan.servers:

@@ -15,13 +15,13 @@ from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.replica_strategy import (
     GradientAveraging,
     PipelineStages,
-    Replicated,
+    ReplicaStrategy,
     averaging_options,
     pipeline_options,
 )
 
 
-class Hybrid(GradientAveraging, PipelineStages, Replicated):
+class Hybrid(GradientAveraging, PipelineStages, ReplicaStrategy):
     """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"

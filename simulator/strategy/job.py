@@ -18,7 +18,7 @@ from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork
 from scaleproof.simulator.frameworks.scale import slowest
-from scaleproof.simulator.model.graph import handed_on
+from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
@@ -153,7 +153,7 @@ class Job:
             last_backward_s=once_per_step_s[1],
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
-            output_bytes=self.handed_on_bytes(samples),
+            output_bytes=self.boundary_bytes(samples),
             parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
         )
 
@@ -178,18 +178,18 @@ class Job:
 
     def all_collectives_s(self, samples: float) -> NDArray[np.float64]:
         """Exposed seconds of each layer's collectives in both passes, shape (2, layers), repeated ones included."""
-        return self.with_again(self.exchanges_s(samples), samples)
+        return self.with_again(self.layer_collectives_s(samples), samples)
 
-    def exchanges_s(self, samples: float) -> NDArray[np.float64]:
+    def layer_collectives_s(self, samples: float) -> NDArray[np.float64]:
         """Exposed seconds of each layer's collectives in both passes, shape (2, layers), without those that recomputation
         repeats."""
         return self._of_layers(self._collectives_s, samples)
 
-    def with_again(self, exchanges_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
-        """Adds the collectives that recomputation repeats in the backward pass to those of `exchanges_s`."""
+    def with_again(self, layer_collectives_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
+        """Adds the collectives that recomputation repeats in the backward pass to those of `layer_collectives_s`."""
         if self.recompute.kind == "none" or self.exchange is None:
-            return exchanges_s
-        forward_s, backward_s = exchanges_s
+            return layer_collectives_s
+        forward_s, backward_s = layer_collectives_s
         repeated_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._repeated_collectives_s, samples)[0]
         return np.stack([forward_s, backward_s + self._where_recomputed(repeated_s)])
 
@@ -206,9 +206,9 @@ class Job:
         is_recomputed = self.recomputed or [not layer.glued for layer in self.layers]
         return np.where(is_recomputed, repeated_s, 0.0)
 
-    def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
+    def boundary_bytes(self, samples: float) -> NDArray[np.float64]:
         """Bytes of the boundary activations behind each layer, shape (layers,)."""
-        result: NDArray[np.float64] = np.array(handed_on(self.layers)) * (samples * self.element_bytes)
+        result: NDArray[np.float64] = np.array(boundary_elements(self.layers)) * (samples * self.element_bytes)
         return result
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
@@ -282,7 +282,7 @@ class Job:
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Values of `function` for the device as the framework uses it."""
         framework, work = self.framework, self._work
-        return self.cluster.device.of_each(key, lambda device: function(Execution(device, framework, work)))
+        return self.cluster.device.per_device(key, lambda device: function(Execution(device, framework, work)))
 
     def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds of a layer's forward and backward pass, without recomputation."""
@@ -296,7 +296,7 @@ class Job:
         if self.gradients is None or not self.gradients.added or self.scatters:
             return 0.0
         moved_bytes = layer.parameters * self.gradients.added
-        return self.cluster.device.of_each(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
+        return self.cluster.device.per_device(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
 
     def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds that recomputation adds to a layer's backward pass."""

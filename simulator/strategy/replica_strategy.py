@@ -60,7 +60,7 @@ class GradientAveraging(Spec):
     shard_over: Count | None = Field(None, description="workers that shard states; all if absent (hybrid sharding)")
 
 
-class Replicated(Strategy, ABC):
+class ReplicaStrategy(Strategy, ABC):
     """Strategies that are described completely by their plan."""
 
     @property
@@ -131,4 +131,4 @@ def pipeline_options(fields: PipelineStages) -> dict[str, Any]:
     return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
 
 
-__all__ = ["GradientAveraging", "PipelineStages", "Replicated", "Shares", "averaging_options", "pipeline_options"]
+__all__ = ["GradientAveraging", "PipelineStages", "ReplicaStrategy", "Shares", "averaging_options", "pipeline_options"]

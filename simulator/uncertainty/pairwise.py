@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, responding
+from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, response_of_scenario
 
 Times = NDArray[np.float64]
 SlowdownFactors = Mapping[str, Times]
@@ -123,7 +123,7 @@ def apart(a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Res
     ratio: predicted samples per second of B over those of A. responses: of their step times to all uncertain quantities;
     computed if None.
     """
-    response_a, response_b = responses or (responding(a, least=0.0), responding(b, least=0.0))
+    response_a, response_b = responses or (response_of_scenario(a, least=0.0), response_of_scenario(b, least=0.0))
     joint = JointDraws(a, b, (response_a.names, response_b.names))
     count = len(joint)
 

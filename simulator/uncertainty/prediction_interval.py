@@ -22,7 +22,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed, uncertain
 from scaleproof.simulator.engine import Variation, events, replay
 from scaleproof.simulator.engine.durations import durations_s
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import slopes
 from scaleproof.simulator.run.scaling import STEPS
@@ -139,7 +139,7 @@ def spread(scenario: Scenario, program: Program | None = None, least: float = _L
 
     program: the scenario's program, if it is already compiled and nothing in it is random. least: see `response`.
     """
-    return of_response(responding(scenario, program, least), scenario.cluster)
+    return of_response(response_of_scenario(scenario, program, least), scenario.cluster)
 
 
 def of_response(result: Response, cluster: Cluster) -> PredictionInterval:
@@ -149,19 +149,19 @@ def of_response(result: Response, cluster: Cluster) -> PredictionInterval:
     return drawn(result.step_times, result.names, cluster, draws)
 
 
-def responding(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
+def response_of_scenario(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
     """The response of a scenario's step time to the uncertain quantities of its cluster. Arguments: see `spread`."""
     job = scenario.job(unevenness=scenario.unevenness.constant)
     program = program or scenario.strategy.compile(job)
-    return response(scenario.strategy, job, program, doubtful(scenario), scenario.steps, least)
+    return response(scenario.strategy, job, program, uncertain_quantities(scenario), scenario.steps, least)
 
 
-def doubtful(scenario: Scenario) -> dict[str, float]:
+def uncertain_quantities(scenario: Scenario) -> dict[str, float]:
     """Standard deviations of the logarithms of the uncertain quantities that may affect the step time, by name."""
     cluster, strategy = scenario.cluster, scenario.strategy
     # emulated compute takes exactly the predicted time
     exact = {"device", "optimizer"} if scenario.compute == "paced" else set()
-    unused = [] if strategy.talks_in_nodes(cluster) else ["node.link."]
+    unused = [] if strategy.communicates_in_nodes(cluster) else ["node.link."]
     unused += [] if strategy.nodes_needed(cluster) > 1 else ["network."]
     return {
         name: deviation
@@ -229,7 +229,7 @@ class _SlowerPrograms:
         that of the relative step time, if the effect is not one on single tasks."""
         cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.slowdown))
         program = self.strategy.compile(replace(self.job, cluster=cluster))
-        longer_s = grown_s(self.program, program, self.seconds)
+        longer_s = added_seconds(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return np.where(np.abs(longer_s) > _NOTHING * self.seconds, longer_s, 0.0) / self.slowdown
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.slowdown)
@@ -336,7 +336,7 @@ def _midpoints(count: int) -> Times:
     return np.array([NormalDist().inv_cdf((part + 0.5) / count) for part in range(count)])
 
 
-def grown_s(program: Program, slower: Program, seconds: Times | None = None) -> Times | None:
+def added_seconds(program: Program, slower: Program, seconds: Times | None = None) -> Times | None:
     """Seconds by which each task takes longer in the slower program, shape (tasks,); None if they differ in anything else.
 
     Updates of servers are not tasks. seconds: durations of the first program's tasks; computed if None.
@@ -364,6 +364,6 @@ def replayed_s(program: Program, seconds: Times) -> Times:
 
 def _ends_s(program: Program, seconds: Times) -> Times:
     """End of each step in seconds, shape (steps, draws)."""
-    training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
     variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])
     return np.stack([end_s[training].max(axis=0) for _, end_s in replay.replay(program, STEPS, seconds, variation)])

@@ -14,6 +14,8 @@ from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 
+pytestmark = pytest.mark.full
+
 NAMES = catalog.names("clusters")
 MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}
 # What a document is called: a paper, a vendor's data sheet or page, or a public repository (owner/name).

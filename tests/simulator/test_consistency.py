@@ -139,7 +139,7 @@ def pairs(known: Cluster) -> Iterator[Pair]:
 def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """As a program's engine times a pipeline's message."""
     builder = ProgramBuilder()
-    path = ResourceMap(known, builder).alike_messages(*pair, size_bytes)
+    path = ResourceMap(known, builder).concurrent_messages(*pair, size_bytes)
     ranks = [builder.rank(name) for name in ("source", "target")]
     builder.transfer(*ranks, size_bytes, path, Phase.SEND, ())
     return float(simulate(builder.build(), 1).end_s.max())
@@ -148,7 +148,7 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """As estimates time it."""
     wires = TransferTimes(known)
-    number = wires.message(pair, size_bytes, wires.fabric.alike_messages(*pair, size_bytes))
+    number = wires.message(pair, size_bytes, wires.fabric.concurrent_messages(*pair, size_bytes))
     return float(wires.seconds()[number])
 
 

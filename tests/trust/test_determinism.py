@@ -22,6 +22,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
 from tests.trust.corpus import STRATEGIES
 
+pytestmark = pytest.mark.full
+
 _FEW: Final = ("--set", "strategy.workers=4", "--set", "batch={per_worker: 8}")
 COMMANDS: Final = (
     ["predict", "resnet50-ring-p100", "--json"],

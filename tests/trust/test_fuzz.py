@@ -7,6 +7,8 @@ import pytest
 from tests.trust.corpus import KINDS
 from tests.trust.fuzz import Faults, fuzz, main
 
+pytestmark = pytest.mark.full
+
 _INPUTS = 500
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.trust.kill import SUBJECTS, kill
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills groups of processes")
+pytestmark = [pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills groups of processes"), pytest.mark.full]
 
 
 # measuring: tests/validator/test_kill.py

@@ -6,6 +6,8 @@ import pytest
 
 from tests.trust.soak import points, scenarios
 
+pytestmark = pytest.mark.full
+
 _MIB = 2**20
 
 

@@ -22,7 +22,7 @@ from scaleproof.validator.results import listed
 from tests.validator import processes
 from tests.validator.netlabs import needs_netlab
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in /proc")
+pytestmark = [pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in /proc"), pytest.mark.full]
 
 DEVICE = "device: {name: cpu, peak: {fp32: 50 GFLOP/s}, memory: 8 GiB, memory_bandwidth: 10 GB/s}"
 SHORT = f"""\
@@ -228,12 +228,16 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["scaleproof.validator.measure.gathered", "scaleproof.validator.results.save", "scaleproof.simulator.run.run.write_aside"],
+    [
+        "scaleproof.validator.measure.gathered",
+        "scaleproof.validator.results.save",
+        "scaleproof.simulator.run.run.write_atomically",
+    ],
 )
 def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder: Path) -> None:
     """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
     (folder / "last.yaml").write_text(SHORT)
-    times = {"scaleproof.simulator.run.run.write_aside": "4"}.get(place, "2")
+    times = {"scaleproof.simulator.run.run.write_atomically": "4"}.get(place, "2")
     dying = str(Path(__file__).with_name("dying.py"))
     arguments = measure("short.yaml", "last.yaml")[2:]
     with started(folder, dying, place, times, *arguments) as one:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scaleproof.simulator.common.errors import RankError
 from scaleproof.validator.calibration.plan import Task
 from scaleproof.validator.calibration.sites import Site
-from scaleproof.validator.launch.rank_environment import PartedError
+from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.probe.points import FAILED, Point
 
 Progress = Callable[[str], None]
@@ -36,7 +36,7 @@ def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progres
             probed.points += [Point.of(row) for row in rows or ()]
         except RankError as error:
             probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
-            if isinstance(error, PartedError):
+            if isinstance(error, ContactLostError):
                 break
         probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s
     return probed

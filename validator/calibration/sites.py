@@ -15,7 +15,7 @@ from scaleproof.simulator.common.errors import InputError, RankError, one_line
 from scaleproof.validator.launch.hosts import LOOPBACK, Host
 from scaleproof.validator.launch.launch import job_folder, launch, require_torch
 from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
-from scaleproof.validator.launch.rank_environment import PartedError
+from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On, check_interface, meet_others, where_to
 from scaleproof.validator.probe.pairs import socket as socket_of_cores
 from scaleproof.validator.record.cpu_usage import usable
@@ -62,7 +62,7 @@ class Site(ABC):
 
         Returns the result on the first rank; None on a rank that was started from outside and takes no part. As with
         `launch.run_on_ranks`, functions are found by name and results are plain data. Raises RankError naming the rank that
-        failed or hung, and PartedError if nothing more can be run.
+        failed or hung, and ContactLostError if nothing more can be run.
         """
 
 
@@ -122,10 +122,10 @@ class _Joined(Site):
 
 
 def _raise_failure(failures: Sequence[Any]) -> None:
-    """Raises RankError naming the rank that caused the failure rather than its peers; PartedError if a rank no longer
+    """Raises RankError naming the rank that caused the failure rather than its peers; ContactLostError if a rank no longer
     responds."""
     if None in failures:
-        raise PartedError(f"rank {failures.index(None)} no longer responds; look at its output")
+        raise ContactLostError(f"rank {failures.index(None)} no longer responds; look at its output")
     failed = [(failure["by_peer"], rank) for rank, failure in enumerate(failures) if failure]
     if failed:
         _, rank = min(failed)

@@ -18,7 +18,7 @@ from scaleproof.validator import results
 from scaleproof.validator.launch import fork_server, rank
 from scaleproof.validator.launch.launch import job_folder
 from scaleproof.validator.launch.preflight.checks import check_trainable
-from scaleproof.validator.launch.rank_environment import PartedError, RankEnvironment
+from scaleproof.validator.launch.rank_environment import ContactLostError, RankEnvironment
 from scaleproof.validator.launch.rendezvous import Meeting
 from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.train.train import train
@@ -34,7 +34,8 @@ _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 def measure_joined(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, accelerator: bool) -> Run:
     """Trains as one rank of a group started by another launcher; every rank returns the same Run or raises the same error.
 
-    Raises PartedError where ranks no longer respond, so that no other scenario can be measured; else the errors of `measure`.
+    Raises ContactLostError where ranks no longer respond, so that no other scenario can be measured; else the errors of
+    `measure`.
     """
     place = meeting.place
     meeting.together(lambda: check_joined(scenario, place))
@@ -114,7 +115,7 @@ def _raise_failure(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, 
     name, failure = rank_names(scenario.strategy)[number], failures[number]
     text = f"rank {number} ({name}) failed in {failure['in']}: {failure['text']}"
     if len(failed) < len(failures):
-        raise (PartedError if None in failures else RankError)(text)
+        raise (ContactLostError if None in failures else RankError)(text)
     first = meeting.place.rank == 0
     recorded = [meeting.given("spans", number) for number in failed] if first else []
     kept = meeting.together(lambda: results.keep_finished(scenario, "cluster", recorded, (), watch.folder) if first else "")

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from scaleproof.simulator.common.errors import one_line
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.launch import status_board as status
 from scaleproof.validator.launch.job_folder import JobFolder
 from scaleproof.validator.launch.rank_environment import RankEnvironment
@@ -76,7 +76,7 @@ def main(path: Path, rank: int) -> int:
             own_status.enter(status.BETWEEN_PHASES)
             result = function(*args)
             own_status.enter(status.FINISHED)
-            write_aside(folder.result(rank), json.dumps(result).encode())
+            write_atomically(folder.result(rank), json.dumps(result).encode())
             # a rank that leaves early looks dead to its peers; those that have ended have their results
             with contextlib.suppress(Exception):
                 dist.barrier()
@@ -152,7 +152,7 @@ def _write_error(error: Exception, path: Path) -> None:
     traceback.print_exc()
     sys.stderr.flush()
     fields = {"text": one_line(error), "at_s": at_s, "communication": is_communication(error)}
-    write_aside(path, json.dumps(fields).encode())
+    write_atomically(path, json.dumps(fields).encode())
 
 
 def is_communication(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _SLURM: Final = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
 
 
-class PartedError(RankError):
+class ContactLostError(RankError):
     """Ranks have lost contact, so that no further scenario can be measured."""
 
 

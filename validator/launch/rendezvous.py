@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from scaleproof.simulator.common.errors import InputError, RankError, RunError, ScaleproofError
 from scaleproof.validator.launch import network_interfaces
-from scaleproof.validator.launch.rank_environment import MeetingPoint, PartedError, RankEnvironment
+from scaleproof.validator.launch.rank_environment import ContactLostError, MeetingPoint, RankEnvironment
 
 _BACKLOG: Final = 1024
 # Ranks notice within the timeout that a peer has ended, at different times.
@@ -80,7 +80,7 @@ class Meeting:
     def agree(self, own: Mapping[str, Any], patience_s: float = 0.0) -> list[Any]:
         """All-gather of `own` through the store, in rank order, None for ranks that are too late.
 
-        Raises PartedError where the store cannot be reached any more.
+        Raises ContactLostError where the store cannot be reached any more.
         """
         self._rounds += 1
         keys = [f"{self._rounds}/{rank}" for rank in range(self.place.ranks)]
@@ -91,14 +91,16 @@ class Meeting:
             return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
         except dist.DistError:
             self._parted = True
-            raise PartedError(f"rank {self.place.rank} has lost the others: their launcher, or rank 0, has ended") from None
+            raise ContactLostError(
+                f"rank {self.place.rank} has lost the others: their launcher, or rank 0, has ended"
+            ) from None
 
     def check_all_there(self, messages: Sequence[Any]) -> None:
-        """Raises PartedError naming the first rank without a message in the result of `agree`."""
+        """Raises ContactLostError naming the first rank without a message in the result of `agree`."""
         if None in messages:
             self._parted = True
             rank = messages.index(None)
-            raise PartedError(f"rank {rank} has not responded for {self._timeout_s + _SLACK_S:g} s; look at its output")
+            raise ContactLostError(f"rank {rank} has not responded for {self._timeout_s + _SLACK_S:g} s; look at its output")
 
     def give(self, name: str, value: bytes) -> None:
         """Writes bytes for the other ranks, who can read them after the next `agree`."""

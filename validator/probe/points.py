@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 
 # Reasons for which a probe stopped repeating.
 NARROW: Final = "narrow"
@@ -75,7 +75,7 @@ def write(points: Iterable[Point], path: Path) -> None:
     types |= {"ranks": pa.list_(pa.int64()), "seconds": pa.list_(number)}
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), buffer)
-    write_aside(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 def read(path: Path) -> list[Point]:

@@ -27,7 +27,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.scenario.published.transformer import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
@@ -145,7 +145,7 @@ def _busiest_s(program: Program) -> float:
     routes, moves = program.routes, program.kind == Kind.TRANSFER
     on_route = np.bincount(program.route[moves], program.amount[moves], len(routes.resources))
     used = on_route[routes.resources.keys()] * routes.per_unit / program.resources.capacity[routes.resources.values]
-    serves, computes = program.kind == Kind.SERVE, program.lane == MAIN_LANE
+    serves, computes = program.kind == Kind.SERVE, program.lane == MAIN_STREAM
     work_s = np.where(serves, program.requests * program.amount + program.update_s, program.amount * computes)
     busy_s = np.bincount(program.rank, work_s), np.bincount(routes.resources.values, used, minlength=1)
     return float(max(seconds.max() for seconds in busy_s))

@@ -22,7 +22,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.published.tables import Row, folder, read_table
 from scaleproof.validator import parallel_map
 
@@ -224,7 +224,7 @@ def write_rows(predictions: Iterable[Prediction], path: Path) -> None:
     writer = csv.DictWriter(text, ROW_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(prediction.plain() for prediction in predictions if not prediction.skipped)
-    write_aside(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode())
 
 
 def tables_at(places: Sequence[Path]) -> list[Path]:

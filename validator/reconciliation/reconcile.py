@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save, write_aside
+from scaleproof.simulator.run.run import Run, save, write_atomically
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain
@@ -153,7 +153,7 @@ def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -
         "cluster": cases[0].scenario.cluster.name if cases else "",
         "cases": [case.plain() for case in cases],
     }
-    write_aside(out / RESULT_FILE, (json.dumps(plain, indent=2) + "\n").encode())
+    write_atomically(out / RESULT_FILE, (json.dumps(plain, indent=2) + "\n").encode())
 
 
 def _environment(cases: Sequence[ReconciledCase]) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Inte
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import rewrite
@@ -124,7 +124,7 @@ def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
     result = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
     if result.improves:
         with locked_file(path, "reconcile --update", PATIENCE_S):
-            write_aside(path, rewrite.rewritten(path, cluster, result.cluster).encode())
+            write_atomically(path, rewrite.rewritten(path, cluster, result.cluster).encode())
     return result
 
 

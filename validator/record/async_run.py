@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
 from scaleproof.simulator.run.run import Phase, Run, Spans, Stream, divided, from_spans
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
@@ -227,7 +227,7 @@ def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 def _shares(rows: Rows, which: NDArray[np.bool_], window: Window) -> Times:
     """Share of the window that selected spans of each rank cover, shape (ranks,)."""
     some = rows[which]
-    covered = Stretches(some["rank"].astype(np.int64), some["start_s"], some["end_s"]).union()
+    covered = TimeIntervals(some["rank"].astype(np.int64), some["start_s"], some["end_s"]).union()
     covered_s = np.bincount(covered.owner, window.covers_s(covered.start_s, covered.end_s), int(rows["rank"].max()) + 1)
     return covered_s / window.length_s
 

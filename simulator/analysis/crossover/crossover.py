@@ -110,10 +110,10 @@ class Crossover:
     @cached_property
     def winners(self) -> Mapping[tuple[float, float], str]:
         """The winner at each (x, y) of the grid; "" where no strategy can be trained."""
-        by_place: dict[tuple[float, float], list[Point]] = {}
+        depends_on_position: dict[tuple[float, float], list[Point]] = {}
         for point in self.points:
-            by_place.setdefault((point.x, point.y), []).append(point)
-        return {place: _fastest(points) for place, points in by_place.items()}
+            depends_on_position.setdefault((point.x, point.y), []).append(point)
+        return {place: _fastest(points) for place, points in depends_on_position.items()}
 
     def framework_words(self, strategy: str) -> str:
         """The frameworks used for a strategy, such as 'pytorch-ddp, by default'; "" where it cannot be trained anywhere."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate import Configurations, StepTimes, memory_bytes, step_times
 from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import (
     ServerConfigurations,
-    served_memory_bytes,
+    server_memory_bytes,
 )
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import served_step_times
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import server_step_times
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.run.steps import Simulate
@@ -133,8 +133,8 @@ class Candidates:
 
 
 def _times(part: Part) -> StepTimes:
-    return served_step_times(part) if isinstance(part, ServerConfigurations) else step_times(part)
+    return server_step_times(part) if isinstance(part, ServerConfigurations) else step_times(part)
 
 
 def _memory_bytes(part: Part) -> Amounts:
-    return served_memory_bytes(part) if isinstance(part, ServerConfigurations) else memory_bytes(part)
+    return server_memory_bytes(part) if isinstance(part, ServerConfigurations) else memory_bytes(part)

@@ -28,7 +28,7 @@ _MODEL_ERROR: Final = "model"
 
 
 @dataclass(frozen=True)
-class Doubt:
+class PlanUncertainty:
     """Uncertainty of the step times of some configurations.
 
     shares: relative derivative of each step time with respect to a quantity's slowdown factor, by quantity; shape
@@ -59,7 +59,7 @@ class Doubt:
         return NormalDist().cdf(middle / reach)
 
 
-def doubt(configurations: Candidates) -> Doubt:
+def doubt(configurations: Candidates) -> PlanUncertainty:
     """The uncertainty of the step times of a few configurations."""
     scenario = configurations.base
     expected_s = configurations.times().expected_s
@@ -72,7 +72,7 @@ def doubt(configurations: Candidates) -> Doubt:
         if share.any():
             shares[name] = share
     bounds = {name: np.log(QUANTITIES[name].slownesses(scenario.cluster)) for name in shares}
-    return Doubt(
+    return PlanUncertainty(
         shares,
         {name: float(low + high) / 2 for name, (low, high) in bounds.items()},
         {name: float(high - low) / (2 * DEVIATIONS) for name, (low, high) in bounds.items()},

@@ -10,15 +10,14 @@ import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import every_served
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
@@ -31,6 +30,9 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Times = NDArray[np.float64]
 # A replay takes between a tenth of a second and some seconds; a plan that needs more replays is reported as not proved.
@@ -76,7 +78,9 @@ class PlanResult:
     framework_is_default: bool
 
     def table(self) -> pd.DataFrame:
-        """One row for each of the best configurations."""
+        """One row for each of the best configurations. Needs pandas."""
+        import pandas as pd
+
         return pd.DataFrame(
             self.configurations.row(choice.row)
             | {
@@ -193,7 +197,7 @@ def _candidates(
     hybrids = spaces(scenario, ranks, schedules, frameworks)
     hybrids = hybrids if "hybrid" in kinds else [replace(hybrids[0], ranks=())]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
-    return Candidates.all_of(*map(every, hybrids), every_served(served))
+    return Candidates.all_of(*map(every, hybrids), valid_server_configurations(served))
 
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurati
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
-from scaleproof.simulator.model.layers import Layer, Shard, glued_ends
+from scaleproof.simulator.model.layers import Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,
@@ -85,7 +85,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         message = f"{ranks} ranks for {cluster.devices} devices; give at most {cluster.devices}, or set cluster.nodes={nodes}"
         raise FieldError(("strategy",), message)
     layers = scenario.model.build_layers()
-    first, last = glued_ends(layers)
+    first, last = block_range(layers)
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
     own, supports = planned_fields(scenario)["bucket_bytes"], scenario.framework.supports

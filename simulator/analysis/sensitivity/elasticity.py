@@ -27,11 +27,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import JointDraws
 from scaleproof.simulator.uncertainty.prediction_interval import (
     Response,
-    doubtful,
-    grown_s,
+    added_seconds,
     normal_draws,
     replayed_s,
-    responding,
+    response_of_scenario,
+    uncertain_quantities,
 )
 
 Times = NDArray[np.float64]
@@ -129,19 +129,19 @@ class FiniteDifferences:
     def _grown_s(self, parameter: ClusterParameter, step: float) -> Times | None:
         cluster = parameter.slowed(self.scenario.cluster, math.exp(step))
         job = self.scenario.job(unevenness=self.scenario.unevenness)
-        return grown_s(self._program, self.scenario.strategy.compile(replace(job, cluster=cluster)))
+        return added_seconds(self._program, self.scenario.strategy.compile(replace(job, cluster=cluster)))
 
     def _with_cluster(self, cluster: Cluster) -> Scenario:
         return self.scenario.model_copy(update={"cluster": cluster})
 
     @cached_property
     def _response(self) -> Response:
-        return responding(self.scenario, self._program, least=0.0)
+        return response_of_scenario(self.scenario, self._program, least=0.0)
 
     @cached_property
     def _task_quantities(self) -> set[str]:
         """Uncertain quantities whose effect on each task's duration is known."""
-        return {name for name in doubtful(self.scenario) if name not in self._response.whole}
+        return {name for name in uncertain_quantities(self.scenario) if name not in self._response.whole}
 
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:

@@ -47,7 +47,7 @@ class ClusterParameter(NamedTuple):
         cluster, strategy = scenario.cluster, scenario.strategy
         if self.path.startswith("cluster.network.") and strategy.nodes_needed(cluster) == 1:
             return "all ranks are on one node"
-        if self.path.startswith("cluster.node.link.") and not strategy.talks_in_nodes(cluster):
+        if self.path.startswith("cluster.node.link.") and not strategy.communicates_in_nodes(cluster):
             return "no two ranks of a node communicate"
         return "" if self.has(cluster) else "the cluster does not give it"
 

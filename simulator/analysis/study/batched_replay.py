@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.study.intervals import SLOWDOWN, relative_intervals
 from scaleproof.simulator.analysis.study.numeric_axes import Differences
 from scaleproof.simulator.cluster.quantities import slowed
-from scaleproof.simulator.common.batched import BatchedPoints, NotVaryingError
+from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeededError
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
-from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.run import slope, slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -93,7 +93,7 @@ def _compiled(strategy: Strategy, job: Job, differences: Differences) -> Iterato
             yield batch[agrees], compiled
             left = np.concatenate([batch[~agrees], left[most:]])
             misses += int(agrees.sum() < _FEW)
-    except NotVaryingError:
+    except PlainNumberNeededError:
         # some value has to be a plain number: the remaining points are predicted one by one
         pass
 
@@ -128,7 +128,7 @@ class _Compiled:
 
         try:
             intervals = relative_intervals(scenario, self.program, slower)
-        except (ValueError, NotVaryingError):
+        except (ValueError, PlainNumberNeededError):
             # at some point requests overtake each other, or the slower cluster cannot be compiled for all points together
             intervals = None
         result = np.full((len(Points._fields), len(differences)), np.nan)
@@ -159,7 +159,7 @@ def _steps_s(program: Program) -> Times:
     except ValueError:
         # at some point requests overtake each other: its order of tasks is different
         return np.full(seconds.shape[1], np.nan)
-    training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
     steps_s = slopes(np.stack([end_s[training].max(axis=0) for _, end_s in times], axis=-1))
     for point in np.flatnonzero(_may_share(program, times)).tolist():
         steps_s[point] = slope(simulate_steady(_of_points(program, point), STEPS).step_ends_s())

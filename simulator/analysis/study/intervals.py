@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.prediction_interval import doubtful, grown_s, replayed_s
+from scaleproof.simulator.uncertainty.prediction_interval import added_seconds, replayed_s, uncertain_quantities
 
 Times = NDArray[np.float64]
 
@@ -41,13 +41,13 @@ def relative_intervals(
 
     slower: returns the points' program with one quantity slowed down by SLOWDOWN; None where it is not the same for all points.
     """
-    names = list(doubtful(scenario))
+    names = list(uncertain_quantities(scenario))
     seconds = durations_s(program)
     more_s: list[Times] = []
     for name in names:
         if name != _MODEL_ERROR:
             changed = slower(name)
-            longer_s = None if changed is None else grown_s(program, changed)
+            longer_s = None if changed is None else added_seconds(program, changed)
             if longer_s is None:
                 return None
             more_s.append(longer_s / SLOWDOWN)

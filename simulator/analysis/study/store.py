@@ -16,7 +16,7 @@ from scaleproof.simulator.analysis.study.evaluate import RESULTS, TARGET_RESULTS
 from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.common.file_lock import locked_folder
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class Folder:
 
         buffer = io.BytesIO()
         pq.write_table(table_of(self.study, rows), buffer)
-        write_aside(self.path / f"part-{self._next:06d}.parquet", buffer.getvalue())
+        write_atomically(self.path / f"part-{self._next:06d}.parquet", buffer.getvalue())
         self._next += 1
 
 
@@ -66,7 +66,7 @@ def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[
                     f"{path}: already contains results of this study; give --resume to continue, or another folder"
                 )
         else:
-            write_aside(path / _STUDY, (json.dumps(description, indent=2) + "\n").encode())
+            write_atomically(path / _STUDY, (json.dumps(description, indent=2) + "\n").encode())
         yield Folder(path, study)
 
 

@@ -206,7 +206,7 @@ class _UsedLinks:
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_EndpointShares]:
         """Messages inside nodes, channel by channel; devices of all nodes are numbered consecutively."""
-        has_rails = self.network is not None and self.network.topology.tells_cards_apart and not self.rotate
+        has_rails = self.network is not None and self.network.topology.endpoints_are_cards and not self.rotate
         for step, c in zip(rounds, crosses, strict=True):
             for members in self.channels if not c.all() else ():
                 endpoint = self._endpoint[members]
@@ -250,7 +250,7 @@ class _UsedLinks:
     @property
     def cards(self) -> int:
         """Number of cards of an endpoint of the network."""
-        return 1 if self.network and self.network.topology.tells_cards_apart else self.node.cards_used
+        return 1 if self.network and self.network.topology.endpoints_are_cards else self.node.cards_used
 
     @property
     def wiring(self) -> Wiring:
@@ -308,11 +308,11 @@ def _farthest_s(
     """Latency beyond the shortest route of the farthest chosen message. positions: the members' endpoints, by channel."""
     if link is None or link.topology.hop_latency_s == 0 or not chosen.any():
         return 0.0
-    per_node = cards if link.topology.tells_cards_apart else 1
+    per_node = cards if link.topology.endpoints_are_cards else 1
     wiring = link.wiring(endpoints, per_node)
     ends = np.stack([step.source[chosen], step.target[chosen]])
     pairs = np.unique(np.concatenate([position[ends] for position in positions], axis=1) * per_node, axis=1)
-    return max(wiring.route(*pair).further_hops for pair in pairs.T.tolist()) * link.topology.hop_latency_s
+    return max(wiring.route(*pair).extra_hops for pair in pairs.T.tolist()) * link.topology.hop_latency_s
 
 
 def _loads(wiring: Wiring, source: Numbers, target: Numbers, share: Amounts) -> dict[Channel, float]:

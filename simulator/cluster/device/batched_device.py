@@ -69,7 +69,7 @@ class BatchedDevice:
         names = self.devices[0].peak_flops
         return {name: self._number([device.peak_flops[name] for device in self.devices]) for name in names}
 
-    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> tuple[BatchedNumber, ...]:
+    def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> tuple[BatchedNumber, ...]:
         """Batched numbers that `function` computes of each device; computed once for each `key`."""
         if key not in self.cache:
             self.cache[key] = [function(device) for device in self.devices]

@@ -24,8 +24,8 @@ ATTENTION_CALLS: Final = "attention calls"
 FLOPS: Final = "flops"
 FLASH_FORWARD_FLOPS: Final = "flash forward flops"
 FLASH_BACKWARD_FLOPS: Final = "flash backward flops"
-# Kinds of memory traffic, each a field of Serial; `other` is the rest. `packed`: libraries copy the factors of a product so
-# that they can be read in order, but not those of a product of a matrix and a vector.
+# Kinds of memory traffic, each a field of SerialCosts; `other` is the rest. `packed`: libraries copy the factors of a product
+# so # that they can be read in order, but not those of a product of a matrix and a vector.
 KINDS: Final = ("product", "packed", "norm", "gelu", "relu", "embedding", "loss", "other")
 # Products of a flash kernel's backward pass per product of its forward pass: it recomputes the scores (arXiv 2205.14135).
 _FLASH_BACKWARD: Final = 2.5
@@ -34,7 +34,7 @@ _FLASH_BACKWARD: Final = 2.5
 Work = Counter[str]
 
 
-class Serial(Spec):
+class SerialCosts(Spec):
     """Costs of operators, in units of the launch time and of the memory's time for their bytes.
 
     backward_calls: launch times per product of the backward pass, including autograd's work; a product of the forward pass has

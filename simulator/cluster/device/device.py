@@ -150,7 +150,7 @@ class Device(Spec):
         peak_flops = self.peak_flops[precision] * faster
         return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
 
-    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
+    def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""
         return function(self)
 

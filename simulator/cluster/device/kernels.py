@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from scaleproof.simulator.cluster.device.cpu_core import Serial, Work, backward_work, forward_work, weights_work
+from scaleproof.simulator.cluster.device.cpu_core import SerialCosts, Work, backward_work, forward_work, weights_work
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product, SavedActivation
@@ -89,7 +89,7 @@ class Kernels(Spec):
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
     )
-    serial: Serial | None = Field(
+    serial: SerialCosts | None = Field(
         None, description="costs on a CPU core, which overlaps nothing; they replace tiles, power and issue time"
     )
 

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import BytesPerSecond, DollarsPerSecond, PositiveBytesPerSecond, Seconds, Watts
 
 
-class UnlikeLink(Spec):
+class EndpointLink(Spec):
     """Endpoints whose own link has a different bandwidth."""
 
     at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=100_000)]
@@ -37,7 +37,7 @@ class Link(Spec):
     duplex: Literal["full", "half"] = "full"
     overhead_s: Seconds = Field(0.0, alias="overhead")
     incast: float = Field(0.0, ge=0, le=1000)
-    unlike: tuple[UnlikeLink, ...] = ()
+    unlike: tuple[EndpointLink, ...] = ()
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
@@ -68,7 +68,7 @@ class Link(Spec):
 
 @functools.lru_cache(maxsize=64)
 def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
-    per_node = cards if link.topology.tells_cards_apart else 1
+    per_node = cards if link.topology.endpoints_are_cards else 1
     topology = Switch() if link.is_uniform else link.topology
     wiring = topology.wire(endpoints * per_node, link.bandwidth_Bps / per_node, per_node)
     wiring.half_duplex = link.duplex == "half"

@@ -61,7 +61,7 @@ class Topology(Spec, ABC):
         return True
 
     @property
-    def tells_cards_apart(self) -> bool:
+    def endpoints_are_cards(self) -> bool:
         """Whether the endpoints of a network are the nodes' cards, numbered node by node, instead of the nodes."""
         return False
 
@@ -265,7 +265,7 @@ class RailOptimised(SwitchTree):
     spines: Count = 1
 
     @property
-    def tells_cards_apart(self) -> bool:
+    def endpoints_are_cards(self) -> bool:
         return True
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:

@@ -29,12 +29,12 @@ Routing = Literal["spread", "hashed"]
 class Route:
     """The route of a message.
 
-    shares: part of the message that each channel carries. further_hops: number of links beyond those of the shortest route
+    shares: part of the message that each channel carries. extra_hops: number of links beyond those of the shortest route
     between any two endpoints.
     """
 
     shares: Mapping[Channel, float]
-    further_hops: int = 0
+    extra_hops: int = 0
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Wiring:
         assert self.links is not None
         return self.links.edges[channel]["capacity_Bps"]  # type: ignore[no-any-return]
 
-    def alone_Bps(self, route: Route) -> float:
+    def unshared_Bps(self, route: Route) -> float:
         """Rate of a message in bytes per second, without other traffic on its route."""
         return min(self.capacity_Bps(channel) / share for channel, share in route.shares.items())
 

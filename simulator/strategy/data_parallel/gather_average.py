@@ -11,7 +11,7 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.placement import Placed, place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
@@ -42,7 +42,7 @@ class GatherAverage(Strategy):
         builder = ProgramBuilder()
         resource_map = ResourceMap(job.cluster, builder)
         worker_classes = place(self.workers, job.cluster.node.devices, self._distinguishable_ranks(job))
-        batches, costs = Feeding(builder, job), job.costs()
+        batches, costs = BatchLoader(builder, job), job.costs()
         ranks, gradients = [], []
         for worker_class in worker_classes:
             name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.common.csr import Ragged
-from scaleproof.simulator.model.layers import Layer, copied_weights, glued_ends
+from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
 from scaleproof.simulator.program import Rows, Use
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
@@ -26,7 +26,7 @@ from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath
 
 # Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
-KEEPERS: Final = ("replicas", "experts")
+REPLICA_GROUPS: Final = ("replicas", "experts")
 
 
 class SyncUnit(NamedTuple):
@@ -86,7 +86,7 @@ def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:
     first, last = ends(plan)
     if first == last or not layers[-1].glued:
         return layers
-    copied = copied_weights(layers[-1], layers[glued_ends(layers)[1] :], layers)
+    copied = copied_weights(layers[-1], layers[block_range(layers)[1] :], layers)
     return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *copied))]
 
 
@@ -237,12 +237,12 @@ class GradientSync:
         after = gradient_tasks[numbers.keys()]
         return _RankCollectives(self.context.schedule.slot[after] + SLOTS // 2, numbers.values, after, np.full(len(after), -1))
 
-    def _numbered(self, begin: Rows, queries: Callable[[int], Iterable[_CollectiveQuery]]) -> Ragged:
+    def _numbered(self, begin: Rows, queries: Callable[[int], Iterable[_CollectiveQuery]]) -> CsrLists:
         """Numbers of the queries of tasks that begin with the layers `begin`."""
         known = self._query_numbers
         begins, index = np.unique(begin, return_inverse=True)
         numbers = [[known.setdefault(query, len(known)) for query in queries(layer)] for layer in begins.tolist()]
-        return Ragged.of(numbers).take(index)
+        return CsrLists.of(numbers).take(index)
 
     def _summed(self, rank: int, group: str, tensors: Sequence[int]) -> Iterator[_CollectiveQuery]:
         """Queries that sum the gradients of a group of ranks with the same parameters."""
@@ -261,7 +261,7 @@ class GradientSync:
     def _parameters(self, *layers: range) -> dict[str, int]:
         """Number of parameters of some layers by the group of ranks that have the same ones."""
         counts = map(sum, zip(*map(self.rank_layers.parameters, layers), strict=True))
-        return {group: count for group, count in zip(KEEPERS, counts, strict=True) if count}
+        return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
 
     def _gathers(self, rank_tasks: Rows) -> _RankCollectives:
         """Gathers of the parameters of each layer before its forward pass, and before its backward pass if they were freed;

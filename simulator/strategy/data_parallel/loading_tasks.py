@@ -14,7 +14,7 @@ from scaleproof.simulator.strategy.job import Job
 FIRST_SLOT: Final = 3
 
 
-class Feeding:
+class BatchLoader:
     """Adds the loading of batches to a program, and its shared resources: storage, and the cores that decode."""
 
     def __init__(self, builder: ProgramBuilder, job: Job) -> None:

@@ -15,7 +15,7 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.placement import place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
@@ -64,7 +64,7 @@ class LocalSgd(Strategy):
         parameters = float(costs.parameters.sum())
         step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
         # the samples of a period are loaded as one batch
-        batches = Feeding(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
+        batches = BatchLoader(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
         ranks, begins, ends = [], [], []
         for worker_class in worker_classes:
             name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
@@ -97,7 +97,7 @@ class LocalSgd(Strategy):
         def kernels_s(device: Device) -> tuple[float]:
             return (sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER),)
 
-        return job.cluster.device.of_each(("outer step", parameters), kernels_s)[0]
+        return job.cluster.device.per_device(("outer step", parameters), kernels_s)[0]
 
     def _check_size(self, classes: int) -> None:
         if classes * self.period * len(_PASSES) > _MAX_PASSES:

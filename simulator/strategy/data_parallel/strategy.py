@@ -9,10 +9,10 @@ from pydantic import Field
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, Replicated, Shares, averaging_options
+from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, ReplicaStrategy, Shares, averaging_options
 
 
-class DataParallel(GradientAveraging, Replicated):
+class DataParallel(GradientAveraging, ReplicaStrategy):
     """Every worker has the whole model, or with ZeRO a shard of it, and trains on its share of the samples.
 
     Gradients are averaged bucket by bucket, as in PyTorch's DistributedDataParallel, by the given algorithm or the library's

@@ -25,7 +25,7 @@ class NetworkShape:
     @functools.cached_property
     def endpoints_per_node(self) -> int:
         """Number of network endpoints on a node."""
-        return self.node.cards_used if self.network.topology.tells_cards_apart else 1
+        return self.node.cards_used if self.network.topology.endpoints_are_cards else 1
 
 
 def network_shape(node: Node, network: Link) -> NetworkShape:

@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, Netw
 from scaleproof.simulator.strategy.layout.sendrecv import library_path
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
-Moving = Callable[[float], tuple[float, Path]]
+CollectivePaths = Callable[[float], tuple[float, Path]]
 
 
 class ResourceMap:
@@ -110,7 +110,9 @@ class ResourceMap:
             return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
 
-    def alike_messages(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int = 1) -> Path:
+    def concurrent_messages(
+        self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int = 1
+    ) -> Path:
         """Path of one of `concurrent` simultaneous messages between two places and their neighbours, as the library sends
         it."""
         (node, device), (to_node, to_device) = source, target
@@ -131,7 +133,7 @@ class ResourceMap:
         wiring = self._node_wiring if inside else self._network_wiring
         if wiring.access_Bps is None:
             raise InputError(f"a {link.topology.kind} has no switch that could reduce; choose another algorithm")
-        separate_cards = not inside and link.topology.tells_cards_apart
+        separate_cards = not inside and link.topology.endpoints_are_cards
         endpoint = device if inside else node * self._cards_used + self._card(device) if separate_cards else node
         channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
         capacity_Bps = wiring.capacity_Bps(channel)
@@ -200,10 +202,10 @@ class ResourceMap:
             counts = out_of_source / len(pairs), into_target / len(pairs)
             more, hops_s, card_Bps = self._routed(link, wiring, "network ", source, target, *counts)
             uses, hop_s, single_Bps = uses + more, max(hop_s, hops_s), min(single_Bps, card_Bps)
-            if wiring.access_Bps is not None and not link.topology.tells_cards_apart:
+            if wiring.access_Bps is not None and not link.topology.endpoints_are_cards:
                 own_Bps = (wiring.capacity_Bps(channel) for channel in (wiring.out_of(source), wiring.into(target)))
                 single_Bps = min(single_Bps, *(Bps / cards for Bps in own_Bps))
-        if devices is not None and link.topology.tells_cards_apart:
+        if devices is not None and link.topology.endpoints_are_cards:
             uses += self._to_rail(source_node, *devices)
         elif devices is not None and cards > 1 and wiring.access_Bps is not None:
             ends = (source_node, devices[0], wiring.out_of(source_node)), (target_node, devices[1], wiring.into(target_node))
@@ -219,7 +221,7 @@ class ResourceMap:
     def _endpoint_pairs(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """Pairs of network endpoints that exchange the messages: nodes, or cards where the topology distinguishes them."""
         cards = self._cards_used
-        if not _required(self.cluster.network).topology.tells_cards_apart:
+        if not _required(self.cluster.network).topology.endpoints_are_cards:
             return [(source_node, target_node)]
         cards_of_pairs = range(cards) if devices is None else [self._card(devices[1])]
         return [(source_node * cards + card, target_node * cards + card) for card in cards_of_pairs]
@@ -255,8 +257,8 @@ class ResourceMap:
             for channel, share in route.shares.items()
         ]
         # a message to a rank on the same device uses no link
-        single_Bps = wiring.alone_Bps(route) if uses else link.bandwidth_Bps
-        return tuple(uses), route.further_hops * link.topology.hop_latency_s, single_Bps
+        single_Bps = wiring.unshared_Bps(route) if uses else link.bandwidth_Bps
+        return tuple(uses), route.extra_hops * link.topology.hop_latency_s, single_Bps
 
     def _endpoint(self, prefix: str, link: Link, wiring: Wiring, endpoint: int, outward: bool) -> tuple[int, float]:
         """Resource and capacity of an endpoint's own link in one direction."""
@@ -280,7 +282,9 @@ class ResourceMap:
         """Bytes through each member of a collective of one size, and their path; see `moving`."""
         return self.moving(op, group, nodes, concurrent, algorithm)(size_bytes)
 
-    def moving(self, op: Op, group: Group, nodes: Sequence[int], concurrent: int = 1, algorithm: str | None = None) -> Moving:
+    def moving(
+        self, op: Op, group: Group, nodes: Sequence[int], concurrent: int = 1, algorithm: str | None = None
+    ) -> CollectivePaths:
         """Bytes and path of a collective over a group as functions of its size, as the library executes it.
 
         nodes: nodes whose resources are modelled (equivalent nodes may be folded). concurrent: number of equivalent groups on
@@ -350,7 +354,7 @@ class ResourceMap:
         key = op, algorithm, self.told(group), nodes
         if key not in self._uses:
             self._uses[key] = self._collective_uses(op, group, algorithm, nodes)
-        if _required(self.cluster.network).topology.tells_cards_apart:
+        if _required(self.cluster.network).topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
             concurrent = min(concurrent, -(-self.cluster.node.devices // self._cards_used))
         return tuple(Use(use.resource, concurrent * use.per_unit) for use in self._uses[key])

@@ -134,7 +134,7 @@ def _in_pieces(exchange: Exchange) -> bool:
     return exchange.axis == "tensor" and not exchange.hidden and exchange.op in ("all_gather", "reduce_scatter")
 
 
-def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
+def concurrent_collective_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
     """Seconds of a collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
     return concurrent_collective(op, group, cluster).seconds(size_bytes)
 

@@ -16,7 +16,7 @@ from scaleproof.simulator.model.layers import Layer, cut_into_stages
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
@@ -89,7 +89,7 @@ class _PassTasks:
         ]
         number = {layer.name: i for i, layer in enumerate(job.layers)}
         self._reads = [[number[name] for name in names] for names in inputs_of(job.layers)]
-        batch_loader = Feeding(self.builder, job)
+        batch_loader = BatchLoader(self.builder, job)
         for device in sorted({device_of[i] for i, read in enumerate(self._reads) if not read}):
             batch_loader.add(self.ranks[device], self._places[device][0], 1, 1)
         self._sent: dict[tuple[int, int], int] = {}
@@ -141,7 +141,7 @@ class _PassTasks:
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
-        path = self._resource_map.alike_messages(*places, size_bytes)
+        path = self._resource_map.concurrent_messages(*places, size_bytes)
         row = self.builder.transfer(self._rank(source), self._rank(target), size_bytes, path, Phase.SEND, (after,))
         if gradient_of is None:
             self._sent[key] = row

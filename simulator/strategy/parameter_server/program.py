@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.consistency import Bsp, Gate, WorkQuota
+from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.ranks import RankClass, WorkerGroup
@@ -46,13 +46,13 @@ class ServedStep:
     """Builds the program of one step."""
 
     def __init__(
-        self, job: Job, gate: Gate, units: WorkQuota | None, rank_classes: Sequence[RankClass], groups: Sequence[WorkerGroup],
-        buckets: Sequence[Bucket], rollout_s: float,
+        self, job: Job, gate: ConsistencyModel, units: WorkQuota | None, rank_classes: Sequence[RankClass], groups:
+        Sequence[WorkerGroup], buckets: Sequence[Bucket], rollout_s: float,
     ) -> None:  # fmt: skip
         """rollout_s: seconds in which a worker generates its samples."""
         self._builder = ProgramBuilder(gate, units)
         self._resource_map = ResourceMap(job.cluster, self._builder)
-        self._batch_loader = Feeding(self._builder, job)
+        self._batch_loader = BatchLoader(self._builder, job)
         self._job, self._costs, self._rollout_s = job, job.costs(), rollout_s
         self._sums_pushes = isinstance(gate, Bsp)
         self._groups, self._buckets = groups, buckets

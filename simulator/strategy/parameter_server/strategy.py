@@ -15,7 +15,7 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, Asp, Bsp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.parameter_server.program import ServedStep
@@ -84,7 +84,7 @@ class ParameterServer(Strategy):
         return self.workers - self.backups if self.mode == "synchronous" else 1
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> ConsistencyModel:
         """Consistency model: when the servers reply."""
         match self.mode:
             case "synchronous":
@@ -99,8 +99,8 @@ class ParameterServer(Strategy):
         worker_nodes = -(-self.workers // cluster.node.devices)
         return worker_nodes + self.servers if self._is_dedicated(cluster) else worker_nodes
 
-    def talks_in_nodes(self, cluster: Cluster) -> bool:
-        return super().talks_in_nodes(cluster) or not self._is_dedicated(cluster)
+    def communicates_in_nodes(self, cluster: Cluster) -> bool:
+        return super().communicates_in_nodes(cluster) or not self._is_dedicated(cluster)
 
     def _is_dedicated(self, cluster: Cluster) -> bool:
         return self.placement == "dedicated" and cluster.nodes > 1

@@ -28,7 +28,7 @@ from scaleproof.simulator.strategy.pipeline.schedules.passes import (
     starts,
 )
 
-__all__ = ["Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "most_held", "order", "stage_of"]
+__all__ = ["Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "order", "peak_activations", "stage_of"]
 
 _LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble"})
 
@@ -122,7 +122,7 @@ def _order(ranks_passes: Sequence[PassList], slots: Sequence[Sequence[float]]) -
     return PassOrder(*result)
 
 
-def most_held(
+def peak_activations(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL
 ) -> NDArray[np.float64]:
     """Peak number of activations on each rank, each of a microbatch in a chunk, shape (ranks,).

@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError, WrapValidator
 from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Width
-from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages, glued_ends
+from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, block_range, cut_into_stages
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedule import most_held
+from scaleproof.simulator.strategy.pipeline.schedule import peak_activations
 from scaleproof.simulator.strategy.plan import Plan
 
 _Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
@@ -58,7 +58,7 @@ def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted
         raise FieldError(("strategy", field), f"{why}; leave it out")
     if not isinstance(blocks, tuple):
         return cut_into_stages(layers, stages, counted)
-    first, last = glued_ends(layers)
+    first, last = block_range(layers)
     if len(blocks) != stages:
         raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one per stage")
     if sum(blocks) != last - first:
@@ -90,7 +90,9 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
     kept_elements = np.array(
         [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
     )
-    activations = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
+    activations = (
+        peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
+    )
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
     return lambda stage: states + samples * float(activations[rank_of[stage]]) * kept_elements
 
@@ -98,7 +100,7 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
 def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
     """Contiguous stages with the smallest maximum weight, found by bisection of a bound; within the bound, stages have nearly
     equal numbers of layers."""
-    (first, last), end = glued_ends(layers), len(layers)
+    (first, last), end = block_range(layers), len(layers)
     sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
 
     def ends(stage: int, begins: _Places, bound: float) -> tuple[_Places, _Places]:

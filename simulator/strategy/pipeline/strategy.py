@@ -8,10 +8,10 @@ from pydantic import Field
 
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import PipelineStages, Replicated, pipeline_options
+from scaleproof.simulator.strategy.replica_strategy import PipelineStages, ReplicaStrategy, pipeline_options
 
 
-class Pipeline(PipelineStages, Replicated):
+class Pipeline(PipelineStages, ReplicaStrategy):
     """One replica of the model, divided into pipeline stages."""
 
     kind: Literal["pipeline"] = "pipeline"

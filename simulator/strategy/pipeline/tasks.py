@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.program import ProgramBuilder, Rows
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.placement import Placed
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import crowded_s
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedule import Pass
@@ -38,7 +38,7 @@ class CompileContext:
 
     builder: ProgramBuilder
     resource_map: ResourceMap
-    batch_loader: Feeding
+    batch_loader: BatchLoader
     plan: Plan
     mesh: DeviceMesh
     ranges: Sequence[range]
@@ -228,11 +228,11 @@ class Replica:
     def _sent(self, source: int, target: int, size_bytes: float, resource_map: ResourceMap) -> SizeAndPath:
         """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
-        path = resource_map.alike_messages(places[source], places[target], size_bytes, self.concurrent_senders)
+        path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders)
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, resource_map.cluster)
+            together_s = concurrent_collective_s("all_gather", size_bytes * plan.tensor, group, resource_map.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)
         return size_bytes, path
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.batched import BatchedPoints, NotVaryingError, numbers, put
+from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeededError, numbers, put
 
 FORMULAS: list[Callable[[Any, Any], Any]] = [
     lambda a, b: 2 + a * 3 - b / 4 + 1 / a,
@@ -47,7 +47,7 @@ def test_a_comparison_returns_the_outcome_of_the_first_point() -> None:
 def test_conversion_to_a_plain_number_is_an_error() -> None:
     number = BatchedPoints(2).number(np.array([1.0, 2.0]))
     for convert in (float, math.sqrt, lambda value: np.array([value], dtype=np.float64)):
-        with pytest.raises(NotVaryingError):
+        with pytest.raises(PlainNumberNeededError):
             convert(number)
 
 

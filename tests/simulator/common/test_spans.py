@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.spans import TimeIntervals
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 5)), max_size=20)
 
@@ -16,7 +16,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 
 @given(ROWS)
 def test_the_union_covers_exactly_what_the_intervals_cover(rows: list[tuple[int, int, int]]) -> None:
     owner, start, length = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    union = Stretches(owner, start.astype(float), (start + length).astype(float)).union()
+    union = TimeIntervals(owner, start.astype(float), (start + length).astype(float)).union()
     for owner_number in range(4):
         covered = {second for o, s, d in rows if o == owner_number for second in range(s, s + d)}
         mine = union.owner == owner_number

@@ -9,7 +9,7 @@ from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.program.consistency import Asp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.program.consistency import Asp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
@@ -253,7 +253,7 @@ def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() 
     assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])
 
 
-def each_on_its_own(work_s: list[float], gate: Gate, units: WorkQuota | None = None) -> Program:
+def each_on_its_own(work_s: list[float], gate: ConsistencyModel, units: WorkQuota | None = None) -> Program:
     """Workers that compute for so long, ask a server, which takes a tenth of a second, and go on when it answers."""
     builder = ProgramBuilder(gate, units)
     server = builder.rank("server", is_server=True)

@@ -16,7 +16,7 @@ from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.timeline import Timeline
-from scaleproof.simulator.program import MAIN_LANE, Path, Program, ProgramBuilder, Use
+from scaleproof.simulator.program import MAIN_STREAM, Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -311,7 +311,7 @@ def pushes(capacity: float, together: int) -> Program:
 def test_what_runs_together_shares_as_it_does_in_events() -> None:
     """Three at a third of the port, then two at a half, then one at its own rate."""
     declared = pushes(1.0, together=0)
-    shared = replay.simulate_together(declared, 1)
+    shared = replay.simulate_concurrent(declared, 1)
     assert shared.end_s[0] == pytest.approx(np.array([3.5, 5.5, 6.5]))
     assert_same(shared, events.simulate(declared, 1))
     assert replay.simulate(declared, 1).end_s[0].tolist() == [1.5, 2.5, 3.5]
@@ -319,14 +319,14 @@ def test_what_runs_together_shares_as_it_does_in_events() -> None:
 
 @given(programs(capacity=2.0), st.integers(1, 3))
 def test_without_declared_sets_nothing_is_shared(program: Program, steps: int) -> None:
-    assert_same(replay.simulate_together(program, steps), replay.simulate(program, steps))
+    assert_same(replay.simulate_concurrent(program, steps), replay.simulate(program, steps))
 
 
 def test_jitter_stretches_what_is_shared_but_not_its_latency() -> None:
     program, jitter = pushes(1.0, together=0), Variation(message_jitter=0.5, samples=3, seed=4)
-    alone, factors = replay.simulate_together(program, 1).end_s[0], jitter.factors(program, 0)
+    alone, factors = replay.simulate_concurrent(program, 1).end_s[0], jitter.factors(program, 0)
     for sample in range(3):
-        moving_s = replay.simulate_together(program, 1, jitter, sample).end_s[0] - 0.5
+        moving_s = replay.simulate_concurrent(program, 1, jitter, sample).end_s[0] - 0.5
         assert moving_s == pytest.approx((alone - 0.5) * factors[:, sample])
 
 
@@ -345,7 +345,7 @@ def test_declared_sharing_of_parameter_servers_is_close_to_events(
         )
         program = scenario.strategy.compile(job(scenario))
         together_s, reference_s = (
-            np.diff(simulate(program, 3).step_ends_s())[-1] for simulate in (replay.simulate_together, events.simulate)
+            np.diff(simulate(program, 3).step_ends_s())[-1] for simulate in (replay.simulate_concurrent, events.simulate)
         )
         errors.append(together_s / reference_s - 1)
     assert np.median(np.abs(errors)) < 1e-9
@@ -389,7 +389,7 @@ def test_what_sharing_delays_counts_once_along_a_path() -> None:
 
 @given(programs(capacity=1.0) | programs(capacity=100.0) | server_programs(), st.integers(1, 3))
 def test_a_bound_decides_only_what_the_delay_itself_would(program: Program, steps: int) -> None:
-    assume((program.lane == MAIN_LANE).any())
+    assume((program.lane == MAIN_STREAM).any())
     timeline = replay.simulate(program, steps)
     most_s = engine.NEGLIGIBLE * timeline.step_ends_s()[-1]
     assert engine._is_negligible(timeline, NONE, 0) == (engine.later_s(timeline, engine.longer_s(timeline)) <= most_s)

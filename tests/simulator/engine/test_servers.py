@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.engine.servers import Request, Server, ServerHost
 from scaleproof.simulator.program import Use
-from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, Gate, Ssp
+from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
 
 SERVICE_S, UPDATE_S = 1.0, 0.5
 
@@ -19,7 +19,7 @@ SERVICE_S, UPDATE_S = 1.0, 0.5
 class Log(ServerHost):
     """A server of so many workers, each of one request a step, and all that it says."""
 
-    def __init__(self, gate: Gate, workers: int) -> None:
+    def __init__(self, gate: ConsistencyModel, workers: int) -> None:
         self.environment = simpy.Environment()
         self.server = Server(self.environment, self, gate, {0: dict.fromkeys(range(workers), 1)})
         self.began_s: dict[int, float] = {}

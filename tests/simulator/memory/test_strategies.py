@@ -16,7 +16,7 @@ from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, most_held, order
+from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order, peak_activations
 
 Make = Callable[..., Scenario]
 
@@ -180,7 +180,7 @@ def test_what_is_in_flight_is_what_the_order_says(
             either = max((found.first[rank, chunk] @ weights).max(), (found.later[rank, chunk] @ weights).max())
             assert either == pytest.approx(beside[chunk], abs=1e-9)
     alike = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
-    assert alike.tolist() == most_held(schedule, ranks, microbatches, chunks).tolist()
+    assert alike.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
 
 
 def test_gradients_of_weights_need_what_the_paper_says(small: Make) -> None:

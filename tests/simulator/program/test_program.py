@@ -4,15 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Use, followers
 from scaleproof.simulator.run.run import Phase
 
 
 def test_csr_returns_its_lists() -> None:
     lists = [[3, 1], [], [2]]
-    assert Ragged.of(lists).lists() == lists
-    assert Ragged.of([]).lists() == []
+    assert CsrLists.of(lists).lists() == lists
+    assert CsrLists.of([]).lists() == []
 
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
@@ -20,7 +20,7 @@ LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
 
 @given(LISTS, st.data())
 def test_csr_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
-    csr = Ragged.of(lists)
+    csr = CsrLists.of(lists)
     which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9)) if lists else []
     assert csr.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
     more = data.draw(st.lists(st.integers(-1, 9), min_size=len(lists), max_size=len(lists)))
@@ -32,7 +32,7 @@ def test_csr_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=20))
 def test_csr_groups_values_by_key_in_order(pairs: list[tuple[int, int]]) -> None:
     keys, values = (np.array(side, dtype=np.int64) for side in ([key for key, _ in pairs], [value for _, value in pairs]))
-    assert Ragged.grouped(keys, values, 6).lists() == [[value for key, value in pairs if key == one] for one in range(6)]
+    assert CsrLists.grouped(keys, values, 6).lists() == [[value for key, value in pairs if key == one] for one in range(6)]
 
 
 def columns(program: Program) -> list[object]:
@@ -86,7 +86,7 @@ def test_tasks_of_a_stream_follow_each_other_also_across_steps() -> None:
     builder.collective((a, b), 1.0, Path(0.0, 1.0), Phase.SYNCHRONISE, (4,))
     program = builder.build()
     assert program.follows() == [[], [], [0], [1], [2], [2], [4]]
-    assert program.carried_with_lanes() == [[4], [3], [], [], [], [4], [6]]
+    assert program.carried_lists() == [[4], [3], [], [], [], [4], [6]]
     assert followers(program.follows()) == [[2], [3], [4, 5], [], [6], [], []]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator import engine
 from scaleproof.simulator.engine import Variation, events, is_contended, replay
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.program.speed_profile import Cycle, Pace, Pacing
+from scaleproof.simulator.program.speed_profile import Cycle, Pace, SpeedProfiles
 from scaleproof.simulator.run.run import Phase
 
 times = st.floats(0.0, 50.0)
@@ -83,7 +83,7 @@ def ends_s(pace: Pace, begin_s: float, work_s: float) -> float:
 
 @given(paces, times, st.floats(1e-3, 50.0))
 def test_work_ends_when_following_it_says(pace: Pace, begin_s: float, work_s: float) -> None:
-    assert begin_s + Pacing([[pace]]).lasts_s(begin_s, work_s) == pytest.approx(ends_s(pace, begin_s, work_s), rel=1e-9)
+    assert begin_s + SpeedProfiles([[pace]]).lasts_s(begin_s, work_s) == pytest.approx(ends_s(pace, begin_s, work_s), rel=1e-9)
 
 
 @given(st.lists(st.lists(paces, min_size=1, max_size=3), min_size=1, max_size=4), times, st.floats(1e-3, 50.0))
@@ -91,22 +91,22 @@ def test_a_group_waits_for_its_last_rank_and_each_task_has_its_own_profile(
     of_tasks: list[list[Pace]], begin_s: float, work_s: float
 ) -> None:
     shape = len(of_tasks), 2
-    found = Pacing(of_tasks).end_s(np.full(shape, begin_s), np.full(shape, work_s))
+    found = SpeedProfiles(of_tasks).end_s(np.full(shape, begin_s), np.full(shape, work_s))
     for row, of_task in zip(found, of_tasks, strict=True):
-        alone = [begin_s + Pacing([[pace]]).lasts_s(begin_s, work_s) for pace in of_task]
+        alone = [begin_s + SpeedProfiles([[pace]]).lasts_s(begin_s, work_s) for pace in of_task]
         assert row == pytest.approx([max(alone)] * 2, rel=1e-9)
 
 
 @given(paces, times, st.floats(1e-3, 20.0), st.floats(1e-3, 20.0))
 def test_a_pass_in_two_parts_ends_with_the_whole(pace: Pace, begin_s: float, first_s: float, second_s: float) -> None:
-    pacing = Pacing([[pace]])
+    pacing = SpeedProfiles([[pace]])
     middle_s = begin_s + pacing.lasts_s(begin_s, first_s)
     whole_s = begin_s + pacing.lasts_s(begin_s, first_s + second_s)
     assert middle_s + pacing.lasts_s(middle_s, second_s) == pytest.approx(whole_s, rel=1e-9)
 
 
 def test_work_that_ends_when_noise_begins_does_not_wait() -> None:
-    pacing = Pacing([[(Cycle(0.01, 0.001, 0.0, 0.0),)]])
+    pacing = SpeedProfiles([[(Cycle(0.01, 0.001, 0.0, 0.0),)]])
     begin_s = 0.0
     for _ in range(1000):
         # nine of ten milliseconds are its own
@@ -116,7 +116,7 @@ def test_work_that_ends_when_noise_begins_does_not_wait() -> None:
 
 
 def test_zero_work_during_noise_takes_no_time() -> None:
-    assert Pacing([[(Cycle(1.0, 0.5, 0.0, 0.0),)]]).lasts_s(0.25, 0.0) == 0
+    assert SpeedProfiles([[(Cycle(1.0, 0.5, 0.0, 0.0),)]]).lasts_s(0.25, 0.0) == 0
 
 
 @st.composite

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.engine import Timeline, simulate
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.consistency import Asp, Bsp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
@@ -18,7 +18,7 @@ from scaleproof.simulator.run.staleness import summary, window_of
 gates = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])
 
 
-def program(work_s: list[float], gate: Gate, units: WorkQuota | None = None, requests: int = 1) -> Program:
+def program(work_s: list[float], gate: ConsistencyModel, units: WorkQuota | None = None, requests: int = 1) -> Program:
     """Workers that compute for so long, push for a tenth, are served for two tenths each, and go on when answered."""
     builder = ProgramBuilder(gate, units)
     server = builder.rank("server", is_server=True)
@@ -39,7 +39,7 @@ def told(timeline: Timeline) -> dict[str, object]:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates, st.integers(0, 99))
-def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], gate: Gate, seed: int) -> None:
+def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], gate: ConsistencyModel, seed: int) -> None:
     timeline = simulate(program(work_s, gate), 8, Variation(compute_jitter=0.3, seed=seed))
     window = window_of(timeline)
     arrived_s, began_s = timeline.end_s[:, 1::4].ravel(), timeline.start_s[:, 2::4].ravel()
@@ -72,7 +72,7 @@ def test_percentiles_are_of_all_that_counts() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates)
-def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Gate) -> None:
+def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: ConsistencyModel) -> None:
     timeline = simulate(program(work_s, gate), 9)
     run = predicted_run(timeline, scenario="", strategy="", samples=7 * len(work_s))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
@@ -85,7 +85,7 @@ def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Ga
 
 
 @pytest.mark.parametrize("gate", [Ssp(0), Bsp()])
-def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(gate: Gate) -> None:
+def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(gate: ConsistencyModel) -> None:
     timeline = simulate(program([1.0, 2.0, 4.0], gate), 12)
     update_s = 0.3 * isinstance(gate, Bsp)
     run = predicted_run(timeline, scenario="", strategy="", samples=3)

@@ -18,7 +18,7 @@ from scaleproof.simulator.engine import events, simulate
 from scaleproof.simulator.engine.equivalent_resources import distinct
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
-from scaleproof.simulator.program.speed_profile import Cycle, Pacing
+from scaleproof.simulator.program.speed_profile import Cycle, SpeedProfiles
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -53,7 +53,7 @@ def test_a_message_beside_one_who_comes_and_goes_moves_like_work_at_such_a_pace(
 ) -> None:
     cycle = Cycle(period_s, period_s * part, begins_s, 1 - share)
     (end_s,) = ends_s(let(messages([[0]], [size_bytes]), Tenancy(0, cycle, share, 0.0)))
-    assert end_s == pytest.approx(Pacing([[(cycle,)]]).lasts_s(0.0, size_bytes), rel=1e-9)
+    assert end_s == pytest.approx(SpeedProfiles([[(cycle,)]]).lasts_s(0.0, size_bytes), rel=1e-9)
 
 
 @given(st.integers(1, 3), st.lists(st.floats(0.1, 9.0), min_size=1, max_size=4), st.floats(0.5, 2.0))
@@ -85,7 +85,7 @@ def test_no_byte_is_lost_while_tenants_come_and_go(routes: list[tuple[int, ...]]
     """The link that all pass is as busy as it can be until the last has passed."""
     program = let(messages([(0,)] * len(routes), sizes[: len(routes)]), Tenancy(0, Cycle(1.0, 0.5, 0.25, 1.0), 0.5, 0.0))
     total = sum(sizes[: len(routes)])
-    assert max(ends_s(program)) == pytest.approx(Pacing([[(Cycle(1.0, 0.5, 0.25, 0.5),)]]).lasts_s(0.0, total), rel=1e-9)
+    assert max(ends_s(program)) == pytest.approx(SpeedProfiles([[(Cycle(1.0, 0.5, 0.25, 0.5),)]]).lasts_s(0.0, total), rel=1e-9)
 
 
 def test_several_tenants_of_a_link_each_take_their_share_of_what_is_left() -> None:

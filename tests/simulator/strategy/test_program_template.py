@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.batched import BatchedPoints
-from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.compile import _record
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 Make = Callable[..., Scenario]
 
@@ -49,7 +49,7 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
         name = f"{at}{field.name}"
         if isinstance(mine, np.ndarray):
             found += [] if mine.dtype == theirs.dtype and np.array_equal(mine, theirs) else [name]
-        elif field.name in ("ranks", "resources", "routes") or isinstance(mine, Ragged):
+        elif field.name in ("ranks", "resources", "routes") or isinstance(mine, CsrLists):
             found += differences(mine, theirs, f"{name}.")
         else:
             found += [] if mine == theirs else [name]
@@ -58,7 +58,7 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
 
 def compiled_and_refilled(scenario: Scenario, slowdowns: Mapping[str, float]) -> tuple[Program, Program]:
     strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
-    assert isinstance(strategy, Replicated)
+    assert isinstance(strategy, ReplicaStrategy)
     other = replace(job, cluster=slowed(job.cluster, slowdowns))
     jobs = [strategy.plan.exchanging(one) for one in (job, other)]
     first = _record(strategy.plan, jobs[0], strategy.ranges(job))

@@ -15,7 +15,7 @@ from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.probing import probe
 from scaleproof.validator.calibration.sites import Site
-from scaleproof.validator.launch.rank_environment import PartedError
+from scaleproof.validator.launch.rank_environment import ContactLostError
 from tests.validator.calibration.made import BASE, sums
 
 TINY = Mlp(name="tiny", layers=3, inputs=32, hidden=64, outputs=16)
@@ -43,7 +43,7 @@ def failing(budget_s: float) -> Any:
 
 
 def parting(budget_s: float) -> Any:
-    raise PartedError("rank 1 does not answer any more")
+    raise ContactLostError("rank 1 does not answer any more")
 
 
 def ran(*functions: Callable[[float], Any]) -> Any:

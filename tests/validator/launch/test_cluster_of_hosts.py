@@ -19,6 +19,8 @@ from tests.validator import processes
 from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.verdicts import at_night
 
+pytestmark = pytest.mark.full
+
 MODEL = "model: {kind: mlp, layers: 4, inputs: 32, hidden: 64, outputs: 16}\ncluster: cpu-2core\nbatch: 16\nsteps: 4\n"
 RING = "strategy: {kind: data_parallel, workers: 2}\n"
 PIPELINE = "strategy: {kind: pipeline, stages: 2, microbatches: 4}\n"

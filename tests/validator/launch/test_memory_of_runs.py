@@ -27,6 +27,8 @@ from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models import models
 from tests.validator.conftest import MakeScenario
 
+pytestmark = pytest.mark.full
+
 GPT_MINI: dict[str, Any] = {"kind": "gpt", "layers": 4, "hidden": 256, "heads": 4, "vocabulary": 256, "sequence": 64}
 MLP_MINI: dict[str, Any] = {"kind": "mlp", "layers": 6, "inputs": 256, "hidden": 1024, "outputs": 256}
 ALONE = {"kind": "data_parallel", "workers": 1}

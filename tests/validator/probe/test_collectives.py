@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scaleproof.validator.probe import collectives
 from tests.validator.probe.onranks import least_s, probed
+
+pytestmark = pytest.mark.full
 
 
 def test_every_operation_is_timed_over_every_group() -> None:

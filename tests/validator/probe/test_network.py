@@ -17,6 +17,8 @@ from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.probe import onranks
 from tests.validator.probe.onranks import least_s, probed
 
+pytestmark = pytest.mark.full
+
 PAIRS = [RankPair(0, 1, "same node"), RankPair(1, 2, "across")]
 
 

@@ -81,9 +81,9 @@ class Training:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.handed_on: list[bytes] = []
+        self.boundary_elements: list[bytes] = []
         clock = CudaClock(device.new_event, device.synchronize)
-        self.recorder = Recorder(Status(Board.private(), 0), self.handed_on.append, clock)
+        self.recorder = Recorder(Status(Board.private(), 0), self.boundary_elements.append, clock)
         self.true_s: list[tuple[float, float]] = []
 
     def step(self, number: int, seconds: float = 0.01, passes: int = 2) -> None:
@@ -95,7 +95,7 @@ class Training:
         self.recorder.end_step()
 
     def rows(self) -> NDArray[np.void]:
-        return np.frombuffer(b"".join(self.handed_on), dtype=RAW_SPAN)
+        return np.frombuffer(b"".join(self.boundary_elements), dtype=RAW_SPAN)
 
     def told_s(self, correction: Correction | None) -> NDArray[np.float64]:
         """Begin and end of each pass, corrected."""
@@ -110,7 +110,7 @@ def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(dev
 
     for number in range(1, 6):
         training.step(number)
-    assert training.handed_on == [], "the device has only begun"
+    assert training.boundary_elements == [], "the device has only begun"
     device.host_s += 0.025
     training.step(6)
     assert set(training.rows()["step"].tolist()) == {1, 2}
@@ -173,7 +173,7 @@ def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> No
     training.recorder.add(Phase.SYNCHRONISE, begin, end, stream=Stream.COMMUNICATION)
     training.recorder.end_step()
 
-    assert training.handed_on == []
+    assert training.boundary_elements == []
     device.host_s += 1.0
     training.recorder.finish()
 

@@ -11,6 +11,8 @@ from tests.validator import conftest, left
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import at_night
 
+pytestmark = pytest.mark.full
+
 WORKERS = {"kind": "data_parallel", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
 SERVERS = {"kind": "parameter_server", "workers": 2, "servers": 1}
 HYBRID = {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2, "bucket": "4 KiB"}

@@ -13,6 +13,8 @@ from scaleproof.validator.results import is_right
 from tests.validator import staged
 from tests.validator.conftest import TINY_GPT, MakeScenario
 
+pytestmark = pytest.mark.full
+
 RANKS = 3
 MIXTURE = TINY_GPT | {"experts": {"count": 4, "active": 2, "feedforward": 16}}
 TOGETHER = {"kind": "hybrid", "workers": 2, "stages": 1, "expert": 2}

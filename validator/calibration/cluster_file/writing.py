@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
 
@@ -34,7 +34,7 @@ def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = ()) 
     try:
         if rows:
             tables.write(rows, points_path(path))
-        write_aside(path, "".join(parts).encode())
+        write_atomically(path, "".join(parts).encode())
     except OSError as error:
         raise InputError(f"--out {path}: {error.strerror}; give a path that can be written") from None
 

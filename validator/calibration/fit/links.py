@@ -150,6 +150,6 @@ def _hop_s(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> f
     further = [
         (point.median_s - near_s) / hops
         for point in far
-        if point.size == smallest and (hops := wiring.route(*(nodes[rank] for rank in point.ranks)).further_hops)
+        if point.size == smallest and (hops := wiring.route(*(nodes[rank] for rank in point.ranks)).extra_hops)
     ]
     return max(0.0, statistics.median(further)) if further else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from scaleproof.simulator.common.errors import RunError, one_line
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 
 T = TypeVar("T")
 State = Literal["done", "failed", "not run"]
@@ -88,4 +88,4 @@ class Ledger:
             "label": self.label,
             "parts": self.entries,
         }
-        write_aside(self.out / RESULT_FILE, (json.dumps(plain, indent=1) + "\n").encode())
+        write_atomically(self.out / RESULT_FILE, (json.dumps(plain, indent=1) + "\n").encode())

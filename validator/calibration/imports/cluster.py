@@ -19,7 +19,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.device_reference import resolve_device
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
@@ -202,7 +202,7 @@ def write(data: dict[str, Any], imported: ImportResult, path: Path) -> None:
 
     header = f"# Imported from {imported.tool}. Every number may be edited; `scaleproof predict` uses what stands here.\n"
     with locked_file(path, "import", PATIENCE_S):
-        write_aside(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
+        write_atomically(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
         if imported.points:
             points.write(imported.points, path.with_suffix(".points.parquet"))
 

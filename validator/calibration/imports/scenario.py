@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.calibration.cluster_file.section import seconds_text
 
 
@@ -24,7 +24,7 @@ def describe(model: str, cluster: Path, workers: int, samples: int, precision: s
     }
 
 
-def path_beside(cluster: Path) -> Path:
+def path_for(cluster: Path) -> Path:
     """Path of the scenario that belongs to a cluster file."""
     return cluster.with_suffix(".scenario.yaml")
 
@@ -32,4 +32,4 @@ def path_beside(cluster: Path) -> Path:
 def write(scenario: dict[str, Any], path: Path) -> None:
     """Writes a scenario as YAML."""
     header = "# Imported from a trace of torch.profiler. `scaleproof predict` takes this file.\n"
-    write_aside(path, (header + yaml.safe_dump(scenario, sort_keys=False, allow_unicode=True, width=120)).encode())
+    write_atomically(path, (header + yaml.safe_dump(scenario, sort_keys=False, allow_unicode=True, width=120)).encode())

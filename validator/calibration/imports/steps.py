@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
-from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.validator.calibration.imports.found import ImportResult, Machines, group_text, ranks_text
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective
@@ -80,7 +80,7 @@ def _covered(works: Iterable[DeviceWork]) -> tuple[float, float, float]:
 def union_s(works: Sequence[DeviceWork]) -> float:
     """Seconds in which at least one of the works is in progress."""
     starts, ends = np.array([work.start_s for work in works]), np.array([work.end_s for work in works])
-    covered = Stretches(np.zeros(len(works), dtype=np.int64), starts, ends).union()
+    covered = TimeIntervals(np.zeros(len(works), dtype=np.int64), starts, ends).union()
     return float((covered.end_s - covered.start_s).sum())
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import Trial
@@ -56,13 +56,13 @@ class Record:
     def _write(self) -> None:
         if self.folder is not None:
             plain = {"asked": self.experiment, "trials": [trial.plain() for trial in self.trials]}
-            write_aside(self.folder / _TRIALS, (json.dumps(plain, indent=1) + "\n").encode())
+            write_atomically(self.folder / _TRIALS, (json.dumps(plain, indent=1) + "\n").encode())
 
     def keep(self, fitted: FittedConvergence, text: str) -> None:
         """Writes the fitted part of a scenario, with `text` as a comment above it."""
         if self.folder is not None:
             comment = "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
-            write_aside(self.folder / _PIECE, f"{comment}{piece(fitted)}\n".encode())
+            write_atomically(self.folder / _PIECE, f"{comment}{piece(fitted)}\n".encode())
 
 
 def piece(fitted: FittedConvergence) -> str:

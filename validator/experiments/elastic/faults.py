@@ -52,7 +52,7 @@ class Undisturbed(NamedTuple):
     alone: ProcessTimes
 
 
-def find_out(kinds: Sequence[str], folder: Path, report: Report) -> list[FaultOutcome]:
+def inject_faults(kinds: Sequence[str], folder: Path, report: Report) -> list[FaultOutcome]:
     """Injects the faults of these kinds into runs, one after the other. folder: for logs and checkpoints.
 
     Raises RunError if this machine cannot build a lab, or a run fails in another way.

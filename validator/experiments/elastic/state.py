@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.launch import rank
@@ -58,7 +58,7 @@ class Keeper:
         began_s = time.perf_counter()
         content = io.BytesIO()
         torch.save(_state(self._trainer), content)
-        write_aside(self._path(self._rank, step), content.getvalue())
+        write_atomically(self._path(self._rank, step), content.getvalue())
         for old in self._saved(self._rank)[:-_KEPT]:
             self._path(self._rank, old).unlink()
         self._log.note("saved", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError, RunError
-from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.validator.experiments.proving.cases import ProvingCase
 from scaleproof.validator.experiments.proving.figures import DISTURBED, CaseOutcome
 from scaleproof.validator.launch.hosts import needed_nodes
@@ -111,7 +111,7 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
 def write(outcomes: Sequence[CaseOutcome], folder: Path) -> None:
     """Writes the outcomes so far, a line each."""
     text = "".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
-    write_aside(folder / OUTCOMES_FILE, text.encode())
+    write_atomically(folder / OUTCOMES_FILE, text.encode())
 
 
 def read(folder: Path) -> dict[str, CaseOutcome]:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from scaleproof.simulator.program.consistency import Bsp, Gate, Ssp
+from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, Ssp
 
 
 class PushOrder(ABC):
@@ -109,7 +109,7 @@ class Clocks(PushOrder):
         return min((self._clock[pusher] for pusher in self.left), default=math.inf)
 
 
-def push_order(model: Gate, pushes: Mapping[int, int]) -> PushOrder:
+def push_order(model: ConsistencyModel, pushes: Mapping[int, int]) -> PushOrder:
     """The decisions of a consistency model over one bucket. pushes: total number of pushes by pusher."""
     match model:
         case Bsp():

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scaleproof.simulator.strategy import Pipeline
-from scaleproof.simulator.strategy.replica_strategy import Replicated
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder, RecordedStage
@@ -43,7 +43,7 @@ class StageTrainer(Trainer):
     def __init__(
         self,
         context: Context,
-        strategy: Replicated,
+        strategy: ReplicaStrategy,
         worker: int,
         stage: int,
         group: dist.ProcessGroup | None = None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, combined, distinct, taken
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import Counted, Layer, Shard, glued_ends
+from scaleproof.simulator.model.layers import Counted, Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.framework_choice import planned_fields
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
@@ -238,7 +238,7 @@ def every(space: Space) -> Configurations:
     shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
     passes: dict[tuple[int, int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
-        first, last = glued_ends(layers)
+        first, last = block_range(layers)
         ends = sum(space.counted) if degrees["stages"] > 1 else 0
         # experts' tokens are exchanged during another microbatch's compute
         least = 2 if space.options(degrees).get("overlap_experts") else 1

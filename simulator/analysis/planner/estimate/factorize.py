@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
+# Up to this many possible keys per row a table of all keys is faster than sorting the rows.
+_DENSE: Final = 64
 _T = TypeVar("_T", bound=np.generic)
 
 
@@ -34,14 +35,15 @@ class Distinct(NamedTuple):
 
 def distinct(*columns: Numbers) -> Distinct:
     """Codes of rows, from columns of one length that contain whole numbers from 0 on."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
+    key, count = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    code, values = pd.factorize(key)
-    first = np.empty(len(values), dtype=np.int64)
-    # numpy keeps the last row that is written for each code
-    first[code] = np.arange(len(code))
-    return Distinct(code.astype(np.int64, copy=False), first)
+        size = int(column.max(initial=0)) + 1
+        key = key * size + column
+        count *= size
+    if count > _DENSE * len(key):
+        _, first, code = np.unique(key, return_index=True, return_inverse=True)
+        return Distinct(code, first)
+    return _addressed(key, count)
 
 
 def combined(halves: Sequence[tuple[Numbers, Numbers]]) -> Distinct:
@@ -52,8 +54,13 @@ def combined(halves: Sequence[tuple[Numbers, Numbers]]) -> Distinct:
         if count_of_half > 1:
             code += taken(codes * count, places)
         count *= count_of_half
-    # numpy keeps the last row that is written for each code
+    return _addressed(code, count)
+
+
+def _addressed(key: Numbers, count: int) -> Distinct:
+    """Codes of keys below `count`, by a table of all keys."""
     row = np.full(count, -1)
-    row[code] = np.arange(len(code))
+    # numpy keeps the last row that is written for each key
+    row[key] = np.arange(len(key))
     occurs = row >= 0
-    return Distinct(taken(np.cumsum(occurs) - 1, code), row[occurs])
+    return Distinct(taken(np.cumsum(occurs) - 1, key), row[occurs])

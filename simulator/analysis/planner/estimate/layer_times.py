@@ -16,7 +16,7 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, N
 from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.model.layers import NOT_COUNTED, Shard, cut_into_stages
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import crowded_s
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
@@ -55,7 +55,7 @@ class LayerPassTimes:
             "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples",
             "recompute",
         ]  # fmt: skip
-        if any(one.by_stage for one in configurations.space.recompute):
+        if any(one.depends_on_stage for one in configurations.space.recompute):
             names.append("chunks")
         if configurations.space.adds:
             names.append("zero")
@@ -75,10 +75,10 @@ class LayerPassTimes:
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
         exchange_class = distinct(*degrees, *strides, folded)
-        by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
+        depends_on_stage = np.array([one.depends_on_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
         ranks = c.tensor * c.context * c.stages * c.workers
-        columns = exchange_class.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
+        columns = exchange_class.code, c.samples, c.recompute, np.where(depends_on_stage, c.stages * c.chunks, 1), zero, ranks
         key = distinct(*columns)
         timer = _LayerTimer(c, exchange_class)
         for one in np.array(columns)[:, key.first].T.tolist():
@@ -102,7 +102,7 @@ class _LayerTimer:
         base = replace(c.space.scenario.job(), recomputed=None, scatter="microbatch")
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
-        self._output_bytes = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
+        self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
         self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
@@ -124,7 +124,7 @@ class _LayerTimer:
         other.
         """
         job, shard = replace(self._jobs[exchange_class][recompute], zero=zero, ranks=ranks), self._shards[exchange_class]
-        if job.recompute.by_stage:
+        if job.recompute.depends_on_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         # compute is cached for one rank, and multiplied for the slowest of several
         if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
@@ -135,7 +135,7 @@ class _LayerTimer:
             one = replace(job, samples_per_worker=samples)
             self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (sent_key := (exchange_class, samples)) not in self._sent:
-            self._exchanging[sent_key] = job.exchanges_s(samples)
+            self._exchanging[sent_key] = job.layer_collectives_s(samples)
             output_bytes = self._output_bytes[shard] * samples
             self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
@@ -151,7 +151,7 @@ def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Time
         return output_bytes, np.zeros_like(output_bytes)
     group = plan.grid(job.cluster.node.devices).along("tensor", plan.tensor)
     sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
-    joining_s = [crowded_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
+    joining_s = [concurrent_collective_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
     return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 

@@ -21,6 +21,8 @@ from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Kind
 
+pytestmark = pytest.mark.full
+
 DEVICE = {"name": "any", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
 SIZE = 1e8
 ALPHA_S, BETA_S = 10e-6, 1 / 10e9  # of the network between nodes of one device
@@ -130,7 +132,7 @@ def test_nothing_is_lost_nothing_is_too_fast_and_nothing_comes_before_its_cause(
         for step, (starts, ends) in enumerate(zip(timeline.start_s, timeline.end_s, strict=True)):
             for task, before in enumerate(program.follows()):
                 assert all(starts[task] >= ends[cause] - 1e-12 for cause in before)
-            for task, before in enumerate(program.carried_with_lanes() if step else []):
+            for task, before in enumerate(program.carried_lists() if step else []):
                 assert all(starts[task] >= timeline.end_s[step - 1][cause] - 1e-12 for cause in before)
 
 

@@ -17,7 +17,7 @@ from scaleproof.simulator.analysis.study.evaluate import RESULTS, rows
 from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
 from scaleproof.simulator.analysis.study.study import read
 from scaleproof.simulator.cluster import Device
-from scaleproof.simulator.common.batched import NotVaryingError
+from scaleproof.simulator.common.batched import PlainNumberNeededError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -245,7 +245,7 @@ def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
 
 def test_intervals_that_cannot_be_batched_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     def wants_a_number(*arguments: object) -> None:
-        raise NotVaryingError("a plain number is wanted")
+        raise PlainNumberNeededError("a plain number is wanted")
 
     monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.relative_intervals", wants_a_number)
     rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})

@@ -41,7 +41,7 @@ NUMBERS = {
 def test_each_point_has_what_a_function_says_of_its_own_device(found: list[float]) -> None:
     devices, each = several("efficiency", found)
     for layer in LAYERS:
-        batched = devices.of_each(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
+        batched = devices.per_device(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
         for varying, *own in zip(values(batched), *(one.layer_s(layer, 8, "fp32") for one in each), strict=True):
             np.testing.assert_array_equal(varying, np.array(own)[AT])
 
@@ -50,7 +50,7 @@ def test_a_function_is_called_once_for_each_device() -> None:
     devices, each = several("efficiency", [0.2, 0.4, 0.8])
     called: list[Device] = []
     for _ in range(2):
-        devices.of_each("same key", lambda one: called.append(one) or (1.0,))  # type: ignore[func-returns-value]
+        devices.per_device("same key", lambda one: called.append(one) or (1.0,))  # type: ignore[func-returns-value]
     assert called == each
 
 

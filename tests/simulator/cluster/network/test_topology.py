@@ -192,15 +192,15 @@ def test_a_rail_stays_on_one_switch_within_its_group_and_passes_a_spine_to_anoth
     for one, other in itertools.permutations(range(nodes * cards), 2):
         same_group = one // cards // 2 == other // cards // 2
         same_switch = same_group and one % cards == other % cards
-        assert wiring.route(one, other).further_hops == (0 if same_switch else 2)
+        assert wiring.route(one, other).extra_hops == (0 if same_switch else 2)
     first, second = range(2 * cards), range(2 * cards, 4 * cards)
     assert most_Bps(wiring, first, second) == pytest.approx(2 * cards * BANDWIDTH / 2)
 
 
 def test_pcie_goes_up_as_far_as_it_must() -> None:
     wiring = topology("pcie_tree", per_switch=2, switches_per_socket=2, between_sockets="20 GB/s").wire(8, BANDWIDTH)
-    assert [wiring.route(0, other).further_hops for other in (1, 2, 4)] == [0, 2, 3]
-    assert [wiring.alone_Bps(wiring.route(0, other)) for other in (1, 2, 4)] == [BANDWIDTH, BANDWIDTH, 20e9]
+    assert [wiring.route(0, other).extra_hops for other in (1, 2, 4)] == [0, 2, 3]
+    assert [wiring.unshared_Bps(wiring.route(0, other)) for other in (1, 2, 4)] == [BANDWIDTH, BANDWIDTH, 20e9]
     assert most_Bps(wiring, range(4), range(4, 8)) == 20e9
 
 
@@ -230,7 +230,7 @@ def test_a_dragonfly_has_one_link_between_two_groups_and_all_within_one(routers:
     assert {found[pair] for pair in between} == {5e9}
     counts = [sum(a == vertex for a, _ in between) for vertex in wiring.attached]
     assert max(counts) - min(counts) <= 1  # dealt out in turn
-    assert all(wiring.route(a, b).further_hops <= 3 for a, b in itertools.permutations(range(routers * groups), 2))
+    assert all(wiring.route(a, b).extra_hops <= 3 for a, b in itertools.permutations(range(routers * groups), 2))
 
 
 def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:

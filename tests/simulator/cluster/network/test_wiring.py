@@ -67,7 +67,7 @@ def test_messages_are_spread_evenly_over_all_shortest_paths(case: tuple[int, lis
         route = net.route(source, target)
         assert route.shares == pytest.approx(even_shares(graph, source, target))
         nearest = 1 if any(isinstance(a, int) and isinstance(b, int) for a, b in pairs) else 2
-        assert route.further_hops == nx.shortest_path_length(graph, source, target) - nearest
+        assert route.extra_hops == nx.shortest_path_length(graph, source, target) - nearest
         balance: Counter[Any] = Counter()
         for (one, other), share in route.shares.items():
             balance[one] -= share
@@ -172,18 +172,18 @@ def test_endpoints_own_links_carry_all_that_they_send_and_get() -> None:
     net = wiring(8, "leaf_spine", per_leaf=2, spines=2, oversubscription=2)
     near, far = net.route(0, 1), net.route(0, 7)
     assert near.shares == {("out", 0): 1, ("in", 1): 1}
-    assert near.further_hops == 0
+    assert near.extra_hops == 0
     # spread evenly over both spines, messages use them as one
     assert far.shares == {("out", 0): 1, ("in", 7): 1, ("leaf 0", "spine 0"): 1, ("spine 0", "leaf 3"): 1}
     assert net.capacity_Bps(("leaf 0", "spine 0")) == pytest.approx(net.capacity_Bps(("out", 0)))
-    assert far.further_hops == 2
+    assert far.extra_hops == 2
 
 
 def test_the_rate_of_a_single_message_is_the_sum_of_its_paths() -> None:
     # a leaf of two endpoints of 8 GB/s has uplinks of 16 / 4 = 4 GB/s, on two spines of 2 GB/s
     net = {routing: wiring(4, "leaf_spine", per_leaf=2, spines=2, oversubscription=4, routing=routing) for routing in ROUTINGS}
-    assert {routing: known.alone_Bps(known.route(0, 2)) for routing, known in net.items()} == {"spread": 4e9, "hashed": 2e9}
-    assert {known.alone_Bps(known.route(0, 1)) for known in net.values()} == {8e9}
+    assert {routing: known.unshared_Bps(known.route(0, 2)) for routing, known in net.items()} == {"spread": 4e9, "hashed": 2e9}
+    assert {known.unshared_Bps(known.route(0, 1)) for known in net.values()} == {8e9}
 
 
 ROUTINGS = ("spread", "hashed")
@@ -204,7 +204,7 @@ def test_in_half_duplex_both_directions_are_one_channel(endpoints: int, kind: st
     for one, other in itertools.combinations(range(endpoints), 2):
         there, back = half.route(one, other), half.route(other, one)
         assert there == back
-        assert half.alone_Bps(there) == full.alone_Bps(full.route(one, other))
+        assert half.unshared_Bps(there) == full.unshared_Bps(full.route(one, other))
         assert not set(full.route(one, other).shares) & set(full.route(other, one).shares)
         if half.links is not None:
             single, both = half.link_loads([(one, other, 1.0)]), half.link_loads([(one, other, 1.0), (other, one, 1.0)])
@@ -214,14 +214,14 @@ def test_in_half_duplex_both_directions_are_one_channel(endpoints: int, kind: st
 def test_a_link_exception_affects_only_its_endpoints() -> None:
     net = wiring(4, link={"unlike": [{"at": [1, 3], "bandwidth": "2 GB/s"}]})
     assert [net.capacity_Bps(net.out_of(i)) for i in range(4)] == [8e9, 2e9, 8e9, 2e9]
-    assert [net.alone_Bps(net.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
+    assert [net.unshared_Bps(net.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
 
 
 def test_uplinks_are_made_for_the_links_bandwidth_and_limit_faster_endpoints() -> None:
     """A leaf of one endpoint has one uplink as wide as the links of others; without spreading nothing changes that."""
     unlike, leaf = {"unlike": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
     hashed, spread = (wiring(2, "leaf_spine", link=unlike, routing=routing, **leaf) for routing in ("hashed", "spread"))
-    assert hashed.alone_Bps(hashed.route(0, 1)) == spread.alone_Bps(spread.route(0, 1)) == 8e9
+    assert hashed.unshared_Bps(hashed.route(0, 1)) == spread.unshared_Bps(spread.route(0, 1)) == 8e9
 
 
 def test_the_bandwidth_of_an_exception_is_shared_among_its_cards() -> None:
@@ -237,7 +237,7 @@ def test_a_fixed_route_leads_both_ways_and_other_pairs_go_as_before() -> None:
     net, plain = wiring(4, "graph", links=SQUARE, routes=[[0, 3, 2, 1]]), wiring(4, "graph", links=SQUARE)
     assert net.route(0, 1).shares == {(0, 3): 1, (3, 2): 1, (2, 1): 1}
     assert net.route(1, 0).shares == {(1, 2): 1, (2, 3): 1, (3, 0): 1}
-    assert net.route(0, 1).further_hops == net.route(1, 0).further_hops == 2
+    assert net.route(0, 1).extra_hops == net.route(1, 0).extra_hops == 2
     others = [pair for pair in itertools.permutations(range(4), 2) if set(pair) != {0, 1}]
     assert [net.route(*pair) for pair in others] == [plain.route(*pair) for pair in others]
     assert net.link_loads([(0, 1, 5.0), (0, 1, 1.0)]) == {(0, 3): 6, (3, 2): 6, (2, 1): 6}
@@ -251,4 +251,4 @@ def test_each_direction_may_have_a_route_of_its_own() -> None:
 
 def test_a_star_drawn_as_a_graph_costs_no_further_hops_like_the_switch_it_is() -> None:
     star = wiring(3, "graph", links=plain_links([(i, "switch") for i in range(3)]))
-    assert star.route(0, 1).further_hops == wiring(3).route(0, 1).further_hops == 0
+    assert star.route(0, 1).extra_hops == wiring(3).route(0, 1).extra_hops == 0

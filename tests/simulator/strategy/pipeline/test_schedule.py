@@ -11,7 +11,15 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, check, most_held, order, stage_of
+from scaleproof.simulator.strategy.pipeline.schedule import (
+    Pass,
+    PassTimes,
+    ScheduleName,
+    check,
+    order,
+    peak_activations,
+    stage_of,
+)
 
 LOOPED: tuple[ScheduleName, ...] = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble")
 CHUNKS = dict.fromkeys((*LOOPED, "zb_v", "dualpipe_v"), 2)
@@ -178,7 +186,7 @@ def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbat
 @given(st.integers(1, 6), st.integers(1, 16), TIMES)
 def test_peak_activations_of_ranks(ranks: int, microbatches: int, times: PassTimes) -> None:
     def peaks(schedule: ScheduleName, chunks: int = 1) -> list[float]:
-        return list(most_held(schedule, ranks, microbatches, chunks, times))
+        return list(peak_activations(schedule, ranks, microbatches, chunks, times))
 
     ahead = [min(ranks - rank, microbatches) for rank in range(ranks)]
     assert peaks("gpipe") == [microbatches] * ranks
@@ -187,15 +195,15 @@ def test_peak_activations_of_ranks(ranks: int, microbatches: int, times: PassTim
     assert max(peaks("zb_1p")) <= ranks + 1e-9
     assert max(peaks("zb_2p")) <= 2 * ranks + 1e-9
     # gradients of weights hold as much as others at most
-    assert max(most_held("zb_h1", ranks, microbatches)) == ahead[0]
-    assert max(most_held("zb_h2", ranks, microbatches)) == min(2 * ranks - 1, microbatches)
-    assert max(most_held("zb_v", ranks, microbatches, 2)) <= 2 * ranks, "of half as many layers each"
+    assert max(peak_activations("zb_h1", ranks, microbatches)) == ahead[0]
+    assert max(peak_activations("zb_h2", ranks, microbatches)) == min(2 * ranks - 1, microbatches)
+    assert max(peak_activations("zb_v", ranks, microbatches, 2)) <= 2 * ranks, "of half as many layers each"
 
 
 def test_memory_freed_before_the_weight_gradient_allows_more_passes() -> None:
     """The search uses freed memory for more microbatches; handcrafted orders do not change."""
     all_kept, little = PassTimes(2.0, 2.0, 1.0), PassTimes(2.0, 2.0, 1.0, kept=0.4)
-    assert (most_held("zb_h1", 4, 12, times=little) <= most_held("zb_h1", 4, 12, times=all_kept)).all()
+    assert (peak_activations("zb_h1", 4, 12, times=little) <= peak_activations("zb_h1", 4, 12, times=all_kept)).all()
     seconds = {Pass.FORWARD: 2.0, Pass.INPUT: 2.0, Pass.WEIGHT: 1.0}
     spans_s = [np.subtract(*reversed(replayed("zb_2p", 4, 12, 1, seconds, times=times))).max() for times in (all_kept, little)]
     assert spans_s[1] < spans_s[0]

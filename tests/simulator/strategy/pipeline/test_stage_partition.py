@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.model.layers import Layer, glued_ends
+from scaleproof.simulator.model.layers import Layer, block_range
 from scaleproof.simulator.model.operators import Matmul, SavedActivation
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, most_held
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, peak_activations
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.clusters import plain
@@ -47,7 +47,7 @@ def job(layers: Sequence[Layer]) -> Job:
 
 def cuts(layers: Sequence[Layer], stages: int) -> Iterator[list[range]]:
     """All partitions with a block in every stage, and pinned layers in the first and the last."""
-    first, last = glued_ends(layers)
+    first, last = block_range(layers)
     for inner in itertools.combinations(range(first + 1, last), stages - 1):
         yield [range(a, b) for a, b in itertools.pairwise([0, *inner, len(layers)])]
 
@@ -76,7 +76,7 @@ def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, sched
     layers = model([1] * len(kept), 0, 0, kept)
     plan = Plan(stages=stages, microbatches=12, schedule=schedule)
     found = cut(job(layers), plan, "memory")
-    peaks = most_held(plan.schedule, stages, 12)
+    peaks = peak_activations(plan.schedule, stages, 12)
 
     def heaviest(ranges: Sequence[range]) -> float:
         return max(float(peaks[stage]) * sum(kept[i] for i in part) for stage, part in enumerate(ranges))

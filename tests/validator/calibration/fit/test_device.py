@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaleproof.simulator.cluster.device.cpu_core import KINDS, Serial, backward_work, forward_work
+from scaleproof.simulator.cluster.device.cpu_core import KINDS, SerialCosts, backward_work, forward_work
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.units import parse_flops
 from scaleproof.simulator.model import Gpt, Mlp
@@ -18,7 +18,7 @@ from scaleproof.validator.probe.compute import REFERENCE
 from scaleproof.validator.probe.points import Point
 
 FLOPS, MEMORY_BPS, LAUNCH_S = 60e9, 10e9, 20e-6
-CORE = Serial(
+CORE = SerialCosts(
     backward_calls=2.0,
     memory_calls=1.5,
     memory_backward_calls=1.0,

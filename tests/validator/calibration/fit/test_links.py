@@ -69,7 +69,7 @@ def test_hops_beyond_the_nearest_are_told_apart() -> None:
     near = sends([(0, 1), (2, 3)])
     far = sends([(0, 2), (1, 3)], "across", latency_s=LATENCY_S + 40e-6)
     section = between([*near, *far], TREE)
-    hops = TREE.network.wiring(4).route(0, 2).further_hops if TREE.network else 0
+    hops = TREE.network.wiring(4).route(0, 2).extra_hops if TREE.network else 0
     assert parse_time_s(section.fields["latency"]) == pytest.approx(LATENCY_S, rel=0.03)
     assert parse_time_s(section.fields["topology"]["hop_latency"]) * hops == pytest.approx(40e-6, rel=0.1)
 

@@ -21,6 +21,8 @@ from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults
 from scaleproof.validator.calibration.gpu_check.families import families
 from tests.validator.calibration.gpu_check.test_cluster import facts
 
+pytestmark = pytest.mark.full
+
 DRY = "dry run on the CPU, numbers are meaningless"
 SCENARIO = """\
 model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 4}

@@ -24,13 +24,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds that were asked for; nothing is run."""
     kinds: list[str] = []
 
-    def find_out(wanted: Sequence[str], folder: Path, _: Callable[[str], None]) -> list[FaultOutcome]:
+    def inject_faults(wanted: Sequence[str], folder: Path, _: Callable[[str], None]) -> list[FaultOutcome]:
         kinds.extend(wanted)
         (folder / "rank").mkdir()
         EventLog(folder / "rank", 1, "trainer").note("begun")
         return [OUTCOME]
 
-    monkeypatch.setattr(faults, "find_out", find_out)
+    monkeypatch.setattr(faults, "inject_faults", inject_faults)
     monkeypatch.setattr(lab, "require", lambda: None)
     monkeypatch.setattr(fork_server.ForkServer, "wait_until_ready", lambda _: None)
     return kinds
@@ -55,12 +55,12 @@ def test_those_that_are_asked_for_are_told_as_json_and_kept(
 
 
 def test_wrong_parameters_fail(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
-    monkeypatch.setattr(faults, "find_out", lambda *_: [replace(OUTCOME, right=False)])
+    monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, right=False)])
     assert main(["faults"]) == 1
 
 
 def test_warnings_are_told_apart(monkeypatch: pytest.MonkeyPatch, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(faults, "find_out", lambda *_: [replace(OUTCOME, warning="the machine is busy")])
+    monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, warning="the machine is busy")])
     assert main(["faults"]) == 0
     told = capsys.readouterr()
     assert "busy" not in told.out

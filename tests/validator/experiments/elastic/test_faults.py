@@ -23,6 +23,8 @@ from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.measure import MeasureOptions
 from tests.validator.experiments.elastic.made import Timeline
 
+pytestmark = pytest.mark.full
+
 SAVE_S = 0.1
 LOST = Loss(0.0, 0.06, 2.0, 9.0)
 
@@ -90,7 +92,7 @@ def rows_of(outcome: FaultOutcome) -> dict[str, TimeComparison]:
 
 def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> None:
     told: list[str] = []
-    rank, node = faults.find_out(["rank", "node"], tmp_path, told.append)
+    rank, node = faults.inject_faults(["rank", "node"], tmp_path, told.append)
     rows = rows_of(rank)
     assert rows["detection"].measured_s == pytest.approx(LOST.detection_s)
     assert rows["restart"].measured_s == pytest.approx(LOST.restart_s)
@@ -112,14 +114,14 @@ def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> 
 
 def test_a_killed_server_has_no_rendezvous(lab: MadeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.validator.experiments.elastic.test_faults.LOST", replace(LOST, meeting_s=0.0))
-    (outcome,) = faults.find_out(["server"], tmp_path, lambda _: None)
+    (outcome,) = faults.inject_faults(["server"], tmp_path, lambda _: None)
     assert "rendezvous" not in rows_of(outcome)
     assert outcome.right
     assert outcome.name == "a server killed, and restored"
 
 
 def test_a_link_is_slowed_once_half_of_the_steps_are_done(lab: MadeLab, tmp_path: Path) -> None:
-    (outcome,) = faults.find_out(["link"], tmp_path, lambda _: None)
+    (outcome,) = faults.inject_faults(["link"], tmp_path, lambda _: None)
     assert lab.limits == [(1, 200e6 / 8)]
     rows = rows_of(outcome)
     assert [rows[name].error for name in ("step before", "step after", "whole run")] == pytest.approx([0, 0, 0], abs=1e-6)

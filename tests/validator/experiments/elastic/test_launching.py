@@ -13,13 +13,15 @@ import pytest
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.experiments.elastic import launching
-from scaleproof.validator.experiments.elastic.faults import KINDS, find_out, workers_job
+from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults, workers_job
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.netlab.compatibility import lab_cluster as cluster_of
 from scaleproof.validator.netlab.lab import Netlab
 from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.processes import children, descendants, is_running, kill, wait_until
+
+pytestmark = pytest.mark.full
 
 # Of agents, trainers, and the processes that hold the lab and start ranks.
 _PROCESSES = 8
@@ -65,7 +67,7 @@ def test_a_link_of_a_lab_that_does_not_stand_is_not_slowed() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_costs_what_its_parts_say(kind: str, tmp_path: Path) -> None:
     told: list[str] = []
-    (outcome,) = find_out([kind], tmp_path, told.append)
+    (outcome,) = inject_faults([kind], tmp_path, told.append)
     assert outcome.right, outcome.state
     assert told
     rows = {row.name.strip(): row.measured_s for row in outcome.rows}

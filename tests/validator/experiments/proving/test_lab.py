@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.cluster.network.links import UnlikeLink
+from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.lab import CalibratedLab
@@ -15,7 +15,11 @@ from scaleproof.validator.experiments.proving.lab import CalibratedLab
 def test_what_was_odd_about_the_probed_links_is_not_said_of_others() -> None:
     nominal = load_cluster(catalog.find_part("cluster", "netlab-200mbit", Path()))
     assert nominal.network is not None
-    odd = {"bandwidth_Bps": 24e6, "duplex": "half", "unlike": (UnlikeLink.model_validate({"at": [1], "bandwidth": "1 MB/s"}),)}
+    odd = {
+        "bandwidth_Bps": 24e6,
+        "duplex": "half",
+        "unlike": (EndpointLink.model_validate({"at": [1], "bandwidth": "1 MB/s"}),),
+    }
     measured = nominal.model_copy(update={"network": nominal.network.model_copy(update=odd)})
     network = CalibratedLab(nominal, measured).at(12.5e6, "real").network
     assert network is not None

@@ -19,7 +19,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.experiments.proving import prove
 from scaleproof.validator.experiments.proving.cases import ProvingCase
 from scaleproof.validator.experiments.proving.figures import CaseOutcome
-from scaleproof.validator.record.provenance import told_load
+from scaleproof.validator.record.provenance import load_entry
 from tests.validator.netlabs import needs_netlab
 
 
@@ -92,7 +92,7 @@ def test_a_run_beside_other_work_is_disturbed_and_repeated(monkeypatch: pytest.M
     loads = [0.52, 0.1]
 
     def measure(case: ProvingCase) -> Run:
-        return replace(case.predicted, provenance=told_load(loads.pop(0)))
+        return replace(case.predicted, provenance=load_entry(loads.pop(0)))
 
     told: list[CaseOutcome] = []
     (outcome,) = prove.prove([_case()], {}, measure, told.append, patience_s=60.0)

@@ -18,6 +18,8 @@ from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, paced
 
+pytestmark = pytest.mark.full
+
 WORKERS = {"kind": "data_parallel", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
 FP16, BF16 = {"kind": "fp16"}, {"kind": "bf16"}
 FACTORS, LARGEST = {"kind": "power_sgd", "rank": 2}, {"kind": "top_k", "share": 0.1}

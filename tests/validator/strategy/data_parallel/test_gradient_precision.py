@@ -22,6 +22,8 @@ from tests.validator import conftest
 from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import at_night, collectives, deviation, paced
 
+pytestmark = pytest.mark.full
+
 ALONE = {"kind": "data_parallel", "microbatches": 4}
 WORKERS = {"kind": "data_parallel", "workers": 2, "microbatches": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}

@@ -12,6 +12,8 @@ from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_paced
 from tests.validator.conftest import MakeScenario
 
+pytestmark = pytest.mark.full
+
 TENSOR = {"tensor": 2}
 SEQUENCE = {**TENSOR, "sequence_parallel": True}
 GATHERED = {"context": 2, "context_by": "all_gather"}

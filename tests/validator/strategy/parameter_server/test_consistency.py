@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.program.consistency import Asp, Bsp, Gate, Ssp
+from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 
 GATES = [Bsp(0), Bsp(1), Bsp(2), Ssp(0), Ssp(1), Ssp(3), Asp()]
@@ -30,7 +30,7 @@ def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
 
 @pytest.mark.parametrize("gate", GATES)
 @given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
-def test_all_that_push_are_answered_as_often(gate: Gate, order: list[int], pushes: list[int]) -> None:
+def test_all_that_push_are_answered_as_often(gate: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
     """order: which pusher is fastest at any time, of those that have been replied; the others follow in turn."""
     decided = push_order(gate, dict(enumerate(pushes)))
     pushed, replied = [0] * 4, [0] * 4

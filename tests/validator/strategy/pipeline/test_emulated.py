@@ -16,6 +16,8 @@ from scaleproof.validator.train import emulated_compute
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator.conftest import CLUSTER, GPT
 
+pytestmark = pytest.mark.full
+
 # a pass of a stage takes 14 ms or more, next to which messages and waking up take little
 SLOW = CLUSTER["device"] | {"peak": {"fp32": "1 GFLOP/s"}}  # type: ignore[operator]
 NODE = {"devices": 64, "link": {"bandwidth": "2 GB/s", "latency": "50 us"}}

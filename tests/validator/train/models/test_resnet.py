@@ -15,6 +15,8 @@ from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models import models
 from tests.validator.conftest import MakeScenario
 
+pytestmark = pytest.mark.full
+
 SMALL: dict[str, Any] = {"kind": "resnet", "image": 32, "classes": 10}
 
 

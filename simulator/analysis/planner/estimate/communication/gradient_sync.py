@@ -22,7 +22,7 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, plans_of
 from scaleproof.simulator.analysis.planner.estimate.shapes import StageCut
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import KEEPERS, RankLayers, SyncUnit
+from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS, RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
@@ -87,7 +87,7 @@ def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], kept: Sequence[t
 def _sizes_of(parameters: Iterable[tuple[int, int]], size: int) -> _Sizes:
     sizes: _Sizes = {}
     for each in parameters:
-        for name, count in zip(KEEPERS, each, strict=True):
+        for name, count in zip(REPLICA_GROUPS, each, strict=True):
             if count:
                 sizes[name, float(count * size)] = sizes.get((name, float(count * size)), 0) + 1
     return sizes
@@ -163,7 +163,7 @@ class ShardSync:
     def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], transfers_s: Times) -> Times:
         """Seconds of each pattern's fields on each group, shape (fields, groups, patterns)."""
         total: Times = np.zeros((len(fields), len(groups), len(self.patterns)))
-        for keepers in KEEPERS:
+        for keepers in REPLICA_GROUPS:
             if self._timed_sizes(op, keepers):
                 timed_s = transfers_s[[self._requested[group, op, keepers] for group in groups]]
                 for one, field in zip(total, fields, strict=True):

@@ -77,7 +77,7 @@ class StageMessages:
         if key not in self._routes:
             self._routes[key] = len(self._requested)
             paths = (
-                (size_bytes, self._transfers.fabric.alike_messages(*route[:2], size_bytes, route.senders))
+                (size_bytes, self._transfers.fabric.concurrent_messages(*route[:2], size_bytes, route.senders))
                 for size_bytes in self._sizes_bytes
             )
             self._requested.append([self._transfers.message(route, size_bytes, path) for size_bytes, path in paths])

@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import Path, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.layout.resource_map import Moving, ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import CollectivePaths, ResourceMap
 
 
 class TransferTimes:
@@ -23,7 +23,7 @@ class TransferTimes:
         self.fabric = ResourceMap(cluster, self._builder)
         self._moved: list[tuple[float, Path]] = []
         self._known: dict[Hashable, int] = {}
-        self._collectives: dict[Hashable, tuple[Moving, dict[float, int]]] = {}
+        self._collectives: dict[Hashable, tuple[CollectivePaths, dict[float, int]]] = {}
 
     def message(self, key: Hashable, size_bytes: float, path: Path) -> int:
         """Requests a message and returns its number. key: equal for routes with equal times."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, ShardedLayers
-from scaleproof.simulator.memory.backward_peak import Alikes, Backward, Layers, Moment, alikes_of
+from scaleproof.simulator.memory.backward_peak import Backward, LayerGroups, Layers, PeakCandidate, layer_groups_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.stage_layers import StageElements
 from scaleproof.simulator.memory.states import Amount, states_of
@@ -29,10 +29,10 @@ class RecomputedLayers(NamedTuple):
     contents: ChunkContents
     chunks: StageElements
 
-    def alikes(self, shape: _ContentShape) -> Alikes:
+    def alikes(self, shape: _ContentShape) -> LayerGroups:
         """Equal layers of the first of some chunks that have the same kinds of layers."""
         layers, entry, batch = self.contents.all[shape.contents[0]].of(self.division)
-        return alikes_of(self.inputs, [layers[i] for i in shape.layers], entry, batch)
+        return layer_groups_of(self.inputs, [layers[i] for i in shape.layers], entry, batch)
 
     def gradients(self, inputs: MemoryInputs) -> tuple[Amount, Amount]:
         """Bytes of gradients that a backward pass makes in each chunk, with fragmentation, and bytes per parameter. inputs: for
@@ -85,7 +85,7 @@ class MicrobatchBytes:
         for shape, alikes in _grouped(variants):
             self._pass(variants[min(alikes)].inputs, shape, alikes)
 
-    def _pass(self, inputs: MemoryInputs, shape: _ContentShape, alikes: Mapping[int, Alikes]) -> None:
+    def _pass(self, inputs: MemoryInputs, shape: _ContentShape, alikes: Mapping[int, LayerGroups]) -> None:
         """Computes the bytes of chunks of one shape. alikes: equal layers, by index of variant."""
         place = np.full(self._columns.variant.max() + 1, -1)
         place[list(alikes)] = range(len(alikes))
@@ -103,19 +103,19 @@ class MicrobatchBytes:
         self.adding[at] = _peak_bytes(backward.adding, share)
 
 
-def _peak_bytes(moments: Iterable[Moment], share: float) -> Bytes:
+def _peak_bytes(moments: Iterable[PeakCandidate], share: float) -> Bytes:
     """Maximum over all layers."""
     most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in moments))
     return most
 
 
-def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, Alikes]]]:
+def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, LayerGroups]]]:
     """Groups of variants whose chunks of one shape can be computed together."""
     shapes: dict[tuple[int, int], list[_ContentShape]] = {}
-    found: dict[tuple[object, ...], tuple[_ContentShape, dict[int, Alikes]]] = {}
+    found: dict[tuple[object, ...], tuple[_ContentShape, dict[int, LayerGroups]]] = {}
     for number, variant in enumerate(variants):
         inputs = variant.inputs
-        most = len(variant.division.layers) if inputs.training.recompute.by_place else _REPRESENTATIVES
+        most = len(variant.division.layers) if inputs.training.recompute.depends_on_position else _REPRESENTATIVES
         key = id(variant.contents), most
         if key not in shapes:
             shapes[key] = _shapes(variant.contents, most)

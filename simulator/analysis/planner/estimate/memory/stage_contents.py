@@ -15,8 +15,8 @@ from scaleproof.simulator.memory.stage_layers import (
     Own,
     StageElements,
     batch_of,
+    layers_of_rank,
     output_elements,
-    own_of,
     part_of,
     read_elements,
     together,
@@ -49,7 +49,7 @@ class ShardedLayers:
 
     def own(self, rank: Sequence[range]) -> Own:
         """Part of the model of a rank with these layers in its chunks."""
-        return own_of([[self.layers[i] for i in chunk] for chunk in rank], self.layers, self.read)
+        return layers_of_rank([[self.layers[i] for i in chunk] for chunk in rank], self.layers, self.read)
 
 
 class ChunkContent(NamedTuple):

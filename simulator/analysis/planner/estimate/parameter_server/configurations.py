@@ -121,7 +121,7 @@ class ServerConfigurations:
 SERVER_COLUMNS: Final = tuple(one.name for one in fields(ServerConfigurations) if one.name != "space")
 
 
-def every_served(space: ServerSpace) -> ServerConfigurations:
+def valid_server_configurations(space: ServerSpace) -> ServerConfigurations:
     """All valid configurations of a space.
 
     Buckets are not varied where pushes wait for the whole pass. Where a machine has one worker, no gradients are summed inside
@@ -153,7 +153,7 @@ def _rows(space: ServerSpace) -> Iterator[tuple[int, ...]]:
             yield workers, servers, placement, int(level), recompute, bucket
 
 
-def served_memory_bytes(configurations: ServerConfigurations) -> NDArray[np.float64]:
+def server_memory_bytes(configurations: ServerConfigurations) -> NDArray[np.float64]:
     """Bytes of the fullest worker in each configuration, as `simulator.memory` computes them for one. Servers use the memory of
     their hosts; their number and placement do not affect workers."""
     c = configurations

@@ -36,7 +36,7 @@ _STEPS: Final = 2
 _SURE: Final = 0.998
 
 
-def served_step_times(configurations: ServerConfigurations) -> StepTimes:
+def server_step_times(configurations: ServerConfigurations) -> StepTimes:
     """Expected times of all configurations, and lower bounds of any prediction. Raises FieldError if a configuration turns out
     to be invalid."""
     c = configurations

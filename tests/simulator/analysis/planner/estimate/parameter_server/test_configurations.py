@@ -10,10 +10,10 @@ import pytest
 from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import (
     ServerConfigurations,
     ServerSpace,
-    every_served,
-    served_memory_bytes,
+    server_memory_bytes,
+    valid_server_configurations,
 )
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import served_step_times
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import server_step_times
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import timed
@@ -43,7 +43,7 @@ def found(name: str) -> ServerConfigurations:
     space = ServerSpace(
         scenario(*SCENARIOS[name]), (4, 8, 16), tuple(range(1, 17)), recompute=recompute, buckets_bytes=(25e6, 1e8)
     )
-    return every_served(space)
+    return valid_server_configurations(space)
 
 
 def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
@@ -53,7 +53,7 @@ def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
 def errors(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Errors of expected times and of lower bounds, relative to predicted times."""
     some = drawn(name, count, seed)
-    times = served_step_times(some)
+    times = server_step_times(some)
     predicted_s = np.array([timed(some.scenario(row)).step_time_s for row in range(count)])
     return times.expected_s / predicted_s - 1, times.least_s / predicted_s - 1
 
@@ -81,7 +81,7 @@ def test_many_estimates_are_near(name: str) -> None:
 def test_memory_of_many_is_that_of_each(name: str) -> None:
     some = drawn(name, 5, seed=3)
     reported = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
-    assert served_memory_bytes(some) == pytest.approx(reported, rel=1e-9)
+    assert server_memory_bytes(some) == pytest.approx(reported, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -98,7 +98,7 @@ def test_all_configurations_are_valid_scenarios(name: str) -> None:
 def test_impossible_configurations_are_left_out() -> None:
     base = scenario(*SCENARIOS["after the pass"], "cluster.nodes=3", "strategy.workers=8", "strategy.servers=1")
     space = ServerSpace(base, (3, 8), (1, 2), recompute=(Recompute(kind="selective"), Recompute(kind="full")))
-    every = every_served(space)
+    every = valid_server_configurations(space)
     rows = [every.row(row) for row in range(len(every))]
     # three workers divide no batch, two dedicated servers have no machines, and there are no scores to make again
     assert {(row["workers"], row["servers"], row["placement"]) for row in rows} == {
@@ -110,30 +110,32 @@ def test_impossible_configurations_are_left_out() -> None:
 def test_whole_tensors_are_spread_over_no_more_servers_than_there_are() -> None:
     base = scenario("batch=8", "model=mlp-mini", "strategy.workers=8", "strategy.shard=tensor", "strategy.servers=1")
     tensors = sum(len(layer.tensors) for layer in base.model.build_layers())
-    assert every_served(ServerSpace(base, (8,), (1, tensors, tensors + 1))).servers.max() == min(tensors, 16)
+    assert valid_server_configurations(ServerSpace(base, (8,), (1, tensors, tensors + 1))).servers.max() == min(tensors, 16)
 
 
 def test_a_single_machine_has_servers_on_it_alone() -> None:
-    rows = every_served(
+    rows = valid_server_configurations(
         ServerSpace(scenario("batch=64", "cluster.nodes=2", "strategy.workers=4", "strategy.servers=1"), (4,), (1, 2))
     )
     assert {rows.row(row)["placement"] for row in range(len(rows))} == {"dedicated", "colocated"}
     alone = scenario("batch=64", "cluster.nodes=1", "strategy.workers=4", "strategy.placement=colocated")
-    rows = every_served(ServerSpace(alone, (4,), (1, 2)))
+    rows = valid_server_configurations(ServerSpace(alone, (4,), (1, 2)))
     assert {rows.row(row)["placement"] for row in range(len(rows))} == {"colocated"}
 
 
 def test_nothing_to_estimate_is_no_error() -> None:
     nothing = found("after the pass").take(slice(0, 0))
-    assert len(served_step_times(nothing).expected_s) == len(served_memory_bytes(nothing)) == 0
+    assert len(server_step_times(nothing).expected_s) == len(server_memory_bytes(nothing)) == 0
 
 
 def test_more_servers_with_equal_shares_are_not_slower() -> None:
     space = ServerSpace(scenario("batch=512"), (32,), (1, 2, 4, 8), ("dedicated",), (False,))
-    assert (np.diff(served_step_times(every_served(space)).expected_s) <= 0).all()
+    assert (np.diff(server_step_times(valid_server_configurations(space)).expected_s) <= 0).all()
 
 
 def test_rollouts_come_before_passes() -> None:
-    some = every_served(ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,)))
-    for row, expected_s in enumerate(served_step_times(some).expected_s):
+    some = valid_server_configurations(
+        ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,))
+    )
+    for row, expected_s in enumerate(server_step_times(some).expected_s):
         assert expected_s == pytest.approx(timed(some.scenario(row)).step_time_s, rel=0.1)
