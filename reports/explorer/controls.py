@@ -139,7 +139,7 @@ class _Choices:
         plan, sets = self._strategy.plan, [f"model={model.name}"]
         if self._scenario.training.recompute.kind == "selective" and not model.scores:
             sets.append(f"training.recompute={'full' if model.heads else 'none'}")
-        divides = model.divides(plan.lockstep, plan.sequence_parallel or plan.context > 1)
+        divides = model.divides(plan.model_parallel_size, plan.sequence_parallel or plan.context > 1)
         if not divides or (plan.expert > 1 and not model.experts) or plan.stages * plan.chunks > model.blocks:
             space = self._room._replace(blocks=model.blocks)
             sets += usual(self._strategy.kind, plan.ranks, space, plan.ranks * self._samples(model))

@@ -46,7 +46,7 @@ class Room(NamedTuple):
 def room(scenario: Scenario) -> Room:
     """The room of a scenario's cluster and model."""
     layers = scenario.model.build_layers()
-    blocks = sum(not layer.glued for layer in layers) or len(layers)
+    blocks = sum(not layer.pinned_to_end for layer in layers) or len(layers)
     return Room(scenario.cluster.nodes, scenario.cluster.node.devices, blocks)
 
 

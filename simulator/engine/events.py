@@ -79,7 +79,7 @@ class _EventSimulation(ServerHost):
         self.partner = program.partner.tolist()
         self.before_on_sender = self._before_on_sender()
         self.waiting_for_partner: set[int] = set()
-        self.ready_after, self.queued_behind = program.told_after.tolist(), program.behind.tolist()
+        self.ready_after, self.queued_behind = program.ready_after.tolist(), program.behind.tolist()
         self.ready_s: dict[int, float] = {}
         # waiting transfers by the instance that their ready messages are queued behind
         self.queued: defaultdict[int, list[int]] = defaultdict(list)

@@ -39,7 +39,7 @@ class Variation:
         # a lognormal's relative variance is exp(sigma²) − 1
         sigma = np.sqrt(np.log1p(np.where(moves, self.message_jitter, self.compute_jitter) ** 2))[:, None]
         normal = np.random.default_rng([self.seed, step]).standard_normal((len(program), self.samples))
-        group_size = np.where(moves, 1, program.ranks.lockstep[program.rank])
+        group_size = np.where(moves, 1, program.ranks.model_parallel_size[program.rank])
         for ranks in np.unique(group_size[group_size > 1]).tolist():
             tasks = np.flatnonzero(group_size == ranks)
             others = np.random.default_rng([self.seed, step, ranks]).standard_normal((len(tasks), self.samples, ranks - 1))
@@ -58,7 +58,7 @@ class Variation:
         else:
             places = generator.random((len(tasks), self.samples))
         # the minimum over the ranks of a model-parallel group
-        places = -np.expm1(np.log1p(-places) / ranks.lockstep[rank][:, None])
+        places = -np.expm1(np.log1p(-places) / ranks.model_parallel_size[rank][:, None])
         factors = np.ones((len(program), self.samples))
         # draws below the share are in the tail; their position in it is uniform, and a negative power of it Pareto distributed
         deep = np.maximum(places / tail.share, np.finfo(np.float64).tiny)

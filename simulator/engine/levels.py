@@ -31,7 +31,7 @@ _SMALL: Final = 256
 # Longest chain of dependencies within one slot that is corrected.
 _MOST_CORRECTED: Final = 64
 # Columns of a program that an order depends on; with servers or variable speeds, also numbers.
-_STRUCTURE: Final = ("ranks", "kind", "rank", "lane", "slot", "partner", "behind", "told_after", "carried")
+_STRUCTURE: Final = ("ranks", "kind", "rank", "lane", "slot", "partner", "behind", "ready_after", "carried")
 _NUMBERS: Final = ("latency_s", "update_s", "max_rate", "bucket", "route", "routes", "resources")
 
 
@@ -66,7 +66,7 @@ class LevelOrder:
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
-        self.has_ready_messages = bool((program.told_after >= 0).any())
+        self.has_ready_messages = bool((program.ready_after >= 0).any())
         behind = np.append(program.behind, np.full(len(self.servers), -1))
         level = _levels(before.extended(behind) if self.has_ready_messages else before, slots)
         carried = program.carried_predecessors()

@@ -89,8 +89,8 @@ class RendezvousDelays:
 
     def _ready_messages(self, program: Program) -> dict[int, ReadyMessages]:
         """By the level of the transfer, which is above that of the transfer that its message may be queued behind."""
-        rows = np.flatnonzero(program.told_after >= 0)
-        columns = rows, program.told_after[rows], program.behind[rows]
+        rows = np.flatnonzero(program.ready_after >= 0)
+        columns = rows, program.ready_after[rows], program.behind[rows]
         return {at: ReadyMessages(*(self._places[rows] for rows in part)) for at, part in self._by_level(columns)}
 
     def _partners(self, program: Program) -> dict[int, Partners]:

@@ -131,7 +131,7 @@ class Execution:
         """Seconds of a layer's kernels in both passes, host time not included."""
         framework = self.framework
         forward_s, backward_s = passes_s(self._speed(), layer.operators, layer.kept, samples)
-        if is_narrow(self.work.precision) and not layer.glued:
+        if is_narrow(self.work.precision) and not layer.pinned_to_end:
             saved = self._saved_by_8_bits_s(layer, samples)
             forward_s, backward_s = forward_s - saved[0], backward_s - saved[1]
         copies = framework.parameter_bytes

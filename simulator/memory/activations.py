@@ -30,7 +30,7 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
     first: whether it is the first layer of a recomputed group, of which only the input is kept. entry_elements: elements per
     sample of that input, used if the layer's own saved activations do not include it.
     """
-    if recompute.kind == "none" or layer.glued:
+    if recompute.kind == "none" or layer.pinned_to_end:
         return layer.kept
     if recompute.kind == "selective":
         return again(layer, recompute).kept
@@ -67,8 +67,8 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
     """The number of the recomputed group of each layer, shape (layers,)."""
     number, counted, result = -1, 0, []
     for layer in layers:
-        counted = 0 if layer.glued else counted + 1
-        number += layer.glued or (counted - 1) % recompute.group == 0
+        counted = 0 if layer.pinned_to_end else counted + 1
+        number += layer.pinned_to_end or (counted - 1) % recompute.group == 0
         result.append(number)
     return np.array(result)
 

@@ -70,7 +70,7 @@ class EquivalentLayers(NamedTuple):
     parameters: int
     behind: int
     entry: int
-    glued: bool
+    pinned_to_end: bool
     continues: bool
 
 
@@ -118,7 +118,7 @@ def layer_groups_of(
     concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
     entries = [entry_elements, *(layer.output_elements for layer in layers[:-1])]
-    behind = [*(0 if layer.glued else layer.parameters for layer in layers[1:]), 0]
+    behind = [*(0 if layer.pinned_to_end else layer.parameters for layer in layers[1:]), 0]
 
     def each() -> Iterator[EquivalentLayers]:
         for number, layer in enumerate(layers):
@@ -126,7 +126,7 @@ def layer_groups_of(
             identity = id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges)
             key = (
                 *identity,
-                layer.glued,
+                layer.pinned_to_end,
                 concerned[number],
                 continues[number],
                 entries[number],
@@ -141,7 +141,9 @@ def layer_groups_of(
                 own, whole = (tuple(part for part in parts if part not in without) for parts in (own, whole))
                 again = continues[number] and recompute.kind == "full"
                 row = layer_activations(layer, own, whole, is_last, setting)
-                known[key] = EquivalentLayers(row, layer.parameters, behind[number], entries[number], layer.glued, again)
+                known[key] = EquivalentLayers(
+                    row, layer.parameters, behind[number], entries[number], layer.pinned_to_end, again
+                )
             yield known[key]
 
     groups = [(layer, len(list(group))) for layer, group in itertools.groupby(each())]
@@ -198,15 +200,15 @@ class Backward:
     ) -> None:  # fmt: skip
         numbers = layers.numbers[:, :, None]
         kept, logits, again, left, gathered = numbers[:5] * samples
-        parameters, behind, entry, glued, continues = numbers[5:]
+        parameters, behind, entry, pinned_to_end, continues = numbers[5:]
         working, weights = layers.working_elements(samples)[:, :, None]
         self.setting, self.counts = setting, counts[:, None]
         self.gradients = gradient_bytes * parameters
         self.first_gradients = gradient_bytes * np.minimum(parameters, weights)
         if setting.software.stand_ins:
-            self.first_gradients = self.first_gradients * glued
+            self.first_gradients = self.first_gradients * pinned_to_end
         self.kept, self.logits, self.left = ((self.counts * own).sum(axis=(0, 1)) for own in (kept, logits, left))
-        scattered, scattered_after = self._scattered(parameters, behind, glued, gathers)
+        scattered, scattered_after = self._scattered(parameters, behind, pinned_to_end, gathers)
         sample_bytes = setting.size * samples
         kept_before, logits_before = self._before(kept), self._before(logits)
         missing = self._behind(left) if setting.splits else 0.0
@@ -258,12 +260,12 @@ class Backward:
             before = result[number, 1]
         return result
 
-    def _scattered(self, parameters: Bytes, behind: Bytes, glued: Bytes, gathers: Amount) -> tuple[Amount, Amount]:
+    def _scattered(self, parameters: Bytes, behind: Bytes, pinned_to_end: Bytes, gathers: Amount) -> tuple[Amount, Amount]:
         """Bytes of unsharded gradients that are being reduce-scattered: of a layer, and of the one after it, which is sent at
         the same time (PyTorch's FSDP). Those of layers at stage ends wait for the end of the pass, since they are one unit."""
         if not np.any(gathers):
             return 0.0, 0.0
-        setting, ends = self.setting, glued * parameters
+        setting, ends = self.setting, pinned_to_end * parameters
         moving = (setting.size + setting.reduced_size) * (parameters - ends) + setting.reduced_size * behind
         scattered = gathers * (moving + setting.size * self._behind(ends))
         return scattered, scattered + gathers * setting.size * ends

@@ -56,8 +56,8 @@ class StageElements(NamedTuple):
 
 def part_of(layers: Sequence[Layer], training: Training, batch_bytes: float = 0.0) -> StageElements:
     """Sizes of some layers of a model. batch_bytes: per sample, live throughout a step."""
-    blocks = [layer.parameters for layer in layers if not layer.glued]
-    distinct = {id(layer.operators): layer.operators for layer in layers if not layer.glued}
+    blocks = [layer.parameters for layer in layers if not layer.pinned_to_end]
+    distinct = {id(layer.operators): layer.operators for layer in layers if not layer.pinned_to_end}
     products = (operator for operators in distinct.values() for operator in operators if isinstance(operator, Matmul))
     own = sizes(layers, training.optimizer)
     return StageElements(
@@ -117,7 +117,7 @@ def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer
 
 def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:
     last = chunk[-1]
-    if not last.glued:
+    if not last.pinned_to_end:
         return chunk
     copied = copied_weights(last, [layer for layers in chunks for layer in layers], everywhere)
     return [*chunk[:-1], replace(last, tensors=(*last.tensors, *copied))] if copied else chunk

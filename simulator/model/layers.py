@@ -46,7 +46,7 @@ class Layer:
     operators: operators of the forward pass for one sample, in order.
     tensors: elements of each parameter tensor, in order of registration, in which gradient buckets are filled.
     output_elements: elements of the output activation of one sample.
-    glued: whether it is pinned to the end of a stage, next to its neighbour (embeddings, stems and heads).
+    pinned_to_end: whether it is pinned to the end of a stage, next to its neighbour (embeddings, stems and heads).
     kept: activations that are kept for the backward pass. exchanges: collectives among the ranks that share the layer.
     inputs: names of the layers whose outputs it reads; the previous layer if None.
     expert_parameters: number of its parameters that belong to experts and differ between expert-parallel ranks.
@@ -58,7 +58,7 @@ class Layer:
     operators: tuple[Operator, ...]
     tensors: tuple[int, ...]
     output_elements: int
-    glued: bool = False
+    pinned_to_end: bool = False
     kept: tuple[SavedActivation, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     inputs: tuple[str, ...] | None = None
@@ -108,8 +108,8 @@ def refuse_to_shard(kind: str, shard: Shard) -> None:
 def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Layer]) -> list[int]:
     """Elements of the weights that a rank with the layers `own` has a copy of, since this layer shares them with a layer of
     another rank: those of an output head that shares the embedding's weights. everywhere: all layers of the model."""
-    here = {tensor for end in own if end.glued for tensor in end.tensors}
-    elsewhere = {tensor for end in everywhere if end.glued for tensor in end.tensors} - here
+    here = {tensor for end in own if end.pinned_to_end for tensor in end.tensors}
+    elsewhere = {tensor for end in everywhere if end.pinned_to_end for tensor in end.tensors} - here
     weights = (operator.columns * operator.inner for operator in layer.operators if isinstance(operator, Matmul))
     return [elements for elements in weights if elements in elsewhere]
 
@@ -117,9 +117,9 @@ def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Laye
 def block_range(layers: Sequence[Layer]) -> tuple[int, int]:
     """Begin and end of the blocks between the leading and trailing layers that are pinned to a stage's end."""
     first, last = 0, len(layers)
-    while first < last and layers[first].glued:
+    while first < last and layers[first].pinned_to_end:
         first += 1
-    while last > first and layers[last - 1].glued:
+    while last > first and layers[last - 1].pinned_to_end:
         last -= 1
     return first, last
 

@@ -85,9 +85,9 @@ class Recompute(Spec):
         """Whether each layer of one stage is recomputed, in whole or in part."""
         result, blocks = [], 0
         for layer in stage:
-            blocks += not layer.glued
+            blocks += not layer.pinned_to_end
             selected = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
-            result.append(self.kind != "none" and not layer.glued and selected)
+            result.append(self.kind != "none" and not layer.pinned_to_end and selected)
         return result
 
     def suits(self, layers: Sequence[Layer]) -> bool:
@@ -100,7 +100,7 @@ class Recompute(Spec):
 
     def check(self, layers: Sequence[Layer], kind: str) -> None:
         """Raises FieldError if a model of this kind, with these layers, does not have the modules to recompute."""
-        blocks = [layer for layer in layers if not layer.glued]
+        blocks = [layer for layer in layers if not layer.pinned_to_end]
         products = (operator for layer in blocks for operator in layer.operators if isinstance(operator, Matmul))
         if self.products is not None and not any(products):
             raise FieldError(_FIELD, f"this {kind} has no products with weights; give full")

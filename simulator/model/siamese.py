@@ -38,7 +38,7 @@ class Siamese(ModelSpec):
 
 def _named(side: str, layers: list[Layer]) -> list[Layer]:
     """The layers of a tower, none of which is pinned to a stage's end; the first one reads input data."""
-    first, *rest = [replace(layer, name=f"{side}.{layer.name}", glued=False) for layer in layers]
+    first, *rest = [replace(layer, name=f"{side}.{layer.name}", pinned_to_end=False) for layer in layers]
     return [replace(first, inputs=()), *rest]
 
 
@@ -63,4 +63,4 @@ def _distance(width: int, inputs: tuple[str, str]) -> Layer:
         SavedActivation("difference", 2 * width),
         SavedActivation("probabilities", 1),
     )
-    return Layer("head", f"siamese.head({width})", operators, (width, 1), 1, glued=True, kept=kept, inputs=inputs)
+    return Layer("head", f"siamese.head({width})", operators, (width, 1), 1, pinned_to_end=True, kept=kept, inputs=inputs)

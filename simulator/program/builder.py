@@ -49,7 +49,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "together": (np.int32, -1),
     "partner": (np.int32, -1),
     "behind": (np.int32, -1),
-    "told_after": (np.int32, -1),
+    "ready_after": (np.int32, -1),
 }
 
 
@@ -94,7 +94,7 @@ class ProgramBuilder:
         self._multiplicity: list[int] = []
         self._is_server: list[bool] = []
         self._late_s: list[float] = []
-        self._lockstep: list[int] = []
+        self._model_parallel_size: list[int] = []
         self._paces: list[tuple[Pace, ...]] = []
         self._slowdown: list[float] = []
         self._rank_routes: list[int] = []
@@ -120,19 +120,19 @@ class ProgramBuilder:
 
     def rank(
         self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = (),
-        slowdown: float = 1.0, late_s: float = 0.0, lockstep: int = 1, paces: tuple[Pace, ...] = (),
+        slowdown: float = 1.0, late_s: float = 0.0, model_parallel_size: int = 1, paces: tuple[Pace, ...] = (),
     ) -> int:  # fmt: skip
         """Adds a class of `multiplicity` equivalent ranks and returns its number.
 
         uses: resources of their compute; nothing shared if empty. slowdown: factor on the duration of their work. late_s:
-        seconds after which they start their first step. lockstep: number of ranks in the model-parallel group that shares each
-        pass. paces: speed profiles of the ranks of that group; constant speed if empty.
+        seconds after which they start their first step. model_parallel_size: number of ranks in the model-parallel group that
+        shares each pass. paces: speed profiles of the ranks of that group; constant speed if empty.
         """
         self._rank_names.append(name)
         self._multiplicity.append(multiplicity)
         self._is_server.append(is_server)
         self._late_s.append(late_s)
-        self._lockstep.append(lockstep)
+        self._model_parallel_size.append(model_parallel_size)
         self._paces.append(paces)
         self._slowdown.append(slowdown)
         self._rank_routes.append(self._route(uses))
@@ -248,9 +248,9 @@ class ProgramBuilder:
         """Makes transfers partners of one another."""
         self._varying["partner"] += [(rows, partners), (partners, rows)]
 
-    def announce_ready(self, rows: Rows, told_after: Rows, behind: Rows) -> None:
+    def announce_ready(self, rows: Rows, ready_after: Rows, behind: Rows) -> None:
         """Makes transfers wait until their receivers have announced that they are ready; see `Program`."""
-        self._varying["told_after"].append((rows, told_after))
+        self._varying["ready_after"].append((rows, ready_after))
         self._varying["behind"].append((rows, behind))
 
     def carry(self, task: int, after: Sequence[int]) -> None:
@@ -312,7 +312,7 @@ class ProgramBuilder:
                 np.array(self._multiplicity, dtype=np.int64),
                 np.array(self._is_server),
                 np.array(self._late_s, dtype=np.float64),
-                np.array(self._lockstep, dtype=np.int64),
+                np.array(self._model_parallel_size, dtype=np.int64),
                 tuple(self._paces),
             ),
             Resources(

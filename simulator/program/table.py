@@ -47,16 +47,16 @@ def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
 class RankClasses:
     """Classes of equivalent ranks, one entry per class.
 
-    multiplicity: number of ranks. late_s: seconds at which they start their first step. lockstep: number of ranks that share
-    each pass (the model-parallel group), so that the slowest of them determines its duration. paces: speed profiles of the
-    ranks of that group; empty where all are constant.
+    multiplicity: number of ranks. late_s: seconds at which they start their first step. model_parallel_size: number of ranks
+    that share each pass (the model-parallel group), so that the slowest of them determines its duration. paces: speed
+    profiles of the ranks of that group; empty where all are constant.
     """
 
     names: tuple[str, ...]
     multiplicity: NDArray[np.int64]
     is_server: NDArray[np.bool_]
     late_s: NDArray[np.float64]
-    lockstep: NDArray[np.int64]
+    model_parallel_size: NDArray[np.int64]
     paces: tuple[tuple[Pace, ...], ...]
 
 
@@ -81,7 +81,7 @@ class Program:
     and a wrong hint changes no time. together: number of a set of tasks that run concurrently by construction, −1 for none.
 
     partner: row of a transfer in the opposite direction between the same two ranks that depends on the same two tasks, −1 for
-    none. Both share a connection: the transfer whose sender was ready last moves first. told_after: task after which the
+    none. Both share a connection: the transfer whose sender was ready last moves first. ready_after: task after which the
     receiver of a transfer announces that it is ready, −1 if no announcement is needed. behind: row of the last transfer that
     the receiver had sent in the opposite direction before that, −1 for none: if that transfer's own receiver had announced
     earlier, the announcement is queued behind the transfer and arrives when it has ended.
@@ -116,7 +116,7 @@ class Program:
     together: NDArray[np.int32]
     partner: NDArray[np.int32]
     behind: NDArray[np.int32]
-    told_after: NDArray[np.int32]
+    ready_after: NDArray[np.int32]
     dependencies: CsrLists
     carried: CsrLists
     members: CsrLists

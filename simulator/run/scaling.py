@@ -109,7 +109,7 @@ class Baseline:
         smallest = _smallest(inputs, limits)
         degrees = smallest.degrees
         microbatch = scenario.samples_per_worker // plan.microbatches
-        share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
+        share = degrees.stages * degrees.tensor / (plan.stages * plan.model_parallel_size)
         counts = {
             "weak": max(1, round(plan.microbatches * share)),
             "strong": scenario.total_samples // (microbatch * degrees.workers),

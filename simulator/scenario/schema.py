@@ -171,7 +171,7 @@ class Scenario(Spec):
             framework=self.framework,
             recipe=training.fp8_recipe,
             ranks=strategy.waiting_ranks,
-            group=strategy.plan.lockstep,
+            group=strategy.plan.model_parallel_size,
         )
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
 

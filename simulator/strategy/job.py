@@ -203,7 +203,7 @@ class Job:
 
     def _where_recomputed(self, repeated_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of recomputation of each layer, zero where it is not recomputed."""
-        is_recomputed = self.recomputed or [not layer.glued for layer in self.layers]
+        is_recomputed = self.recomputed or [not layer.pinned_to_end for layer in self.layers]
         return np.where(is_recomputed, repeated_s, 0.0)
 
     def boundary_bytes(self, samples: float) -> NDArray[np.float64]:
@@ -319,7 +319,7 @@ class Job:
             return 0.0
         layers, index = self._distinct_layers
         counts = np.bincount(index).tolist()
-        blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.glued]
+        blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.pinned_to_end]
         total = sum(self.memory_share(layer, samples) * count for layer, count in blocks)
         return float(total / max(1, sum(count for _, count in blocks)))
 

@@ -88,14 +88,14 @@ class Plan:
     servers: int = 0
 
     @property
-    def lockstep(self) -> int:
+    def model_parallel_size(self) -> int:
         """Number of ranks that share a stage of a worker."""
         return self.tensor * self.context
 
     @property
     def ranks(self) -> int:
         """Number of ranks of all workers."""
-        return self.workers * self.stages * self.lockstep
+        return self.workers * self.stages * self.model_parallel_size
 
     @property
     def shard(self) -> Shard:
@@ -170,7 +170,7 @@ class Plan:
         collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
             job, exchange=collectives, contend=self._contention(mesh, job.zero),
-            ranks=self.ranks, group=self.lockstep,
+            ranks=self.ranks, group=self.model_parallel_size,
         )  # fmt: skip
 
     def _contention(self, mesh: DeviceMesh, zero: int) -> Contention | None:
@@ -202,10 +202,10 @@ class Plan:
         """Classes of equivalent workers; `node` and `each` refer to the first stage of the first worker."""
         cluster, mesh = job.cluster, self.grid(job.cluster.node.devices)
         distinguishable_ranks = set(job.distinguishable_ranks(self.ranks))
-        scattered = mesh.stride("workers") % self.lockstep or mesh.stride("stages") % self.lockstep
+        scattered = mesh.stride("workers") % self.model_parallel_size or mesh.stride("stages") % self.model_parallel_size
         if not cluster.is_uniform or scattered or (self.shares and self.ranks > self.workers):
             return self._separate_classes(mesh)
-        per_node, rest = divmod(mesh.devices, self.lockstep)
+        per_node, rest = divmod(mesh.devices, self.model_parallel_size)
         aligned = (rest == 0 and self.order.index("workers") < self.order.index("stages")) or self.stages == 1
         if aligned and per_node and (self.stages == 1 or self.workers % per_node == 0):
             distinguishable = {rank // mesh.stride("workers") % self.workers for rank in distinguishable_ranks}
@@ -222,7 +222,7 @@ class Plan:
         period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
         if distinguishable_ranks or self.ranks <= mesh.devices or self.workers % period:
             return self._separate_classes(mesh)
-        if self.order.index("workers") < self.order.index("stages") and self.workers * self.lockstep % mesh.devices:
+        if self.order.index("workers") < self.order.index("stages") and self.workers * self.model_parallel_size % mesh.devices:
             return self._separate_classes(mesh)
         return [Placed(mesh.place(w, 0)[0], self.workers // period, 1, w) for w in range(period)]
 

@@ -124,7 +124,7 @@ class Response:
         They are linear if the same path is the longest everywhere, and no task queues at a server or on a connection.
         """
         program = self.program
-        queues = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.told_after >= 0)
+        queues = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.ready_after >= 0)
         if queues.any() or not 0 < len(self.more_s) <= _MOST_LINEAR:
             return None
         low, high = (np.array([self.reach[name][side] - 1 for name in self.more_s]) for side in (0, 1))

@@ -99,7 +99,7 @@ def _finer(part: Configurations, promising: _Promising) -> Configurations:
         "expert_tensor": (values["expert_tensor"] or None,),
         "sequence_parallel": (bool(values["sequence_parallel"]),),
     }
-    blocks = sum(not layer.glued for layer in space.scenario.model.build_layers())
+    blocks = sum(not layer.pinned_to_end for layer in space.scenario.model.build_layers())
     per_stage = -(-blocks // (values["stages"] * values["chunks"]))
     forms = _forms(space.scenario.framework.recomputes, per_stage, math.ceil(promising.share * per_stage))
     return every(replace(space, recompute=tuple(map(Recompute.model_validate, forms)), **fields))

@@ -165,7 +165,7 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
 
 def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
     """Forms of recomputation: none; full if there are activations to recompute; selective if attention stores its scores."""
-    if not any(layer.kept for layer in layers if not layer.glued):
+    if not any(layer.kept for layer in layers if not layer.pinned_to_end):
         return (NO_RECOMPUTE,)
     scores = any(one.group == "attention" for layer in layers for one in layer.kept)
     kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)

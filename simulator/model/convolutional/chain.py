@@ -54,14 +54,16 @@ class ResNet(Convnet):
 
     def blocks(self) -> list[Block]:
         """Stem, bottleneck blocks in four groups, head."""
-        blocks = [Block("stem", "resnet.stem", chain(conv_norm_relu(64, 7, stride=2), max_pool(3, 2, padding=1)), glued=True)]
+        blocks = [
+            Block("stem", "resnet.stem", chain(conv_norm_relu(64, 7, stride=2), max_pool(3, 2, padding=1)), pinned_to_end=True)
+        ]
         for group, count in enumerate(_RESNET_BLOCKS[self.depth]):
             for index in range(count):
                 width, stride = 64 * 2**group, 2 if group > 0 and index == 0 else 1
                 label = f"resnet.bottleneck(width={width},stride={stride})"
                 blocks.append(Block(f"group{group}.block{index}", label, _bottleneck(width, stride, projected=index == 0)))
         head = chain(adaptive_average_pool(1), linear(self.classes), loss)
-        return [*blocks, Block("head", f"resnet.head({self.classes})", head, glued=True)]
+        return [*blocks, Block("head", f"resnet.head({self.classes})", head, pinned_to_end=True)]
 
 
 def _bottleneck(width: int, stride: int, projected: bool) -> Step:

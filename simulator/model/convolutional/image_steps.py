@@ -68,7 +68,7 @@ class Block(NamedTuple):
     name: str
     label: str
     step: Step
-    glued: bool = False
+    pinned_to_end: bool = False
 
 
 def layers_of(blocks: Iterable[Block], channels: int, side: int) -> list[Layer]:
@@ -80,7 +80,7 @@ def layers_of(blocks: Iterable[Block], channels: int, side: int) -> list[Layer]:
         result = block.step(image._replace(kept=True, needed=False), record)
         signature = f"{block.label}[{image.channels}x{image.height}x{image.width}]"
         lists = tuple(record.operators), tuple(record.tensors)
-        layers.append(Layer(block.name, signature, *lists, result.elements, block.glued, tuple(record.kept)))
+        layers.append(Layer(block.name, signature, *lists, result.elements, block.pinned_to_end, tuple(record.kept)))
         image = result
     return layers
 

@@ -41,9 +41,9 @@ class InceptionV3(Convnet):
         blocks += [("7a", label, reduction), ("7b", "e", _e()), ("7c", "e", _e())]
         head = chain(adaptive_average_pool(1), dropout, linear(self.classes), loss)
         return [
-            Block("stem", "inception_v3.stem", _stem(), glued=True),
+            Block("stem", "inception_v3.stem", _stem(), pinned_to_end=True),
             *(Block(f"mixed{name}", f"inception_v3.{label}", step) for name, label, step in blocks),
-            Block("head", f"inception_v3.head({self.classes})", head, glued=True),
+            Block("head", f"inception_v3.head({self.classes})", head, pinned_to_end=True),
         ]
 
     def _auxiliary(self) -> Step:

@@ -281,7 +281,7 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
             tensors,
             flow.output,
             # layers before or after all chains
-            glued=any(chained) and not (any(chained[: index + 1]) and any(chained[index:])),
+            pinned_to_end=any(chained) and not (any(chained[: index + 1]) and any(chained[index:])),
             kept=kept,
             inputs=None if flow.reads == previous else tuple(leading[i].name for i in sorted(flow.reads)),
         )

@@ -101,9 +101,9 @@ class Transformer(ModelSpec):
                 blocks += repeated("block", len(blocks), count, signature, part, stream.local_elements)
         first, last = self._ends(stream)
         return [
-            layer("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", first, stream.local_elements, glued=True),
+            layer("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", first, stream.local_elements, pinned_to_end=True),
             *blocks,
-            layer("head", f"{self.kind}.head({h},{v},{s}{end}", last, self._words(shard) * stream.tokens, glued=True),
+            layer("head", f"{self.kind}.head({h},{v},{s}{end}", last, self._words(shard) * stream.tokens, pinned_to_end=True),
         ]
 
     def active_parameters(self) -> int:
@@ -178,11 +178,11 @@ class Llama(Transformer):
 
 
 def layer(
-    name: str, signature: str, part: LayerPart, output: int, glued: bool = False, inputs: tuple[str, ...] | None = None
+    name: str, signature: str, part: LayerPart, output: int, pinned_to_end: bool = False, inputs: tuple[str, ...] | None = None
 ) -> Layer:
     """A layer that consists of a part. output: elements of its output activation."""
     rest = part.kept, part.exchanges, inputs, part.expert_parameters, part.modules
-    return Layer(name, signature, part.operators, part.tensors, output, glued, *rest)
+    return Layer(name, signature, part.operators, part.tensors, output, pinned_to_end, *rest)
 
 
 def repeated(name: str, first: int, count: int, signature: str, part: LayerPart, output: int) -> Sequence[Layer]:

@@ -71,9 +71,11 @@ class Bert(ModelSpec):
         end = f"s={s}{options(self)}{sharding(shard)})"
         signature = f"bert.block(h={h},heads={self.heads},{end}"
         return [
-            layer("embedding", f"bert.embedding(h={h},v={self.vocabulary},{end}", first, stream.local_elements, glued=True),
+            layer(
+                "embedding", f"bert.embedding(h={h},v={self.vocabulary},{end}", first, stream.local_elements, pinned_to_end=True
+            ),
             *repeated("block", 0, self.layers, signature, encode, stream.local_elements),
-            layer("head", f"bert.head(h={h},v={self.vocabulary},{end}", self._head(stream, words), h, glued=True),
+            layer("head", f"bert.head(h={h},v={self.vocabulary},{end}", self._head(stream, words), h, pinned_to_end=True),
         ]
 
     def _head(self, stream: ActivationStream, words: int) -> LayerPart:
@@ -127,10 +129,10 @@ class T5(ModelSpec):
         end = f"({sizes}{options(self)}{sharding(shard)})"
         head = output_head(target, words, self.tied)
         return [
-            layer("embedding", f"t5.embedding{end}", embedding(source, words, None), source.local_elements, glued=True),
+            layer("embedding", f"t5.embedding{end}", embedding(source, words, None), source.local_elements, pinned_to_end=True),
             *self._encoder(source, end),
             *self._decoder(target, source, embedding(target, words, None), end),
-            layer("head", f"t5.head{end}", head, target.tokens * words, glued=True),
+            layer("head", f"t5.head{end}", head, target.tokens * words, pinned_to_end=True),
         ]
 
     def _encoder(self, stream: ActivationStream, end: str) -> list[Layer]:

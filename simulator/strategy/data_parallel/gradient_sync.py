@@ -84,7 +84,7 @@ def _without_experts(layer: Layer) -> Layer:
 def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:
     """The layers as pipeline ranks have them: the last with a copy of the weights that it shares with the first rank."""
     first, last = ends(plan)
-    if first == last or not layers[-1].glued:
+    if first == last or not layers[-1].pinned_to_end:
         return layers
     copied = copied_weights(layers[-1], layers[block_range(layers)[1] :], layers)
     return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *copied))]

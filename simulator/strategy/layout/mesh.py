@@ -30,7 +30,7 @@ class DeviceMesh:
     order: tuple[Axis, ...] = ORDER
 
     @property
-    def lockstep(self) -> int:
+    def model_parallel_size(self) -> int:
         """Number of ranks that share every layer of a stage (the model-parallel group)."""
         return self.tensor * self.context
 
@@ -74,7 +74,7 @@ class DeviceMesh:
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
     def along(self, axis: Axis, size: int) -> Group:
         """A group of `size` consecutive ranks along an axis; the one that spans the most nodes."""
-        number = np.arange(self.workers * self.stages * self.lockstep) // self.stride(axis)
+        number = np.arange(self.workers * self.stages * self.model_parallel_size) // self.stride(axis)
         ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
         crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
         return Group.of(ranks[crossings.argmax()].tolist(), self.devices)

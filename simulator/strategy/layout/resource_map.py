@@ -76,7 +76,7 @@ class ResourceMap:
             uses=self._compute_uses(node, each),
             slowdown=max(map(unevenness.slowdown, group)),
             late_s=max(map(unevenness.late_s, group)),
-            lockstep=len(group),
+            model_parallel_size=len(group),
             paces=paces if any(paces) else (),
         )
 

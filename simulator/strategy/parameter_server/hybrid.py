@@ -38,7 +38,7 @@ def _add_requests(
     """Adds pushes, services and pulls of one class of ranks, and the ranks' waits. servers: rank class on each server node, of
     `servers_per_class` equivalent servers each."""
     plan, builder, rank = context.plan, context.builder, replica.ranks[stage]
-    ranks = replica.placed.ranks * plan.lockstep
+    ranks = replica.placed.ranks * plan.model_parallel_size
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, job, stage).items():
         size_bytes = parameters * job.element_bytes / plan.servers

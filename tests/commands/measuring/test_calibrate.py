@@ -73,8 +73,8 @@ def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture
         (["--out", "c.yaml", "--probe", "nothing"], "--probe nothing: no such probe; give one of matmul"),
         (["--out", "c.yaml", "--budget", "fast"], "--budget: "),
         (["--out", "c.yaml", "--budget", "0 s"], "--budget must be above 0"),
-        (["--out", "c.yaml", "--groups", "1"], "--groups: a group has at least 2 ranks"),
-        (["--out", "c.yaml", "--on", "netlab"], "name it by --cluster"),
+        (["--out", "c.yaml", "--groups", "1"], "--groups: a group needs at least 2 ranks"),
+        (["--out", "c.yaml", "--on", "netlab"], "name the cluster with --cluster"),
         (["--out", "c.yaml", "--hosts", "3"], "--hosts 3: only a lab has hosts"),
         (["--out", "c.yaml", "--on", "cluster"], "started by torchrun or srun"),
         (["--out", "c.yaml", "--cluster", "nowhere"], "nowhere"),
@@ -100,5 +100,5 @@ def test_tables_of_something_else_are_refused(capsys: pytest.CaptureFixture[str]
     tables.write(sends(all_pairs(2)), path)
     code, _, (line,) = run(capsys, "--from", path, "--out", out)
     assert code == 2
-    assert "nothing tells where its points were measured" in line
+    assert "no row says where its points were measured" in line
     assert not out.exists()

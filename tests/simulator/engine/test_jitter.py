@@ -21,11 +21,13 @@ SAMPLES = 20_000
 LARGEST_OF_FOUR = 1.0294
 
 
-def alone(small: Make, lockstep: int = 1) -> Program:
+def alone(small: Make, model_parallel_size: int = 1) -> Program:
     """Of ranks that each stand for so many, which wait for one another."""
     program = compiled(small("strategy={kind: data_parallel, workers: 4}"))
     ranks = program.ranks
-    return replace(program, ranks=replace(ranks, lockstep=np.full_like(ranks.lockstep, lockstep)))
+    return replace(
+        program, ranks=replace(ranks, model_parallel_size=np.full_like(ranks.model_parallel_size, model_parallel_size))
+    )
 
 
 def normal(program: Program, jitter: float) -> np.ndarray:
@@ -37,7 +39,7 @@ def normal(program: Program, jitter: float) -> np.ndarray:
 
 
 def test_each_task_of_ranks_in_lockstep_waits_for_its_own_slowest(small: Make) -> None:
-    single, four = normal(alone(small), 0.1), normal(alone(small, lockstep=4), 0.1)
+    single, four = normal(alone(small), 0.1), normal(alone(small, model_parallel_size=4), 0.1)
     assert len(four) == len(single) > 1
     np.testing.assert_allclose(single.mean(axis=1), 0.0, atol=0.03)
     np.testing.assert_allclose(four.mean(axis=1), LARGEST_OF_FOUR, atol=0.03)
@@ -45,13 +47,13 @@ def test_each_task_of_ranks_in_lockstep_waits_for_its_own_slowest(small: Make) -
     assert abs(np.corrcoef(four[:2])[0, 1]) < 0.03
 
 
-@pytest.mark.parametrize(("lockstep", "share"), [(1, 0.1), (4, 1 - 0.9**4)])
+@pytest.mark.parametrize(("model_parallel_size", "share"), [(1, 0.1), (4, 1 - 0.9**4)])
 @pytest.mark.parametrize("each", ["step", "pass"])
 def test_what_is_not_in_the_tail_takes_its_time_and_what_is_takes_longer(
-    small: Make, each: str, lockstep: int, share: float
+    small: Make, each: str, model_parallel_size: int, share: float
 ) -> None:
     tail = Tail.model_validate({"share": 0.1, "slowdown": 2.0, "each": each})
-    program = alone(small, lockstep)
+    program = alone(small, model_parallel_size)
     factors = Variation(tail=tail, samples=SAMPLES).factors(program, 0)
     drawn = factors[(factors != 1).any(axis=1)]
     assert len(drawn)

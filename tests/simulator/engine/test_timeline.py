@@ -21,7 +21,7 @@ def run(builder: ProgramBuilder) -> Run:
 
 def test_what_ranks_in_lockstep_exchange_is_told_before_the_work_and_is_exposed() -> None:
     builder = ProgramBuilder()
-    rank = builder.rank("rank", multiplicity=8, lockstep=8)
+    rank = builder.rank("rank", multiplicity=8, model_parallel_size=8)
     builder.computes([rank, rank], [Phase.FORWARD, Phase.BACKWARD], [2.0, 4.0], exchange_s=[0.5, 1.0])
     result = run(builder)
     assert result.step_time_s == pytest.approx(7.5)

@@ -29,7 +29,7 @@ def device(name: str = "h100-80gb-sxm") -> Device:
 def block(hidden: int, sequence: int = 1024, flash: bool = True) -> Layer:
     """A transformer block with heads of 64, or of 16 where it is tiny."""
     model = Gpt(layers=1, hidden=hidden, heads=max(1, hidden // 64), vocabulary=64, sequence=sequence, flash=flash)
-    return next(layer for layer in model.build_layers() if not layer.glued)
+    return next(layer for layer in model.build_layers() if not layer.pinned_to_end)
 
 
 def with_host(framework: Framework, **changes: object) -> Framework:

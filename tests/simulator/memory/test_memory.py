@@ -31,8 +31,10 @@ def pipeline(stages: int, microbatches: int, schedule: str) -> str:
     return f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}"
 
 
-def layer(name: str = "layer", parameters: int = 0, *activations: SavedActivation, glued: bool = False) -> Layer:
-    return Layer(name, name, (Matmul("product", 1, 10, 10),), (parameters,) if parameters else (), 10, glued, activations)
+def layer(name: str = "layer", parameters: int = 0, *activations: SavedActivation, pinned_to_end: bool = False) -> Layer:
+    return Layer(
+        name, name, (Matmul("product", 1, 10, 10),), (parameters,) if parameters else (), 10, pinned_to_end, activations
+    )
 
 
 BLOCK = replace(
@@ -85,13 +87,13 @@ def test_the_input_counts_also_where_a_layer_does_not_say_so() -> None:
 
 
 def test_what_is_glued_is_not_made_again() -> None:
-    head = layer("head", 0, SavedActivation("logits", 50), glued=True)
+    head = layer("head", 0, SavedActivation("logits", 50), pinned_to_end=True)
     assert kept(head, Recompute(kind="full")) == head.kept
 
 
 @given(st.integers(1, 9), st.integers(1, 20))
 def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: int) -> None:
-    layers = [layer(glued=True), *[BLOCK] * blocks, layer(glued=True)]
+    layers = [layer(pinned_to_end=True), *[BLOCK] * blocks, layer(pinned_to_end=True)]
     numbers = segments(layers, Recompute(kind="full", group=every)).tolist()
     groups = [numbers.count(number) for number in sorted(set(numbers))]
     assert numbers == sorted(numbers)
@@ -109,7 +111,7 @@ def test_what_is_made_again_takes_its_forward_time_again(small: Make, recompute:
     assert attention.forward_flops == product.forward_flops / 2
     layers = [
         Layer("block", "block", (attention, product, product), (), 10, modules=(Module("core_attn", (0,)),)),
-        Layer("head", "head", (product,), (), 10, glued=True),
+        Layer("head", "head", (product,), (), 10, pinned_to_end=True),
     ]
     costs = Job(layers, small().cluster, 4, "fp32", "sgd", recompute=recompute).costs()
     assert costs.backward_s == pytest.approx(costs.forward_s * [2 + share, 2])

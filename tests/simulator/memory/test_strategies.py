@@ -242,10 +242,11 @@ def test_the_last_stage_has_a_copy_of_weights_that_the_first_has_too(small: Make
     ("fields", "layers"), [("prefetch: 0", 1), ("prefetch: 1", 2), ("prefetch: 3", 4), ("reshard: false", 8)]
 )
 def test_whole_layers_are_there_as_they_are_passed(small: Make, fields: str, layers: int) -> None:
-    """Beside what is glued, which PyTorch's FSDP gathers at the root, and keeps."""
+    """Beside what is pinned to the ends, which PyTorch's FSDP gathers at the root, and keeps."""
     scenario = small(f"model={LLAMA}", "batch=256", f"strategy={{kind: data_parallel, workers: 8, {fields}}}", training(zero=3))
     ends, blocks = (
-        [layer.parameters for layer in scenario.model.build_layers() if layer.glued == glued] for glued in (True, False)
+        [layer.parameters for layer in scenario.model.build_layers() if layer.pinned_to_end == pinned_to_end]
+        for pinned_to_end in (True, False)
     )
     held = memory(scenario).worst.holders_bytes["communication"]
     # with the loss the most is there: gradients are not yet on their way
@@ -283,7 +284,7 @@ def test_every_second_product_is_kept() -> None:
     """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, beside
     attention's output, its statistics, and the layer's input."""
     model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
-    block = next(layer for layer in model.build_layers() if not layer.glued)
+    block = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
     elements = 64 * (1 + 1 + 1 + 1) + 16 + 224
     assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
 
@@ -291,7 +292,9 @@ def test_every_second_product_is_kept() -> None:
 def test_every_second_product_of_a_gpt() -> None:
     """Queries, values, the first product of the MLP."""
     block = next(
-        layer for layer in Gpt(layers=1, hidden=64, heads=8, vocabulary=64, sequence=32).build_layers() if not layer.glued
+        layer
+        for layer in Gpt(layers=1, hidden=64, heads=8, vocabulary=64, sequence=32).build_layers()
+        if not layer.pinned_to_end
     )
     assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
 

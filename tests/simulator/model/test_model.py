@@ -49,7 +49,7 @@ def test_stages_cover_all_layers_evenly(blocks: int, data: st.DataObject) -> Non
     layers = Gpt(layers=blocks, hidden=4, heads=1, vocabulary=4, sequence=4).build_layers()
     ranges = cut_into_stages(layers, stages)
     assert [i for r in ranges for i in r] == list(range(len(layers)))
-    counts = [sum(not layers[i].glued for i in r) for r in ranges]
+    counts = [sum(not layers[i].pinned_to_end for i in r) for r in ranges]
     assert max(counts) - min(counts) <= 1
     assert min(counts) >= 1
 

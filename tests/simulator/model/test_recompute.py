@@ -41,7 +41,7 @@ def pipeline(**fields: object) -> str:
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
-    return [layer for layer in scenario.job().layers if not layer.glued]
+    return [layer for layer in scenario.job().layers if not layer.pinned_to_end]
 
 
 def dropped_elements(layer: Layer, recompute: Recompute) -> int:

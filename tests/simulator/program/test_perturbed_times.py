@@ -112,7 +112,7 @@ def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Ma
     """A class of ranks that share each pass draws one sample per rank."""
     tail = Tail(share=0.05, slowdown=2, shape=4)
     program = compiled(small("strategy={kind: hybrid, workers: 1, stages: 1, tensor: 4}", "batch=4"))
-    assert program.ranks.lockstep.tolist() == [4]
+    assert program.ranks.model_parallel_size.tolist() == [4]
     work = np.flatnonzero(program.kind == Kind.COMPUTE)[0]
     factors = Variation(tail=tail, seed=1, samples=10_000).factors(program, 0)[work]
     assert factors.mean() - 1 == pytest.approx(expected_slowest(tail, 4) - 1, rel=0.15)

@@ -25,7 +25,7 @@ INSTANT = ("cluster.device.memory_bandwidth=1 EB/s",)
 WIRELESS = (
     *INSTANT, "cluster.network={bandwidth: 1 EB/s, latency: 0 s}", "cluster.node.link={bandwidth: 1 EB/s, latency: 0 s}",
 )  # fmt: skip
-# blocks that dwarf what is glued to the first and the last
+# blocks that dwarf what is pinned to the ends to the first and the last
 EVEN = "model={kind: gpt, layers: 8, hidden: 512, heads: 8, vocabulary: 1, sequence: 64}"
 POWER = "cluster.node.power=6 kW"
 PRICE = "cluster.node.price=36 USD/h"
@@ -67,18 +67,18 @@ def test_full_recomputation_makes_hfu_four_thirds_of_mfu_but_for_what_is_glued(s
     scenario = small("strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}", "training.recompute=full")
     run, layers = predict(scenario), scenario.model.build_layers()
     forward = sum(layer.forward_flops for layer in layers)
-    glued = sum(layer.forward_flops for layer in layers if layer.glued)
+    pinned_to_end = sum(layer.forward_flops for layer in layers if layer.pinned_to_end)
     assert sum(layer.backward_flops for layer in layers) == pytest.approx(2 * forward)
-    assert glued > 0
+    assert pinned_to_end > 0
     assert run.mfu is not None
-    assert run.hfu == pytest.approx(run.mfu * (4 / 3 - glued / (3 * forward)))
+    assert run.hfu == pytest.approx(run.mfu * (4 / 3 - pinned_to_end / (3 * forward)))
 
 
 def test_selective_recomputation_makes_scores_again_alone() -> None:
     """arXiv 2205.05198, section 5: attention over s tokens has 4·b·s²·h FLOPs in a forward pass, of 24·b·s·h² + 4·b·s²·h."""
     model = load_model("megatron-22b", flash=False)
     layers = model.build_layers()
-    block = next(layer for layer in layers if not layer.glued)
+    block = next(layer for layer in layers if not layer.pinned_to_end)
     sequence, hidden, blocks = 2048, 6144, 48
     assert block.forward_flops == 24 * sequence * hidden**2 + 4 * sequence**2 * hidden
     _, again = flops_per_sample(layers, Recompute(kind="selective"))
@@ -143,7 +143,8 @@ def test_overlap_hides_communication_and_makes_no_less_of_it(small: Make) -> Non
 
 @pytest.mark.parametrize("strategy", FAMILIES)
 def test_hidden_and_exposed_are_all_communication_of_a_rank(small: Make, strategy: str) -> None:
-    """Counted instant by instant: of each rank, when something of it moves. Jitter tells ranks apart that are not in lockstep,
+    """Counted instant by instant: of each rank, when something of it moves. Jitter tells ranks apart that are not in
+    model_parallel_size,
     of which each class here has as many."""
     run = predict(small(f"strategy={strategy}", "unevenness={compute_jitter: 1.0e-9}", "steps=2"))
     assert run.spans is not None

@@ -138,13 +138,16 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
     [(GPT_MINI, 8, 1), (GPT_MINI | {"layers": 5}, 8, 2), (MLP_MINI, 1024, 3)],
 )
 def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int) -> None:
-    """Layers checkpointed in groups of `every`, but for those that are glued."""
+    """Layers checkpointed in groups of `every`, but for those that are pinned_to_end."""
     scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"group": every})
     layers = scenario.model.build_layers()
     modules = models.build(scenario.model, range(len(layers)), seed=0)
     number = segments(layers, scenario.training.recompute).tolist()
     parts = [
-        (layers[number.index(one)].glued, nn.Sequential(*(m for m, own in zip(modules, number, strict=True) if own == one)))
+        (
+            layers[number.index(one)].pinned_to_end,
+            nn.Sequential(*(m for m, own in zip(modules, number, strict=True) if own == one)),
+        )
         for one in dict.fromkeys(number)
     ]
     updates = build_optimizer("momentum", nn.ModuleList(modules).parameters(), 0.01)

@@ -248,7 +248,7 @@ def net(): return Net().to("cpu"), torch.randn(5, 7, device="cpu")
 """
     name = write(text)
     [layer] = trace(f"python:{name}:one").build_layers()
-    assert (layer.tensors, layer.forward_flops, layer.glued) == ((12, 4), 24, False)
+    assert (layer.tensors, layer.forward_flops, layer.pinned_to_end) == ((12, 4), 24, False)
     first, last = trace(f"python:{name}:net").build_layers()
     assert (first.tensors, last.tensors) == ((7, 49, 7), (49, 7, 9, 3))
     assert [operator.name for operator in first.operators] == ["mul", "add", "addmm"]

@@ -102,7 +102,7 @@ def test_unscattered_gradients_are_whole_in_memory(small: Make) -> None:
         memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
         for reshard in ("false", "true")
     )
-    block = next(layer for layer in small(*ON).job().layers if not layer.glued)
+    block = next(layer for layer in small(*ON).job().layers if not layer.pinned_to_end)
     # four blocks of a stage, in place of one that computes and one that is gathered ahead
     more_bytes = kept.holders_bytes["communication"] - dropped.holders_bytes["communication"]
     assert more_bytes == pytest.approx(2 * (4 - 2) * block.parameters)

@@ -119,7 +119,7 @@ def test_a_node_sends_for_the_sums_and_gathers_of_all_groups_on_it(
     """Each group runs a ring over its ranks in order; groups of one kind run concurrently."""
     scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scaleproof.simulator.cluster.collectives.cost._PLAIN", ("ring", "pairwise"))
+        patch.setattr("scaleproof.simulator.cluster.collectives.cost._COMMON", ("ring", "pairwise"))
         program = compiled(scenario)
     counted: dict[int, float] = defaultdict(float)
     for ranks, moved_bytes in rings(scenario):

@@ -33,7 +33,7 @@ def shared(small: Make, numbers: str, *more: str) -> Scenario:
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
-    return [layer for layer in scenario.job().layers if not layer.glued]
+    return [layer for layer in scenario.job().layers if not layer.pinned_to_end]
 
 
 def seconds(program_of: Scenario) -> tuple[float, float]:
@@ -98,7 +98,7 @@ def end_seconds(scenario: Scenario) -> float:
     """Collectives of the embedding and the head in the forward pass."""
     total_s = 0.0
     for layer in scenario.job().layers:
-        for one in layer.exchanges if layer.glued else ():
+        for one in layer.exchanges if layer.pinned_to_end else ():
             if not one.backward:
                 size_bytes = one.elements * 4 * 4
                 total_s += collective_time(one.op, size_bytes, scenario.strategy.plan.tensor, scenario.cluster)

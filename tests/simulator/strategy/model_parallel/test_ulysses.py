@@ -34,7 +34,7 @@ def hybrid(**fields: object) -> str:
 
 
 def block(scenario: Scenario) -> Layer:
-    return next(layer for layer in scenario.job().layers if not layer.glued)
+    return next(layer for layer in scenario.job().layers if not layer.pinned_to_end)
 
 
 def attention_of(layer: Layer) -> Attention:

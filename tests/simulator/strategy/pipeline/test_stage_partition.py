@@ -35,7 +35,7 @@ def model(sizes: Sequence[int], lead: int, trail: int, kept: Sequence[int] = ())
     return [
         Layer(
             f"layer{i}", f"layer{i}", (Matmul("product", 1, size, 10),), (), 1,
-            glued=not lead <= i < last, kept=(SavedActivation("input", kept[i]),),
+            pinned_to_end=not lead <= i < last, kept=(SavedActivation("input", kept[i]),),
         )
         for i, size in enumerate(sizes)
     ]  # fmt: skip
@@ -89,9 +89,9 @@ def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, sched
 def test_stages_have_as_many_blocks_as_they_are_given(small: Make, blocks: list[int]) -> None:
     scenario = small(f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {blocks}}}")
     parts = scenario.strategy.parts(scenario.job())
-    assert [sum(not layer.glued for layer in part) for part in parts] == blocks
-    assert parts[0][0].glued
-    assert parts[-1][-1].glued
+    assert [sum(not layer.pinned_to_end for layer in part) for part in parts] == blocks
+    assert parts[0][0].pinned_to_end
+    assert parts[-1][-1].pinned_to_end
 
 
 def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
@@ -104,7 +104,7 @@ def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
 @pytest.mark.parametrize("balance", ["time", "memory"])
 def test_the_stage_of_a_heavy_head_has_fewer_blocks(small: Make, balance: str) -> None:
     scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
-    counts = [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
+    counts = [sum(not layer.pinned_to_end for layer in part) for part in scenario.strategy.parts(scenario.job())]
     assert counts[-1] < min(counts[:-1])
 
 

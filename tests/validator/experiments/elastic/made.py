@@ -25,7 +25,7 @@ def job(every: int = 4, **changes: float) -> Job:
 
 @dataclass
 class Timeline:
-    """Ranks in lockstep, of which rank 0 saves."""
+    """Ranks in one model-parallel group, of which rank 0 saves."""
 
     job: Job
     step_s: float

@@ -35,7 +35,14 @@ class ShardedLayers:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers, self.read = layers, read_elements(layers)
         made = [
-            (id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges), layer.output_elements, layer.glued)
+            (
+                id(layer.operators),
+                id(layer.kept),
+                id(layer.tensors),
+                id(layer.exchanges),
+                layer.output_elements,
+                layer.pinned_to_end,
+            )
             for layer in layers
         ]
         firsts = {one: number for number, one in reversed(list(enumerate(made)))}
@@ -45,7 +52,7 @@ class ShardedLayers:
     @property
     def pattern(self) -> tuple[object, ...]:
         """Equal for divisions in which the same layers are equal."""
-        return self.kinds, tuple(layer.glued for layer in self.layers)
+        return self.kinds, tuple(layer.pinned_to_end for layer in self.layers)
 
     def own(self, rank: Sequence[range]) -> Own:
         """Part of the model of a rank with these layers in its chunks."""
@@ -141,7 +148,7 @@ class ChunkContents:
         layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[int]()
         for content in self.all:
             own, _, batch = content.of(division)
-            chunks.append([(id(layer.operators), id(layer.tensors), layer.glued) for layer in own])
+            chunks.append([(id(layer.operators), id(layer.tensors), layer.pinned_to_end) for layer in own])
             layers.update(zip(chunks[-1], own, strict=True))
             batch_bytes.append(size_bytes(batch, inputs.size))
         number = {made: number for number, made in enumerate(layers)}

@@ -30,7 +30,7 @@ def hybrid(**fields: object) -> str:
 
 
 def blocks(scenario: Scenario) -> list[int]:
-    return [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
+    return [sum(not layer.pinned_to_end for layer in part) for part in scenario.strategy.parts(scenario.job())]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_every_layer_is_in_one_stage(layers: int, stages: int, embedding: bool, 
     stages = min(stages, layers + embedding + loss)
     ranges = cut_into_stages(model, stages, Counted(embedding, loss))
     assert [i for stage in ranges for i in stage] == list(range(len(model)))
-    counts = [sum(not model[i].glued for i in stage) for stage in ranges]
+    counts = [sum(not model[i].pinned_to_end for i in stage) for stage in ranges]
     counts[0] += embedding
     counts[-1] += loss
     assert max(counts) - min(counts) <= 1
