@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.model import T5
-from scaleproof.simulator.scenario.device_reference import resolve_device
 
 # the first that a device has is taken where the chosen one is not among them
 _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")

@@ -13,7 +13,6 @@ import simpy
 
 from scaleproof.simulator.engine.background_traffic import Tenants
 from scaleproof.simulator.engine.durations import Times, durations_s, rates, speed_profile_of, variable_speed_rows
-from scaleproof.simulator.engine.equivalent_resources import distinct
 from scaleproof.simulator.engine.fair_queue import TOGETHER
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.max_min import Allocator
@@ -21,6 +20,7 @@ from scaleproof.simulator.engine.servers import Applied, Request, Server, Server
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Use, followers
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
+from scaleproof.simulator.program.equivalent_resources import distinct
 
 # Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.
 _MOST_AHEAD: Final = 10

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.model import AnyModel
-from scaleproof.simulator.scenario.device_reference import forget_usable_memory, resolve_device
 from scaleproof.simulator.scenario.problems import problem
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -24,7 +24,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
 from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.published.tables import Row, folder, read_table
-from scaleproof.validator import parallel_map
+from scaleproof.validator.published import parallel_map
 
 # Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
 # interval by at most a twentieth.

@@ -15,9 +15,9 @@ from scaleproof.simulator.analysis.study.batched_replay import step_times_s
 from scaleproof.simulator.analysis.study.numeric_axes import Differences
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.engine import events, simulate
-from scaleproof.simulator.engine.equivalent_resources import distinct
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
+from scaleproof.simulator.program.equivalent_resources import distinct
 from scaleproof.simulator.program.speed_profile import Cycle, SpeedProfiles
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario

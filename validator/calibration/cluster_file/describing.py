@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.scenario.device_reference import resolve_device
+from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.scenario.read import load_cluster
 
 

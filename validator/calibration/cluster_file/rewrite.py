@@ -11,8 +11,8 @@ import yaml
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.scenario.device_reference import resolve_device
 
 # Four digits are written, so numbers that are read again differ by less than this.
 _ROUNDED: Final = 1e-3

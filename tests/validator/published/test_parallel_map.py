@@ -8,7 +8,7 @@ import os
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator import parallel_map
+from scaleproof.validator.published import parallel_map
 
 
 def _process(item: int) -> tuple[int, int]:
