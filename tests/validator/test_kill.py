@@ -169,11 +169,11 @@ def measure(*scenarios: str, on: str = "local") -> list[str]:
 
 
 KILLS = {
-    "server at start": (at_start("server"), "ranks cannot be started: ended from outside"),
+    "server at start": (at_start("server"), "ranks cannot be started: ended by another process"),
     "rank 1 in rendezvous": (in_rendezvous("rank", 1), "rank 1 (worker 1) was killed by signal 9 in start-up"),
     "rank 0 in forward": (in_phase("rank", Phase.FORWARD, 0), "rank 0 (worker 0) was killed by signal 9 in "),
     "rank 1 in synchronise": (in_phase("rank", Phase.SYNCHRONISE, 1), "rank 1 (worker 1) was killed by signal 9 in "),
-    "server in backward": (in_phase("server", Phase.BACKWARD, 0), "ranks was ended from outside"),
+    "server in backward": (in_phase("server", Phase.BACKWARD, 0), "ranks was ended by another process"),
     "launcher at start": (at_start("launcher"), None),
     "launcher in rendezvous": (in_rendezvous("launcher", 0), None),
     "launcher in synchronise": (in_phase("launcher", Phase.SYNCHRONISE, 0), None),
@@ -274,7 +274,7 @@ def test_in_a_lab(victim: str, folder: Path) -> None:
     assert not spaces & {space for pid in os.listdir("/proc") if pid.isdecimal() for space in namespaces_of(int(pid))}
     assert one.process.returncode == (-9 if victim == "launcher" else 1)
     assert victim == "launcher" or len(told.splitlines()) == 1, told
-    assert victim != "holder" or "the process that holds it was ended" in told
+    assert victim != "holder" or "the process that keeps it was ended" in told
 
 
 def namespaces_of(pid: int) -> set[str]:

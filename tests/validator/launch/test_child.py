@@ -38,6 +38,6 @@ def test_its_last_line_says_why_it_ended() -> None:
     processes.kill(killed.pid)
 
     assert failing.why() == "no more memory"
-    assert killed.why() == "ended from outside"
+    assert killed.why() == "ended by another process"
     failing.close()
     killed.close()

@@ -96,7 +96,7 @@ def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_anothe
 
     striker = threading.Thread(target=strike)
     striker.start()
-    with pytest.raises(RunError, match="ended from outside"):
+    with pytest.raises(RunError, match="ended by another process"):
         run_on_ranks(faults.sleep_for_ever, 2)
     striker.join()
 

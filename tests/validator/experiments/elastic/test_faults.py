@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -113,7 +114,7 @@ def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> 
 
 
 def test_a_killed_server_has_no_rendezvous(lab: MadeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.validator.experiments.elastic.test_faults.LOST", replace(LOST, meeting_s=0.0))
+    monkeypatch.setattr(sys.modules[__name__], "LOST", replace(LOST, meeting_s=0.0))
     (outcome,) = faults.inject_faults(["server"], tmp_path, lambda _: None)
     assert "rendezvous" not in rows_of(outcome)
     assert outcome.right

@@ -58,7 +58,7 @@ def test_a_link_carries_less_from_when_it_is_slowed() -> None:
 
 
 def test_a_link_of_a_lab_that_does_not_stand_is_not_slowed() -> None:
-    with pytest.raises(RunError, match="the lab does not stand"):
+    with pytest.raises(RunError, match="the lab is not up"):
         Netlab(lab_cluster(2)).limit(0, 1e6)
 
 

@@ -23,7 +23,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, ow
 def test_what_is_not_ours_is_others(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watched(monkeypatch, elapsed_s=10.0, busy_s=8.0, own_s=4.0)
     assert watch.load == pytest.approx(0.6)
-    assert watch.warning == "other work took 60% of the cores meanwhile; measure on a quiet machine"
+    assert watch.warning == "other work used 60% of the cores during the run; measure on a quiet machine"
 
 
 def test_a_quiet_machine_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_nothing_is_lost_by_factors(rank: int, workers: int, seed: int) -> None:
         sent += iterated(own)
 
     everything = sum_of([gradient for own in gradients for gradient in own])
-    assert torch.allclose(sent + sum_of(iterated.left_out).flatten(), everything)
+    assert torch.allclose(sent + sum_of(iterated.errors).flatten(), everything)
 
 
 def test_a_matrix_of_no_higher_rank_is_sent_as_it_is() -> None:

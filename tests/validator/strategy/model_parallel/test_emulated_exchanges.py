@@ -49,9 +49,9 @@ def test_ranks_exchange_rightly(strategy: dict[str, Any], precision: str, make_s
         (faults_paced.attach_nothing, TENSOR, r"ranks that share layers made 0 of a step's \d+ exchanges"),
         (faults_paced.attach_nothing, {**STAGED, "context": 2}, r"ranks that share layers made 0 of a step's \d+ exchanges"),
         (faults_paced.forget_the_backward_pass, SEQUENCE, r"ranks that share layers made \d+ of a step's \d+ exchanges"),
-        (faults_paced.sum_nothing, TENSOR, r"all_reduce brought \[([12].0), \1\] instead of \[3.0, 3.0\]"),
-        (faults_paced.gather_nothing, SEQUENCE, r"all_gather brought \[0.0, 0.0\] instead of \[1.0, 2.0\]"),
-        (faults_paced.scatter_nothing, SEQUENCE, r"reduce_scatter brought \[0.0\] instead of \[3.0\]"),
+        (faults_paced.sum_nothing, TENSOR, r"all_reduce returned \[([12].0), \1\] instead of \[3.0, 3.0\]"),
+        (faults_paced.gather_nothing, SEQUENCE, r"all_gather returned \[0.0, 0.0\] instead of \[1.0, 2.0\]"),
+        (faults_paced.scatter_nothing, SEQUENCE, r"reduce_scatter returned \[0.0\] instead of \[3.0\]"),
     ],
 )
 def test_exchanges_that_are_left_out_are_noticed(

@@ -58,7 +58,7 @@ def test_what_servers_hold_is_the_whole(
 
     for number, bucket in enumerate(layout.buckets):
         for server, part in bucket.parts.items():
-            pieces = layout.held(number, server)
+            pieces = layout.ranges(number, server)
             for tensor, begin, end in pieces:
                 seen[tensor][begin:end] += 1
             held = torch.cat([parameters[tensor].flatten()[begin:end] for tensor, begin, end in pieces])
