@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,8 @@ _MARGIN_IN: Final = 0.02
 _LEGEND_LETTERS: Final = 80
 # from here on the axis is in seconds
 _LONG_MS: Final = 1e4
+# in a line of the title
+_TITLE_LETTERS: Final = 84
 # minimum share of a step from which a part is in the title
 _MIN_SHARE: Final = 0.005
 
@@ -99,7 +102,7 @@ def _finding(step: Step, strategy: Strategy) -> str:
     parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]
     first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
     first += f"; {run.framework_words}" if run.framework else ""
-    return f"{first}\n{', '.join(parts)}".strip()
+    return f"{first}\n{textwrap.fill(', '.join(parts), _TITLE_LETTERS)}".strip()
 
 
 def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[Axes]:
