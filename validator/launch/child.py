@@ -51,7 +51,7 @@ class Child:
         """Ends the child if it still runs; returns the last line that it printed, which gives the reason of its end."""
         self._end()
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "ended from outside"
+        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "ended by another process"
 
     def close(self) -> None:
         """Ends the child. A fork of the launcher only closes its socket."""
