@@ -1,1 +1,1 @@
-"""TODO: validator.experiments."""
+"""Experiments that measure for real and score predictions: proofs, faults with recovery, and convergence."""

@@ -1,1 +1,1 @@
-"""TODO: validator.netlab."""
+"""A cluster's hosts and links inside one Linux machine, made of network namespaces."""

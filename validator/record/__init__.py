@@ -1,1 +1,1 @@
-"""TODO: validator.record."""
+"""Recording: spans and clocks of ranks, their assembly into a `Run`, and the provenance of a measurement."""

@@ -1,1 +1,1 @@
-"""TODO: validator.train."""
+"""Training on a rank: steps, data, models, recomputation and emulated compute."""

@@ -1,1 +1,1 @@
-"""TODO: validator.verify."""
+"""Verification that ranks trained correctly, against one process that follows the same rule."""

@@ -1,1 +1,1 @@
-"""TODO: validator.calibration.fit."""
+"""Fits of a cluster's numbers to measured points: device, links, messages and collectives."""

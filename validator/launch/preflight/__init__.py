@@ -1,1 +1,1 @@
-"""TODO: validator.launch.preflight."""
+"""Checks before anything starts: what can be measured, why the rest is refused, and whether memory suffices."""

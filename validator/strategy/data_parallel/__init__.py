@@ -1,1 +1,1 @@
-"""TODO: validator.strategy.data_parallel."""
+"""Data parallelism on a rank: buckets, sharding, compression and averaging of gradients."""

@@ -1,1 +1,1 @@
-"""TODO: validator.strategy.layout."""
+"""Ranks on a mesh: teams, their collectives and messages."""

@@ -1,1 +1,1 @@
-"""TODO: validator.strategy.model_parallel."""
+"""Model parallelism on a rank: tensor, sequence, context and expert parallelism."""

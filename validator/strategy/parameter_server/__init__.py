@@ -1,1 +1,1 @@
-"""TODO: validator.strategy.parameter_server."""
+"""Parameter servers on a rank: workers, servers, their links and consistency models."""

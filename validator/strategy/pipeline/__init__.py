@@ -1,1 +1,1 @@
-"""TODO: validator.strategy.pipeline."""
+"""Pipeline parallelism on a rank: schedules of torch.distributed.pipelining with recorded stages."""

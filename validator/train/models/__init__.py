@@ -1,1 +1,1 @@
-"""TODO: validator.train.models."""
+"""Torch modules of the simulator's models, one module per simulator layer."""
