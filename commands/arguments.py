@@ -15,15 +15,15 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
     add_overrides(parser)
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Adds `--set FIELD=VALUE`, which may be repeated."""
+def add_overrides(parser: argparse.ArgumentParser, example: str = "strategy.workers=8") -> None:
+    """Adds `--set FIELD=VALUE`, with an example of an override for the help text."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
         dest="overrides",
-        help="override a field, such as strategy.workers=8; may be repeated",
+        help=f"override a field, such as {example}; may be repeated",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from scaleproof.commands.arguments import positive
+from scaleproof.commands.arguments import add_overrides, positive
 
 
 def mount(commands: Any) -> None:
@@ -19,14 +19,7 @@ def mount(commands: Any) -> None:
     goodput.add_argument(
         "scenario", metavar="SCENARIO", help="a YAML file with `reliability`, or a name from 'scaleproof list'"
     )
-    goodput.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="overrides",
-        help="override a field, such as reliability.spares=8; may be repeated",
-    )
+    add_overrides(goodput, "reliability.spares=8")
     goodput.add_argument("--days", type=_days, default=30.0, metavar="N", help="duration of the job (30)")
     goodput.add_argument("--samples", type=positive, default=1000, metavar="N", help="number of Monte Carlo samples (1000)")
     goodput.add_argument("--seed", type=_seed, default=0, metavar="N", help="random seed (0)")

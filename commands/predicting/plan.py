@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from scaleproof.commands.arguments import listed, positive
+from scaleproof.commands.arguments import add_overrides, listed, positive
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 
 
@@ -18,14 +18,7 @@ def mount(commands: Any) -> None:
         description="Estimate every configuration for a scenario's model, and prove the best one by replay.",
     )
     parser.add_argument("scenario", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="overrides",
-        help="override a field, such as batch=1536; may be repeated",
-    )
+    add_overrides(parser, "batch=1536")
     parser.add_argument(
         "--gpus", type=positive, metavar="N", help="number of devices to train on (the scenario's number of ranks)"
     )

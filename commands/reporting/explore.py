@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from scaleproof.commands.arguments import add_overrides
+
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
@@ -14,14 +16,7 @@ def mount(commands: Any) -> None:
         description="Serve a page on which the fields of a scenario are changed while its prediction is updated.",
     )
     explore.add_argument("scenario", nargs="?", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
-    explore.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="overrides",
-        help="override a field, such as strategy.workers=8; may be repeated",
-    )
+    add_overrides(explore)
     explore.add_argument("--port", type=int, default=8471, metavar="N", help="port to listen on; 0 chooses a free one (8471)")
     explore.add_argument(
         "--host",

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.analysis.planner.estimate import Space, every
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
 from tests.simulator.programs import compiled, moved_bytes
 
 Make = Callable[..., Scenario]
@@ -115,13 +115,7 @@ def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
     space = Space(base, (8, 16), tensor=(1, 2), stages=(2, 4), chunks=(1, 2), samples=(1, 2), zero=(3,), schedules=schedules)
     found = every(space)
     rows = np.random.default_rng(2).choice(len(found), min(40, len(found)), replace=False)
-    times, estimated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
-    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
-    errors = times.expected_s / replayed_s - 1
-    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
-    assert np.median(np.abs(errors)) <= 0.03
-    assert np.abs(errors).max() <= 0.10
-    assert estimated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    check_against_replay(found, rows)
 
 
 @pytest.mark.parametrize("zero", [0, 1])

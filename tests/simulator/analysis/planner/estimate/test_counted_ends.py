@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.analysis.planner.estimate import Space, every
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import Gpt, cut_into_stages
 from scaleproof.simulator.model.layers import Counted
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
 
 Make = Callable[..., Scenario]
 # a vocabulary so wide that the head takes as long as some layers
@@ -93,13 +93,7 @@ def test_estimates_cut_models_in_the_same_way(small: Make) -> None:
     rows = np.concatenate(
         [np.random.default_rng(2).choice(len(found), 30, replace=False), np.flatnonzero(found.stages == 16)[:4]]
     )
-    times, estimated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
-    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
-    errors = times.expected_s / replayed_s - 1
-    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
-    assert np.median(np.abs(errors)) <= 0.03
-    assert np.abs(errors).max() <= 0.10
-    assert estimated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    check_against_replay(found, rows)
 
 
 @pytest.mark.parametrize(
