@@ -46,7 +46,7 @@ def main() -> None:
     study = read(_STUDY)
     with tempfile.TemporaryDirectory() as folder:
         begun_s, first_s = time.perf_counter(), []
-        found = sweep(study, folder, told=lambda points: first_s.append(time.perf_counter()))
+        found = sweep(study, folder, progress=lambda points: first_s.append(time.perf_counter()))
         took_s = time.perf_counter() - begun_s
     assert found["error"].isna().all()
     working_s = first_s[-1] - first_s[0]

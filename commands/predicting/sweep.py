@@ -56,7 +56,7 @@ def _sweep(options: argparse.Namespace) -> int:
     with _progress(len(study), options.out) as advance:
         points = sweep(
             study, options.out, resume=options.resume, executor=options.executor, scheduler=options.scheduler,
-            intervals=options.intervals, told=advance,
+            intervals=options.intervals, progress=advance,
         )  # fmt: skip
     print(describe(study, points, options.out))
     return 0

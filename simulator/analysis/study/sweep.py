@@ -39,25 +39,25 @@ Progress = Callable[[int], None]
 def sweep(
     study: str | Path | Mapping[str, Any] | Study, out: str | Path | None = None, *, resume: bool = False,
     executor: str = "local", scheduler: str | None = None, overrides: Sequence[str] = (), intervals: bool = False,
-    told: Progress = lambda points: None,
+    progress: Progress = lambda points: None,
 ) -> pd.DataFrame:  # fmt: skip
     """Predicts all points of a study; one row per point with its axes, its step time and derived results, or its error.
 
     study: a file, the name of a shipped study, or the content of a file. out: folder in which tables are saved as points
     finish; with `resume`, points that have results are not computed again. executor: local, dask or slurm. scheduler: address
-    of a dask scheduler. intervals: whether to compute 90 % intervals of step times, which takes about twice as long. told:
+    of a dask scheduler. intervals: whether to compute 90 % intervals of step times, which takes about twice as long. progress:
     called with the number of points done, once for those with results and after each task.
     """
     read_study = study if isinstance(study, Study) else read(study, overrides)
     folder = None if out is None else Path(out)
     with _opened_store(read_study, folder, intervals, resume) as store:
         todo = store.todo()
-        told(len(read_study) - len(todo))
+        progress(len(read_study) - len(todo))
         if len(todo):
             workers = executors.workers(executor, scheduler, folder or Path("."))
             for rows_done in done(read_study, tasks(read_study, todo, workers.alone), intervals, workers):
                 store.add(rows_done)
-                told(len(rows_done))
+                progress(len(rows_done))
         return store.frame()
 
 

@@ -123,7 +123,7 @@ def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_pa
             os.kill(pids[0], signal.SIGKILL)
 
     address = cluster.scheduler_address
-    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=progress)
+    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, progress=progress)
     assert len(parts) > 3
     pd.testing.assert_frame_equal(found, expected)
 

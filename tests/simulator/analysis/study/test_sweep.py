@@ -120,7 +120,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path, monkeypatch: pytest
     parts[0].unlink()
     computed = counted(monkeypatch)
     heard: list[int] = []
-    found = sweep(STUDY, tmp_path, resume=True, told=heard.append)
+    found = sweep(STUDY, tmp_path, resume=True, progress=heard.append)
     pd.testing.assert_frame_equal(found, expected)
     assert lost in computed
     assert len(computed) == len(set(computed)) < len(found)
