@@ -129,7 +129,8 @@ class ProgramTemplate:
             work_s, exchange_s = times_of_costs(costs)
             results = transfers.builder.compute_columns(ranks, work_s) | {"latency_s": exchange_s}
             for name, values in results.items():
-                columns[name] = put(columns[name], rows, np.broadcast_to(values, rows.shape))
+                one_each = values if np.shape(values) == rows.shape else np.broadcast_to(values, rows.shape)
+                columns[name] = put(columns[name], rows, one_each)
         return replace(self.program, resources=transfers.resources, routes=transfers.routes, **columns)
 
     def _transfers_on(self, cluster: Cluster) -> _Transfers:

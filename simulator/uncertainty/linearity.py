@@ -1,4 +1,4 @@
-"""Boxes in which convex functions are linear, so that a few values determine all others.
+"""Boxes in which convex functions are linear within a tolerance, so that a few values determine all others.
 
 The length of the longest of several paths is a convex function of the durations of their parts.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
-
-# Relative rounding error of long sums: the middle may differ from the mean of the corners by this.
-_ROUNDING: Final = 1e-12
 
 
 class LinearBox(NamedTuple):
@@ -40,18 +37,22 @@ class LinearBox(NamedTuple):
         return np.asarray((inside < 0).any(axis=1))
 
 
-def linear_box(function: Callable[[Values], Values], low: Values, high: Values) -> LinearBox | None:
-    """Convex functions as linear functions in the box from low to high; None if any of them is not linear there.
+def linear_box(function: Callable[[Values], Values], low: Values, high: Values, tolerance: float) -> LinearBox | None:
+    """Convex functions as linear functions in the box from low to high; None if the error may be more than `tolerance`.
 
     function: their values, shape (functions, places), at places of shape (axes, places); called once, with the middle and the
-    corners of the box. A convex function has a tangent in the middle that is nowhere above it. If the mean of the corners
-    equals the value in the middle, the tangent touches the function at all corners, and so in the whole box.
+    corners of the box. tolerance: largest error, relative to the value in the middle.
+
+    A convex function has a tangent in the middle that is nowhere above it. Where the mean of the 2^n corners of n axes is above
+    the middle by d, the function is nowhere more than 2^n d above the tangent. The mean of the corners differs from the tangent
+    by d, and their slopes by n d at most.
     """
     sides = np.array(list(itertools.product((-0.5, 0.5), repeat=len(low)))).T
     extent = (high - low)[:, None]
     results = function((low + high)[:, None] / 2 + extent * np.hstack([np.zeros((len(low), 1)), sides]))
     middle, corners = results[:, 0], results[:, 1:]
     values = corners.mean(axis=1)
-    if (np.abs(values - middle) > _ROUNDING * np.abs(middle)).any():
+    error = (corners.shape[1] + len(low)) * np.abs(values - middle)
+    if (error > tolerance * np.abs(middle)).any():
         return None
     return LinearBox(low, high, values, 4 * (corners @ (sides / extent).T) / corners.shape[1])

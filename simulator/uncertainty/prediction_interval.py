@@ -55,6 +55,8 @@ _MOST_REPLAYED: Final = 500_000
 # which that check is cheaper than replaying the draws.
 _REACH: Final = 3.3
 _MOST_LINEAR: Final = 6
+# Largest relative error of step times that are computed as linear functions: small next to the width of an interval.
+_LINEAR_TOLERANCE: Final = 2e-3
 _QUANTILES: Final = (0.05, 0.95)
 _NEGLIGIBLE: Final = 1e-4
 # Relative difference of durations that is rounding.
@@ -119,16 +121,18 @@ class Response:
 
     @functools.cached_property
     def linear(self) -> LinearBox | None:
-        """The ends of steps as linear functions of slowdown factors minus 1; None if they are not linear within `reach`.
+        """The ends of steps as linear functions of slowdown factors minus 1; None if they are not nearly linear within
+        `reach`.
 
-        They are linear if the same path is the longest everywhere, and no task queues at a server or on a connection.
+        They are linear if the same path is the longest everywhere, and no task queues at a server or on a connection; nearly so
+        if paths of nearly the same length are.
         """
         program = self.program
         queues = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.ready_after >= 0)
         if queues.any() or not 0 < len(self.more_s) <= _MOST_LINEAR:
             return None
         low, high = (np.array([self.reach[name][side] - 1 for name in self.more_s]) for side in (0, 1))
-        return linear_box(self._replayed_s, low, high)
+        return linear_box(self._replayed_s, low, high, _LINEAR_TOLERANCE)
 
     def _replayed_s(self, slowdowns: Times) -> Times:
         return _ends_s(self.program, self.seconds[:, None] + np.stack(list(self.more_s.values()), axis=1) @ slowdowns)
