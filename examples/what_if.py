@@ -17,7 +17,7 @@ def main() -> None:
 
     # would a ring be better?
     both = compare(servers, load("resnet50-ring-p100"))
-    print(f"a ring is {both.ratio:.2f} times as fast; told apart: {both.apart.told}")
+    print(f"a ring is {both.ratio:.2f} times as fast; distinguishable: {both.speedup.is_distinguishable}")
     print(both.table()[["step_time_s", "samples_per_s", "compute_s", "exposed_communication_s"]].round(3))
 
     # what holds the servers up?

@@ -50,7 +50,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
 def _compile(scenario: Scenario, costs: Job) -> Program:
     """The program of a scenario's strategy, with the background traffic of its cluster."""
     program = scenario.strategy.compile(costs)
-    if not isinstance(program, Program) or not (program.lane == MAIN_STREAM).any():
+    if not isinstance(program, Program) or not (program.stream == MAIN_STREAM).any():
         what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
         raise PluginError(
             f"the strategy {scenario.strategy.kind!r} compiles to {what}; make its compile return builder.build()"

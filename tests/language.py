@@ -1,6 +1,6 @@
 """Words that this project used in a meaning of its own, and where they still occur: `python -m tests.language [FOLDER …]`.
 
-The words are searched in names, docstrings, comments and other texts of Python files, and in Markdown pages.
+The words are searched in names, docstrings, comments and other texts of Python files, Markdown pages, templates and scenarios.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+FOLDERS: Final = ["simulator", "validator", "reports", "commands", "docs", "README.md", "CHANGELOG.md"]
 # Each with what to write instead.
 RETIRED: Final = {
     r"told|tells?": "report, give, show, record",
@@ -36,22 +37,25 @@ RETIRED: Final = {
     r"twins?": "counterpart",
     r"glued": "pinned to the end of a stage",
 }
+_SUFFIXES: Final = (".py", ".md")
 _WORD: Final = re.compile(
     "|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I
 )
 # Names that users write in scenarios, that a library has, or that are quoted.
 _ALLOWED: Final = re.compile(
-    r"cluster\.network\.unlike|link\.unlike|\bunlike:|float_gates|gated?_"
+    r"float_gates|gated?_"
     # the term of statistics; fields of clusters and keys of JSON files
-    r"|held[-_ ]out|network\.unlike|network's unlike|\"unlike\"|\"asked\""
+    r"|held[-_ ]out|\"asked\""
 )
 
 
 def files(folders: list[str]) -> Iterator[Path]:
-    """Python files and pages below some folders of the repository."""
+    """Python files, pages, templates and scenarios below some folders of the repository."""
     for folder in folders:
         path = ROOT / folder
-        yield from [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in (".py", ".md"))
+        yield from (
+            [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and ".min." not in p.name)
+        )
 
 
 def found(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -64,7 +68,7 @@ def found(path: Path) -> Iterator[tuple[int, str, str]]:
 def main(folders: list[str]) -> int:
     """Prints what is found; the exit code is 1 if anything is."""
     count = 0
-    for path in files(folders or ["simulator", "validator", "reports", "commands", "docs", "README.md"]):
+    for path in files(folders or FOLDERS):
         for line, word, instead in found(path):
             count += 1
             print(f"{path.relative_to(ROOT)}:{line}: {word}: write {instead}")

@@ -154,7 +154,7 @@ def _write(calibrated: Calibrated, out: Path) -> int:
     from scaleproof.validator.calibration.cluster_file.writing import write
 
     write(calibrated.cluster, out, calibrated.points)
-    for line in calibrated.told:
+    for line in calibrated.notes:
         print(f"note: {line}", file=sys.stderr)
     print(f"{out}: {calibrated.cluster.get('description') or calibrated.cluster.get('name', '')}")
     print(table(calibrated.cluster))

@@ -68,7 +68,7 @@ def _part(part: BreakdownDifference) -> tuple[str, ...]:
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:
-    ratio, interval = comparison.ratio, comparison.apart
+    ratio, interval = comparison.ratio, comparison.speedup
     fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
     yield f"B is {fast} as A, with 90 % between {interval.low:.3g} and {interval.high:.3g}; {interval.words()}"
     for effect in comparison.effects:

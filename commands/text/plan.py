@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.analysis.planner.intervals import PlanUncertainty, alike
+from scaleproof.simulator.analysis.planner.intervals import PlanUncertainty, common_error_share
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_time_s, format_USD
 from scaleproof.simulator.scenario.dump import dump_framework, dump_part
@@ -75,7 +75,9 @@ def _choice(planned: PlanResult, intervals: PlanUncertainty, number: int) -> dic
 def _faster(planned: PlanResult, intervals: PlanUncertainty, number: int) -> float:
     """The probability that the best configuration is faster than another."""
     best, other = planned.best[0], planned.best[number]
-    return intervals.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
+    return intervals.faster(
+        0, number, other.run.step_time_s / best.run.step_time_s, common_error_share(best.scenario, other.scenario)
+    )
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:

@@ -14,7 +14,7 @@ from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoade
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
-# Averaging writes one copy of the parameters, and reads a worker's own beside those of its neighbours.
+# Averaging writes one copy of the parameters, and reads a worker's own next to those of its neighbours.
 _OWN_ACCESSES: Final = 2
 
 
@@ -38,7 +38,7 @@ class Gossip(Strategy):
         return sorted({(worker - 1) % self.workers, (worker + 1) % self.workers} - {worker})
 
     def compile(self, job: Job) -> Program:
-        """Messages to the neighbours beside both passes; the average and the optimizer's step once all have come."""
+        """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
         builder = ProgramBuilder()
         fabric, feeding, costs = ResourceMap(job.cluster, builder), BatchLoader(builder, job), job.costs()
         places = [divmod(worker, job.cluster.node.devices) for worker in range(self.workers)]
@@ -57,7 +57,7 @@ class Gossip(Strategy):
                 messages[worker].append(row)
                 messages[neighbour].append(row)
         for worker, rank in enumerate(ranks):
-            feeding.add(rank, places[worker][0], each=1, alike=1)
+            feeding.add(rank, places[worker][0], each=1, total=1)
             builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
             builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum()))
             builder.wait(rank, Phase.SYNCHRONISE, messages[worker])

@@ -64,7 +64,7 @@ def timeline_columns(run: Run) -> dict[str, Any] | None:
         "kinds": {str(kind): {"name": name, "colour": colour, "help": words} for kind, (name, colour, words) in KINDS.items()
                   if kind in present},
         "row": packed(rows),
-        "lane": packed(track),
+        "track": packed(track),
         "kind": packed(boxes.kind),
         "chunk": packed(boxes.chunk),
         "stage": packed(stage),

@@ -103,16 +103,16 @@ def _range(low: float, high: float) -> str:
 
 def _surely(chosen: Sequence[Chosen], ahead: _Ahead) -> str:
     """The probability that the best strategy is ahead at the largest size, with errors shared by both."""
-    from scaleproof.simulator.uncertainty.pairwise import apart
+    from scaleproof.simulator.uncertainty.pairwise import speedup_interval
 
     theirs = next((one for one in chosen if one.line == ahead.second), None)
     if theirs is None or {theirs.point["gpus"], chosen[0].point["gpus"]} != {ahead.gpus}:
         return ""
     try:
-        found = apart(chosen[0].scenario, theirs.scenario, theirs.run.samples_per_s / chosen[0].run.samples_per_s)
+        found = speedup_interval(chosen[0].scenario, theirs.scenario, theirs.run.samples_per_s / chosen[0].run.samples_per_s)
     except ScaleproofError:
         return ""
-    if not found.told:
+    if not found.is_distinguishable:
         return f"; on {ahead.gpus:,.0f} GPUs the two are not distinguishable by prediction"
     sure = 1 - found.faster
     probability = f"over {percent(_SURE)}" if sure > _SURE else percent(sure)

@@ -43,7 +43,7 @@ def verdict(case: Case, max_error: float | None) -> Verdict:
 
 
 def headline(results: Results) -> str:
-    """The result in one sentence: the agreement of predicted and measured, or what else the folder has."""
+    """The result in one sentence: how predicted and measured compare, or what else the folder has."""
     compared = results.compared
     if len(compared) > 1:
         errors = [abs(_error(case)) for case in compared]

@@ -143,8 +143,8 @@ def _dimensions(found: StudyFolder) -> list[Dimension]:
         for axis in axes:
             texts = found.names.get(axis.field) or [_value_words(value) for value in axis.values]
             parts.append(texts)
-            if numbers is None and all(_is_number(value) for value in axis.told):
-                numbers = tuple(float(value) for value in axis.told)
+            if numbers is None and all(_is_number(value) for value in axis.table_values):
+                numbers = tuple(float(value) for value in axis.table_values)
         words = tuple(", ".join(dict.fromkeys(row)) for row in zip(*parts, strict=True))
         name = " and ".join(short(axis.field) for axis in axes)
         result.append(Dimension(name, places[:, group[0]], words, numbers or ()))

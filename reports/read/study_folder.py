@@ -165,7 +165,7 @@ def _names(study: Study, points: pd.DataFrame) -> dict[str, list[str]]:
         if all(isinstance(value, dict | list) for value in axis.values):
             texts = points[axis.column].tolist() if axis.column in points else []
             known = dict(zip(places[:, i].tolist(), texts, strict=True))
-            names = [str(known.get(place, words)) for place, words in enumerate(axis.told)]
+            names = [str(known.get(place, words)) for place, words in enumerate(axis.table_values)]
             if len(set(names)) == len(names):
                 result[axis.field] = names
     return result

@@ -142,7 +142,7 @@ def _links(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
         unit = "B/s" if quantity.larger_is_faster else "s"
         yield name, _Comparable(ClusterValue(value, low, high), unit, quantity.format)
     for inside, link in ((True, cluster.node.link), (False, cluster.network)):
-        for exception in link.unlike if link else ():
+        for exception in link.exceptions if link else ():
             what = f"{'node.link' if inside else 'network'}.bandwidth at {', '.join(map(str, exception.at))}"
             yield what, _Comparable(_with_interval(exception.bandwidth_Bps, (1.0, 1.0)), "B/s", format_Bps)
 

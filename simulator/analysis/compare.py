@@ -17,7 +17,7 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
 from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, apart
+from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, speedup_interval
 from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, of_response, response_of_scenario
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Comparison:
     changed: tuple[Change, ...]
     effects: tuple[Effect, ...]
     parts: tuple[BreakdownDifference, ...]
-    apart: SpeedupInterval
+    speedup: SpeedupInterval
 
     @property
     def ratio(self) -> float:
@@ -100,9 +100,9 @@ class Comparison:
             "effects": [asdict(one) | {"change": one.change} for one in self.effects],
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
             "throughput_ratio": self.ratio,
-            "throughput_ratio_interval": [self.apart.low, self.apart.high],
-            "probability_b_faster": self.apart.faster,
-            "told_apart": self.apart.told,
+            "throughput_ratio_interval": [self.speedup.low, self.speedup.high],
+            "probability_b_faster": self.speedup.faster,
+            "distinguishable": self.speedup.is_distinguishable,
         }
 
     def table(self) -> pd.DataFrame:
@@ -124,7 +124,7 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises what `predict` raises."""
     sides = _ComparedRun.of(a), _ComparedRun.of(b)
     runs = sides[0].run, sides[1].run
-    speedup = apart(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
+    speedup = speedup_interval(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
     return Comparison(*runs, differences(a, b), effects, parts, speedup)
@@ -220,7 +220,7 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     baseline of the efficiency."""
     a, b = sides
     joint = JointDraws(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
-    factors = joint.slownesses(normal_draws(_DRAWS, np.zeros(len(joint)))) if len(joint) else ({}, {})
+    factors = joint.slowdown_factors(normal_draws(_DRAWS, np.zeros(len(joint)))) if len(joint) else ({}, {})
     result = []
     for side, slowdowns in zip(sides, factors, strict=True):
         first, growth = _numbers(side.run), side.growth()

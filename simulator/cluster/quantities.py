@@ -58,7 +58,7 @@ class Quantity:
     prior: float
     larger_is_faster: bool = False
 
-    def slownesses(self, cluster: Cluster) -> tuple[float, float]:
+    def slowdown_interval(self, cluster: Cluster) -> tuple[float, float]:
         """The 90 % interval of the slowdown factor relative to the cluster's value: the cluster's own, else from the prior."""
         given, value = cluster.uncertainty.get(self.name), self.value(cluster)
         if given is None or not value:
@@ -68,7 +68,7 @@ class Quantity:
 
     def deviation(self, cluster: Cluster) -> float:
         """Standard deviation of the logarithm of the slowdown factor."""
-        low, high = self.slownesses(cluster)
+        low, high = self.slowdown_interval(cluster)
         return math.log(high / low) / (2 * DEVIATIONS)
 
     def check(self, cluster: Cluster) -> None:
@@ -196,8 +196,8 @@ def _link_quantity(
 
 
 def _bandwidth(link: Link, slowdown: float) -> dict[str, Any]:
-    exceptions = tuple(one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps / slowdown}) for one in link.unlike)
-    return {"bandwidth_Bps": link.bandwidth_Bps / slowdown, "unlike": exceptions}
+    exceptions = tuple(one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps / slowdown}) for one in link.exceptions)
+    return {"bandwidth_Bps": link.bandwidth_Bps / slowdown, "exceptions": exceptions}
 
 
 def _latency(link: Link, slowdown: float) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def rates(program: Program) -> Times:
 def variable_speed_rows(program: Program) -> NDArray[np.int64]:
     """Compute tasks of ranks whose speed changes with time, without the work of servers."""
     is_variable = np.array([bool(profile) for profile in program.ranks.paces])
-    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_STREAM) & is_variable[program.rank])
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.stream == MAIN_STREAM) & is_variable[program.rank])
 
 
 def speed_profile_of(program: Program, rank: int) -> SpeedProfiles | None:

@@ -130,7 +130,7 @@ class _EventSimulation(ServerHost):
             worker = int(program.peer[row])
             by_worker[worker] = by_worker.get(worker, 0) + int(program.requests[row])
         return {
-            rank: Server(self.environment, self, program.gate, by_bucket, speed_profile_of(program, rank))
+            rank: Server(self.environment, self, program.consistency, by_bucket, speed_profile_of(program, rank))
             for rank, by_bucket in requests.items()
         }
 
@@ -286,8 +286,8 @@ class _StepQuota:
 
     def __init__(self, execution: _EventSimulation, steps: int) -> None:
         program = execution.program
-        training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
-        streams = [tasks for tasks in program.lanes().lists() if training[tasks[0]]]
+        training = (program.stream == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
+        streams = [tasks for tasks in program.streams().lists() if training[tasks[0]]]
         self.first = {int(program.rank[tasks[0]]): tasks[0] for tasks in streams}
         self.last = {tasks[-1]: int(program.rank[tasks[0]]) for tasks in streams}
         self._execution = execution
@@ -313,7 +313,7 @@ def _spread_starts_s(program: Program) -> Times:
     ranks = program.ranks
     training = np.flatnonzero(~ranks.is_server)
     begin_s = np.zeros(len(ranks.names))
-    if not (program.units or isinstance(program.gate, Bsp)):
+    if not (program.units or isinstance(program.consistency, Bsp)):
         begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
     return begin_s
 
@@ -326,7 +326,7 @@ def _round_s(program: Program) -> float:
     moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
     busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
     alone_s = np.zeros(count)
-    np.add.at(alone_s, program.rank, np.where(program.lane == MAIN_STREAM, seconds, 0.0))
+    np.add.at(alone_s, program.rank, np.where(program.stream == MAIN_STREAM, seconds, 0.0))
     from_server = program.ranks.is_server[program.rank]
     for pulls in (False, True):
         longest_s = np.zeros(count)

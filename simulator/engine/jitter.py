@@ -49,7 +49,7 @@ class Variation:
 
     def _tail_factors(self, program: Program, step: int, tail: Tail) -> NDArray[np.float64]:
         """Factors of the durations of passes in the tail, 1 for all others, shape (tasks, samples)."""
-        ranks, tasks = program.ranks, np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_STREAM))
+        ranks, tasks = program.ranks, np.flatnonzero((program.kind == Kind.COMPUTE) & (program.stream == MAIN_STREAM))
         tasks = tasks[~ranks.is_server[program.rank[tasks]]]
         rank = program.rank[tasks]
         generator = np.random.default_rng([self.seed, step, 0])

@@ -31,7 +31,7 @@ _SMALL: Final = 256
 # Longest chain of dependencies within one slot that is corrected.
 _MOST_CORRECTED: Final = 64
 # Columns of a program that an order depends on; with servers or variable speeds, also numbers.
-_STRUCTURE: Final = ("ranks", "kind", "rank", "lane", "slot", "partner", "behind", "ready_after", "carried")
+_STRUCTURE: Final = ("ranks", "kind", "rank", "stream", "slot", "partner", "behind", "ready_after", "carried")
 _NUMBERS: Final = ("latency_s", "update_s", "max_rate", "bucket", "route", "routes", "resources")
 
 

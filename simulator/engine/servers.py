@@ -79,15 +79,19 @@ class Server:
     """Serves one request after another, in order of arrival."""
 
     def __init__(
-        self, environment: simpy.Environment, host: ServerHost, gate: ConsistencyModel, requests: Mapping[int, Mapping[int,
-        int]], profile: SpeedProfiles | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        environment: simpy.Environment,
+        host: ServerHost,
+        consistency: ConsistencyModel,
+        requests: Mapping[int, Mapping[int, int]],
+        profile: SpeedProfiles | None = None,
+    ) -> None:
         """requests: number per step, by bucket and worker. profile: of the server's speed; constant if None."""
         self.busy: list[Busy] = []
         self._environment = environment
         self._host = host
         self._profile = profile
-        self._policies = {bucket: _reply_policy(gate, by_worker) for bucket, by_worker in requests.items()}
+        self._policies = {bucket: _reply_policy(consistency, by_worker) for bucket, by_worker in requests.items()}
         self._queue: deque[Request] = deque()
         self._is_busy = False
 
@@ -269,12 +273,12 @@ class _BoundedClocks(_ReplyPolicy):
         return iter(done)
 
 
-def _reply_policy(gate: ConsistencyModel, requests: Mapping[int, int]) -> _ReplyPolicy:
+def _reply_policy(consistency: ConsistencyModel, requests: Mapping[int, int]) -> _ReplyPolicy:
     """The policy of a consistency model for one bucket. requests: number per step, by worker."""
-    match gate:
+    match consistency:
         case Bsp():
-            return _BarrierRound(sum(requests.values()), gate.backups)
+            return _BarrierRound(sum(requests.values()), consistency.backups)
         case Ssp():
-            return _BoundedClocks(requests, gate.bound)
+            return _BoundedClocks(requests, consistency.bound)
         case Asp():
             return _BoundedClocks(requests, math.inf)

@@ -37,7 +37,7 @@ class Timeline:
     def step_ends_s(self) -> Times:
         """End of each step on the last training rank in seconds, shape (steps,)."""
         program = self.program
-        training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
+        training = (program.stream == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
         ends: Times = self.end_s[:, training].max(axis=1)
         return ends
 
@@ -195,7 +195,7 @@ class _MainStreams:
     """
 
     def __init__(self, program: Program) -> None:
-        tasks = np.flatnonzero(program.lane == MAIN_STREAM)
+        tasks = np.flatnonzero(program.stream == MAIN_STREAM)
         self.tasks: Rows = tasks[in_order(program.rank[tasks].astype(np.int64))]
         rank = program.rank[self.tasks]
         self.is_first = np.diff(rank, prepend=-1) > 0

@@ -10,15 +10,15 @@ from scaleproof.simulator.memory.states import MASTER_BYTES, states_of
 
 
 class Always:
-    """Memory of a rank with a part of the model that is allocated throughout a step. held: its states."""
+    """Memory of a rank with a part of the model that is allocated throughout a step. states: its states."""
 
     def __init__(self, setting: MemoryInputs, part: StageElements) -> None:
         self.setting, self.part = setting, part
-        self.held = states_of(part.sizes, setting.training, *setting.sharing, setting.gradient_size, setting.whole_gradients)
+        self.states = states_of(part.sizes, setting.training, *setting.sharing, setting.gradient_size, setting.whole_gradients)
 
     def holders_bytes(self) -> dict[str, float]:
         """Bytes by holder that are constant throughout a step."""
-        setting, software, states = self.setting, self.setting.software, self.held
+        setting, software, states = self.setting, self.setting.software, self.states
         updates = self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
         return {
@@ -39,7 +39,7 @@ class Always:
     @property
     def host_bytes(self) -> float:
         """Bytes of states that are offloaded to host memory."""
-        offload, states = self.setting.training.offload, self.held
+        offload, states = self.setting.training.offload, self.states
         host = states.master_parameters + states.optimizer_states if "optimizer" in offload else 0.0
         return host + (states.parameters if "parameters" in offload else 0.0)
 
@@ -50,7 +50,7 @@ class Always:
         """
         setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
         unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.servers
-        return 2.0 * setting.size * self.part.largest if unfused else 0.0, self.held.master_parameters if main else 0.0
+        return 2.0 * setting.size * self.part.largest if unfused else 0.0, self.states.master_parameters if main else 0.0
 
     def _separate_gradients_bytes(self) -> float:
         """Bytes of stand-ins for gradients that are in buffers already, and of one gradient in the precision of the buffers."""

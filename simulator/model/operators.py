@@ -221,7 +221,7 @@ class Exchange(NamedTuple):
     """A collective among ranks that share a layer, in the forward or the backward pass. elements: whole buffer, for one sample.
 
     hidden: whether it overlaps computation that does not wait for it. axis: the parallel dimension that the ranks differ in.
-    beside: name of the operator that a hidden collective overlaps; the whole pass if empty. routed: for an all-to-all of
+    overlapped: name of the operator that a hidden collective overlaps; the whole pass if empty. routed: for an all-to-all of
     experts, the tokens that it moves; its elements are those of all copies of a token.
     """
 
@@ -230,5 +230,5 @@ class Exchange(NamedTuple):
     backward: bool
     hidden: bool = False
     axis: Axis = "tensor"
-    beside: str = ""
+    overlapped: str = ""
     routed: Routed | None = None

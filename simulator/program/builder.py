@@ -33,7 +33,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "kind": (np.int8, Kind.COMPUTE),
     "rank": (np.int32, -1),
     "peer": (np.int32, -1),
-    "lane": (np.int8, NO_STREAM),
+    "stream": (np.int8, NO_STREAM),
     "phase": (np.int8, -1),
     "stage": (np.int32, -1),
     "microbatch": (np.int32, -1),
@@ -71,7 +71,7 @@ class _Pairs:
         given = value >= 0
         self._pairs.append((row[given], value[given]))
 
-    def ragged(self, rows: int) -> CsrLists:
+    def csr(self, rows: int) -> CsrLists:
         """The list of each of `rows` rows."""
         lists = CsrLists.of(self._lists)
         keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
@@ -84,11 +84,11 @@ class ProgramBuilder:
     """Collects tasks; `build` returns the Program.
 
     Methods that add one task return its row; methods that add a block of tasks return their rows in the shape to which the
-    arguments broadcast. gate: consistency model of the servers; units: as in `Program`.
+    arguments broadcast. consistency: consistency model of the servers; units: as in `Program`.
     """
 
-    def __init__(self, gate: ConsistencyModel = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
-        self._gate = gate
+    def __init__(self, consistency: ConsistencyModel = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
+        self._consistency = consistency
         self._units = units
         self._rank_names: list[str] = []
         self._multiplicity: list[int] = []
@@ -143,7 +143,7 @@ class ProgramBuilder:
     ) -> int:
         """Adds `work_s` seconds of compute on the rank's main stream after the tasks `after`."""
         return self._add(
-            after, rank=rank, lane=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch,
+            after, rank=rank, stream=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch,
             amount=work_s * self._slowdown[rank], route=self._rank_routes[rank] if work_s > 0 else 0,
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ class ProgramBuilder:
         collectives of the model-parallel group within each task.
         """
         return self._add_block(
-            after, rank=rank, lane=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
+            after, rank=rank, stream=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
             latency_s=exchange_s, **self.compute_columns(rank, work_s),
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ class ProgramBuilder:
         route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
         return {"amount": np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)], "route": route}
 
-    def beside(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
+    def background(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
         """Adds a background task of a rank that occupies none of its streams: `amount`, in the unit of the path's rates, along
         `path`."""
         return self._add(after, rank=rank, phase=phase, **self.path_columns(path, amount))
@@ -204,7 +204,7 @@ class ProgramBuilder:
         """Adds a collective that moves `size_bytes` through each member. Collectives of one group run one after another."""
         self._members.add(self._rows, members)
         return self._add(
-            after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_STREAM, phase=phase, stage=stage,
+            after, kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage,
             microbatch=microbatch, slot=slot, **self.path_columns(path, size_bytes),
         )  # fmt: skip
 
@@ -217,7 +217,7 @@ class ProgramBuilder:
         index: which of `sizes_and_paths` each task has. after: rows, shape (collectives, predecessors of each).
         """
         rows = self._add_block(
-            (), kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_STREAM, phase=phase, stage=stage, slot=slot,
+            (), kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage, slot=slot,
             **self._columns_of_paths(sizes_and_paths, index),
         )  # fmt: skip
         self._members.add_pairs(rows[:, None], members)
@@ -322,9 +322,9 @@ class ProgramBuilder:
             ),
             Routes.of(list(self._routes)),
             **columns,
-            dependencies=self._dependencies.ragged(self._rows),
-            carried=self._carried.ragged(self._rows),
-            members=self._members.ragged(self._rows),
-            gate=self._gate,
+            dependencies=self._dependencies.csr(self._rows),
+            carried=self._carried.csr(self._rows),
+            members=self._members.csr(self._rows),
+            consistency=self._consistency,
             units=self._units,
         )

@@ -1,6 +1,6 @@
 """Perturbations: ranks that are slower or later than others, random durations, and background traffic on links.
 
-Permanent differences between links are fields of the cluster (link.unlike).
+Permanent differences between links are fields of the cluster (link.exceptions).
 """
 
 from __future__ import annotations

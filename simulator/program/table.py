@@ -64,7 +64,7 @@ class RankClasses:
 class Program:
     """T tasks in columns of length T.
 
-    kind: Kind. rank: rank class that owns the task. peer: receiving class of a TRANSFER, else −1. lane: stream of the task;
+    kind: Kind. rank: rank class that owns the task. peer: receiving class of a TRANSFER, else −1. stream: of the rank;
     tasks of one rank and stream run in row order; NO_STREAM for tasks that wait for their dependencies alone. phase, stage,
     microbatch: labels for spans.
 
@@ -87,8 +87,8 @@ class Program:
     earlier, the announcement is queued behind the transfer and arrives when it has ended.
 
     dependencies: rows that must have ended. carried: rows of the previous step that must have ended, in addition to the
-    stream's order. members: classes that take part in a COLLECTIVE. gate: consistency model of the servers. units: the work of
-    a run in which ranks do not all take the same number of steps.
+    stream's order. members: classes that take part in a COLLECTIVE. consistency: model of the servers. units: the work of a
+    run in which ranks do not all take the same number of steps.
 
     In a program compiled for several points at once (`simulator.common.batched`), numeric columns that differ between points
     have the points as a last axis.
@@ -100,7 +100,7 @@ class Program:
     kind: NDArray[np.int8]
     rank: NDArray[np.int32]
     peer: NDArray[np.int32]
-    lane: NDArray[np.int8]
+    stream: NDArray[np.int8]
     phase: NDArray[np.int8]
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
@@ -120,7 +120,7 @@ class Program:
     dependencies: CsrLists
     carried: CsrLists
     members: CsrLists
-    gate: ConsistencyModel = SYNCHRONOUS
+    consistency: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Program:
     def is_static(self) -> bool:
         """Whether every rank takes every step in a fixed order. Otherwise each rank has steps of its own, and each task of a
         step ends before the same task of the next step starts."""
-        return self.gate == SYNCHRONOUS
+        return self.consistency == SYNCHRONOUS
 
     @property
     def has_servers(self) -> bool:
@@ -150,7 +150,7 @@ class Program:
 
     def predecessors(self) -> CsrLists:
         """For each task the tasks of its step that it follows: its dependencies and the previous task on its stream."""
-        by_stream = self.lanes()
+        by_stream = self.streams()
         later = np.ones(len(by_stream.values), dtype=np.bool_)
         later[by_stream.offsets[:-1]] = False
         previous = np.full(len(self), -1)
@@ -160,15 +160,15 @@ class Program:
     def carried_predecessors(self) -> CsrLists:
         """For each task the tasks of the previous step that it follows: those carried and, for the first task of a stream, the
         stream's last."""
-        by_stream = self.lanes()
+        by_stream = self.streams()
         last = np.full(len(self), -1)
         last[by_stream.values[by_stream.offsets[:-1]]] = by_stream.values[by_stream.offsets[1:] - 1]
         return self.carried.extended(last)
 
-    def lanes(self) -> CsrLists:
+    def streams(self) -> CsrLists:
         """Rows of the tasks of each stream, in order."""
-        tasks = np.flatnonzero(self.lane != NO_STREAM)
-        keys = self.rank[tasks].astype(np.int64) * (self.lane.max(initial=0) + 1) + self.lane[tasks]
+        tasks = np.flatnonzero(self.stream != NO_STREAM)
+        keys = self.rank[tasks].astype(np.int64) * (self.stream.max(initial=0) + 1) + self.stream[tasks]
         order = in_order(keys)
         first = np.flatnonzero(np.diff(keys[order], prepend=-1))
         return CsrLists(np.append(first, len(tasks)), tasks[order])

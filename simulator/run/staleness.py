@@ -55,9 +55,9 @@ def run_of(timeline: Timeline, samples: int, **fields: Any) -> Run:
     samples: per step of all ranks, including those that backup workers drop. Steps of spans are counted per rank, from 1.
     """
     program, window = timeline.program, window_of(timeline)
-    if isinstance(program.gate, Bsp):
+    if isinstance(program.consistency, Bsp):
         pushes = len(_pushing(program))
-        samples = samples * (pushes - program.gate.backups) // pushes
+        samples = samples * (pushes - program.consistency.backups) // pushes
     blocks = [_cut(_with_step_before(timeline).spans(), window)]
     if program.units:
         blocks.append(_idle_at_the_end(timeline, window))
@@ -108,7 +108,7 @@ def window_of(timeline: Timeline) -> Window:
         return Window(float(ends_s[0]), float(ends_s[-1]), len(ends_s) - 1)
     rank = [program.rank[tasks[0]] for tasks in _training_tasks(program)]
     done_s, ranks = _ends_s(timeline), program.ranks.multiplicity[rank]
-    if isinstance(program.gate, Bsp):
+    if isinstance(program.consistency, Bsp):
         return window_of_rounds(_updates_s(timeline), done_s)
     if program.units:
         ended = np.isfinite(done_s)
@@ -158,8 +158,8 @@ def _pushing(program: Program) -> Rows:
 
 def _training_tasks(program: Program) -> list[list[int]]:
     """The tasks of the main stream of each training rank class."""
-    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
-    return [tasks for tasks in program.lanes().lists() if training[tasks[0]]]
+    training = (program.stream == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
+    return [tasks for tasks in program.streams().lists() if training[tasks[0]]]
 
 
 def _updates_s(timeline: Timeline) -> Times:
@@ -258,7 +258,7 @@ def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], floa
 
 def _updates(timeline: Timeline, window: Window) -> float:
     """Number of parameter updates in the window: one per round if synchronous, else one per push."""
-    return window.steps * (1 if isinstance(timeline.program.gate, Bsp) else len(_pushing(timeline.program)))
+    return window.steps * (1 if isinstance(timeline.program.consistency, Bsp) else len(_pushing(timeline.program)))
 
 
 class _QueueStatistics:
@@ -321,7 +321,7 @@ def _links(timeline: Timeline, window: Window) -> dict[str, float]:
     # first the output of the source, then the input of the target
     number = np.arange(len(task)) - np.searchsorted(task, task)
     is_servers = program.ranks.is_server[program.rank[task]] == (number % 2 == 0)
-    cards = np.unique(stems, return_inverse=True)[1] if isinstance(program.gate, Bsp) else np.arange(len(stems))
+    cards = np.unique(stems, return_inverse=True)[1] if isinstance(program.consistency, Bsp) else np.arange(len(stems))
     total, by_servers = (np.bincount(cards[resource], part, len(stems)) for part in (share, share * is_servers))
     is_server_card, total = by_servers >= total / 2, np.minimum(1.0, total)
     return {
@@ -334,10 +334,10 @@ def _workers(timeline: Timeline, window: Window) -> dict[str, float]:
     """Share of the time in which the busiest worker computes, and in which the busiest worker or loader prepares samples."""
     program = timeline.program
     busy = window.covers_s(timeline.start_s, timeline.end_s).sum(axis=0) * (program.amount > 0) / window.length_s
-    busy[(program.lane != MAIN_STREAM) | program.ranks.is_server[program.rank]] = 0.0
+    busy[(program.stream != MAIN_STREAM) | program.ranks.is_server[program.rank]] = 0.0
     is_input, ranks = program.phase == Phase.INPUT, len(program.ranks.names)
     compute, making = (np.bincount(program.rank, busy * selected, ranks).max() for selected in (~is_input, is_input))
-    _, resource, share = _used(timeline, window, is_input & (program.lane != MAIN_STREAM))
+    _, resource, share = _used(timeline, window, is_input & (program.stream != MAIN_STREAM))
     loading = np.bincount(resource, share).max(initial=0.0)
     return {"compute": min(1.0, float(compute)), "input": min(1.0, float(max(making, loading)))}
 

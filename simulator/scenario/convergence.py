@@ -68,7 +68,7 @@ class Convergence(Spec):
         if strategy.program_steps > 1 or strategy.kind == "local_sgd":
             message = f"not modelled for workers that take several steps alone, as in {strategy.kind}; remove convergence"
             raise FieldError(("convergence",), message)
-        if not isinstance(getattr(strategy, "gate", Bsp()), Bsp) and self.staleness_penalty is None:
+        if not isinstance(getattr(strategy, "consistency", Bsp()), Bsp) and self.staleness_penalty is None:
             message = "missing: asynchronous servers apply stale gradients; give the value that scaleproof converge measures"
             raise FieldError(("convergence", "staleness_penalty"), message)
 

@@ -129,7 +129,8 @@ class ProgramTemplate:
             work_s, exchange_s = times_of_costs(costs)
             results = transfers.builder.compute_columns(ranks, work_s) | {"latency_s": exchange_s}
             for name, values in results.items():
-                one_each = values if np.shape(values) == rows.shape else np.broadcast_to(values, rows.shape)
+                array = np.asarray(values)
+                one_each = array if array.shape == rows.shape else np.broadcast_to(array, rows.shape)
                 columns[name] = put(columns[name], rows, one_each)
         return replace(self.program, resources=transfers.resources, routes=transfers.routes, **columns)
 

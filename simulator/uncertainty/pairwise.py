@@ -45,13 +45,13 @@ class SpeedupInterval:
     faster: float
 
     @property
-    def told(self) -> bool:
+    def is_distinguishable(self) -> bool:
         """Whether the two scenarios are distinguishable."""
         return not 1 - SURE <= self.faster <= SURE
 
     def words(self) -> str:
         """A sentence such as 'B is faster with a probability of over 98 %'."""
-        if not self.told:
+        if not self.is_distinguishable:
             return f"the two cannot be distinguished: B is faster with a probability of {self.faster:.0%}".replace("%", " %")
         first = self.faster < 0.5
         sure = max(self.faster, 1 - self.faster)
@@ -75,7 +75,7 @@ class JointDraws:
         """The number of independent variables."""
         return len(self._drawn)
 
-    def slownesses(self, normal: Times) -> tuple[SlowdownFactors, SlowdownFactors]:
+    def slowdown_factors(self, normal: Times) -> tuple[SlowdownFactors, SlowdownFactors]:
         """Slowdown factors of scenarios A and B by quantity, each of shape (draws,).
 
         normal: standard normal variables, shape (len(self), draws).
@@ -84,7 +84,7 @@ class JointDraws:
         return first, second
 
     def _factors(self, side: int, name: str, normal: Times) -> Times:
-        low, high = np.log(QUANTITIES[name].slownesses(self._scenarios[side].cluster))
+        low, high = np.log(QUANTITIES[name].slowdown_interval(self._scenarios[side].cluster))
         deviations = sum(
             part * normal[row] for row, (quantity, sides, part) in enumerate(self._drawn) if quantity == name and side in sides
         )
@@ -100,7 +100,7 @@ def common(name: str, a: Scenario, b: Scenario) -> float:
     """
     quantity = QUANTITIES[name]
     values_a, values_b = (
-        (quantity.value(one.cluster), quantity.slownesses(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
+        (quantity.value(one.cluster), quantity.slowdown_interval(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
     )
     if values_a != values_b or (name == "model" and (a.strategy.kind != b.strategy.kind or a.model != b.model)):
         return 0.0
@@ -117,7 +117,9 @@ def _parameters(name: str, cluster: Cluster) -> Any:
     return cluster.collectives.measured if name == "collectives" else None
 
 
-def apart(a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Response] | None = None) -> SpeedupInterval:
+def speedup_interval(
+    a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Response] | None = None
+) -> SpeedupInterval:
     """The interval of the speed-up of scenario B over scenario A.
 
     ratio: predicted samples per second of B over those of A. responses: of their step times to all uncertain quantities;
@@ -128,7 +130,7 @@ def apart(a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Res
     count = len(joint)
 
     def log_ratios(normal: Times) -> Times:
-        first, second = joint.slownesses(normal)
+        first, second = joint.slowdown_factors(normal)
         return np.asarray(math.log(ratio) + np.log(response_a.step_times(first)) - np.log(response_b.step_times(second)))
 
     if count == 0:

@@ -157,10 +157,10 @@ def response_of_scenario(scenario: Scenario, program: Program | None = None, lea
     """The response of a scenario's step time to the uncertain quantities of its cluster. Arguments: see `spread`."""
     job = scenario.job(unevenness=scenario.unevenness.constant)
     program = program or scenario.strategy.compile(job)
-    return response(scenario.strategy, job, program, uncertain_quantities(scenario), scenario.steps, least)
+    return response(scenario.strategy, job, program, quantity_deviations(scenario), scenario.steps, least)
 
 
-def uncertain_quantities(scenario: Scenario) -> dict[str, float]:
+def quantity_deviations(scenario: Scenario) -> dict[str, float]:
     """Standard deviations of the logarithms of the uncertain quantities that may affect the step time, by name."""
     cluster, strategy = scenario.cluster, scenario.strategy
     # emulated compute takes exactly the predicted time
@@ -170,7 +170,9 @@ def uncertain_quantities(scenario: Scenario) -> dict[str, float]:
     return {
         name: deviation
         for name, deviation in uncertain(cluster).items()
-        if name not in exact and not name.startswith(tuple(unused)) and QUANTITIES[name].slownesses(cluster) != (1.0, 1.0)
+        if name not in exact
+        and not name.startswith(tuple(unused))
+        and QUANTITIES[name].slowdown_interval(cluster) != (1.0, 1.0)
     }
 
 
@@ -205,7 +207,7 @@ def response(
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > _NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     whole |= {_WHOLE: 1.0} if _WHOLE in deviations else {}
-    reach = {name: _reach(QUANTITIES[name].slownesses(job.cluster)) for name in more_s}
+    reach = {name: _reach(QUANTITIES[name].slowdown_interval(job.cluster)) for name in more_s}
     return Response(program, slower.seconds, more_s, whole, reach)
 
 
@@ -276,7 +278,7 @@ def drawn(
     count = len(names)
     if count == 0:
         return PredictionInterval(1.0, 1.0, {})
-    bounds = np.log([QUANTITIES[name].slownesses(cluster) for name in names])
+    bounds = np.log([QUANTITIES[name].slowdown_interval(cluster) for name in names])
     middle, deviation = bounds.mean(axis=1), (bounds[:, 1] - bounds[:, 0]) / (2 * DEVIATIONS)
 
     def log_times(normal: Times) -> Times:
@@ -368,6 +370,6 @@ def replayed_s(program: Program, seconds: Times) -> Times:
 
 def _ends_s(program: Program, seconds: Times) -> Times:
     """End of each step in seconds, shape (steps, draws)."""
-    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
+    training = (program.stream == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
     variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])
     return np.stack([end_s[training].max(axis=0) for _, end_s in replay.replay(program, STEPS, seconds, variation)])

@@ -3,7 +3,7 @@
     python -m tests.trust.fuzz 10000
     python -m tests.trust.fuzz 3000 --seed 7 --kind tables --kind models
 
-tries so many, and prints what became of them: every one is answered or refused in words, in bounded time and memory, and what
+tries so many, and prints what became of them: every one is accepted or refused in words, in bounded time and memory, and what
 it leaves is whole.
 """
 
@@ -42,7 +42,7 @@ Faults = dict[str, tuple[Sequence[str], bytes, BaseException]]
 
 
 def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | None = None) -> Tally:
-    """Tries so many inputs of a kind, drawn from a seed, or the same each time; how many were answered, and how many refused.
+    """Tries so many inputs of a kind, drawn from a seed, or the same each time; how many were accepted, and how many refused.
 
     Raises what the first faulty one raised, where there are no `faults` to add it to.
     """
@@ -66,7 +66,7 @@ def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | Non
             tally["faulty"] += 1
             faults.setdefault(_where(error), (command, content, error))
         else:
-            tally["answered" if code == 0 else "refused"] += 1
+            tally["accepted" if code == 0 else "refused"] += 1
 
     (one if seed is None else seeded(seed)(one))()
     return tally
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = [options.seed] * len(kinds)
     total, faults, most_bytes, all_s = Tally(), dict[str, str](), 0, 0.0
     print(f"seed {options.seed}")
-    print(f"{'input':<12} {'tried':>7} {'answered':>9} {'refused':>8} {'faulty':>7} {'seconds':>8}")
+    print(f"{'input':<12} {'tried':>7} {'accepted':>9} {'refused':>8} {'faulty':>7} {'seconds':>8}")
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
         for kind, (tally, found, peak_bytes, took_s) in zip(kinds, processes.map(_watched, kinds, shares, seeds), strict=True):
             total, faults, most_bytes, all_s = total + tally, faults | found, max(most_bytes, peak_bytes), all_s + took_s
@@ -155,7 +155,7 @@ def _watched(kind: str, inputs: int, seed: int) -> tuple[Tally, dict[str, str], 
 
 
 def _tell(kind: str, tally: Tally, took_s: float) -> None:
-    counts = f"{tally['answered']:>9} {tally['refused']:>8} {tally['faulty']:>7}"
+    counts = f"{tally['accepted']:>9} {tally['refused']:>8} {tally['faulty']:>7}"
     print(f"{kind:<12} {tally.total():>7} {counts} {took_s:>8.0f}", flush=True)
 
 

@@ -20,12 +20,12 @@ from scaleproof.validator.probe.points import Point
 
 @dataclass(frozen=True)
 class Calibrated:
-    """cluster: data of its YAML file. points: measurements that it was fitted to. told: outliers and what was left out, a line
+    """cluster: data of its YAML file. points: measurements that it was fitted to. notes: outliers and what was left out, a line
     each."""
 
     cluster: Mapping[str, Any]
     points: Sequence[Point]
-    told: Sequence[str]
+    notes: Sequence[str]
 
 
 def calibrate(

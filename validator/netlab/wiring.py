@@ -107,7 +107,7 @@ def plan(cluster: Cluster) -> WiringPlan:
     if network.duplex == "half":
         raise InputError("cluster.network.duplex: netlab's links are full duplex; leave it out")
     rates_Bps = [network.bandwidth_Bps] * cluster.nodes
-    for different in network.unlike:
+    for different in network.exceptions:
         for host in different.at:
             rates_Bps[host] = different.bandwidth_Bps
     bridges, uplinks = _switches(network, cluster.nodes)

@@ -145,7 +145,7 @@ def _busiest_s(program: Program) -> float:
     routes, moves = program.routes, program.kind == Kind.TRANSFER
     on_route = np.bincount(program.route[moves], program.amount[moves], len(routes.resources))
     used = on_route[routes.resources.keys()] * routes.per_unit / program.resources.capacity[routes.resources.values]
-    serves, computes = program.kind == Kind.SERVE, program.lane == MAIN_STREAM
+    serves, computes = program.kind == Kind.SERVE, program.stream == MAIN_STREAM
     work_s = np.where(serves, program.requests * program.amount + program.update_s, program.amount * computes)
     busy_s = np.bincount(program.rank, work_s), np.bincount(routes.resources.values, used, minlength=1)
     return float(max(seconds.max() for seconds in busy_s))

@@ -79,7 +79,7 @@ def predict(row: Row) -> Prediction:
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
     # times of passes and messages are given, so only the simulator's model error is uncertain
-    low, high = QUANTITIES["model"].slownesses(_shipped())
+    low, high = QUANTITIES["model"].slowdown_interval(_shipped())
     interval_s = predicted_s * low, predicted_s * high
     inputs = (*shape, row["schedule"])
     return Prediction(

@@ -42,7 +42,7 @@ _ADVICE: Final = {
 }
 _FAULTY: Final = {
     "compute": "find out what else runs there, or describe it in unevenness.stragglers",
-    "messages": f"check that link, or describe it in the network's unlike; {_PROBE} message",
+    "messages": f"check that link, or describe it in the network's exceptions; {_PROBE} message",
     "updates": f"find out what else runs there; {_PROBE} update",
 }
 # share of a wait's difference from which on another part counts as its cause

@@ -1,6 +1,6 @@
 """Correspondence between the ranks of a measured run and the rank classes of a predicted one, by the names of ranks.
 
-Predicted runs fold equivalent ranks: '3 workers', 'stage 0 (4 alike)'; measured runs name every rank: 'worker 2 stage 0'.
+Predicted runs fold equivalent ranks: '3 workers', 'stage 0 (4 workers)'; measured runs name every rank: 'worker 2 stage 0'.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaleproof.simulator.run.run import Run
 
 _NUMBERED: Final = re.compile(r"\b([a-z]+) (\d+)\b")
 _MANY: Final = re.compile(r"^(\d+) [a-z]+s$")
-_FOLDED: Final = re.compile(r"\((\d+) alike\)")
+_FOLDED: Final = re.compile(r"\((\d+) workers\)")
 _SERVERS: Final = re.compile(r"\bservers?\b")
 
 

@@ -66,14 +66,14 @@ _PACED: Final = ("device", "optimizer")
 @dataclass(frozen=True)
 class Change:
     """Change of one quantity: values before and after, and the 90 % interval of the latter, with units or as a share of the
-    times that the file gives. slowness: slowdown factor. deviation: standard deviation of its logarithm."""
+    times that the file gives. slowdown: slowdown factor. deviation: standard deviation of its logarithm."""
 
     quantity: str
     before: str
     after: str
     low: str
     high: str
-    slowness: float
+    slowdown: float
     deviation: float
 
 
@@ -339,7 +339,7 @@ def _changes(cluster: Cluster, names: Sequence[str], solution: _Solution) -> tup
                 after=quantity.format(after),
                 low=quantity.format(after / reach),
                 high=quantity.format(after * reach),
-                slowness=math.exp(log),
+                slowdown=math.exp(log),
                 deviation=float(deviation),
             )
         )
@@ -348,7 +348,7 @@ def _changes(cluster: Cluster, names: Sequence[str], solution: _Solution) -> tup
 
 def _updated(cluster: Cluster, result: Refit, runs: int) -> Cluster:
     """The cluster with changed quantities, their intervals, and provenance."""
-    changed = slowed(cluster, {change.quantity: change.slowness for change in result.changes})
+    changed = slowed(cluster, {change.quantity: change.slowdown for change in result.changes})
     # predictions err as much as those of held-out runs
     off = float(np.sqrt(np.mean(np.log1p(list(result.errors_after.values())) ** 2)))
     deviations = {change.quantity: change.deviation for change in result.changes} | {"model": max(_SUREST, off)}

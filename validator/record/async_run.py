@@ -31,7 +31,7 @@ _TIMES = ("arrival_s", "start_s", "end_s")
 def is_asynchronous(scenario: Scenario) -> bool:
     """Whether the scenario's workers do not all take the same steps at the same time."""
     strategy = scenario.strategy
-    return isinstance(strategy, ParameterServer) and strategy.gate != SYNCHRONOUS
+    return isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS
 
 
 def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
@@ -50,7 +50,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     counted = ends[ends["step"] >= 0]
     done_s[counted["step"], counted["rank"]] = counted["end_s"] - zero_s
     pushes, samples = Pushes.of(rows, servers), scenario.total_samples
-    if isinstance(strategy.gate, Bsp):
+    if isinstance(strategy.consistency, Bsp):
         rounds_s = pushes.rounds_s[warmup - 1 :]
         window = window_of_rounds(rounds_s, done_s)
         samples = samples * (strategy.workers - strategy.backups) // strategy.workers
@@ -62,7 +62,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     # from the whole run: what a worker waited for may have begun before the window
     summary = _summary(rows, pushes, servers, window, warmup)
     summary = summary | _busiest(summary["busy"] | _cards(rows, servers, scenario, window))
-    updates_per_step = 1 if isinstance(strategy.gate, Bsp) else len(np.unique(pushes.worker))
+    updates_per_step = 1 if isinstance(strategy.consistency, Bsp) else len(np.unique(pushes.worker))
     summary["updates_per_s"] = updates_per_step * window.steps / window.length_s
     rows["step"] += warmup
     for name in _TIMES:
@@ -203,7 +203,7 @@ def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: W
         server, worker, pushed = int(row["rank"]), int(row["peer"]), row["phase"] == Phase.RECEIVE
         inside = node_of[server] == node_of[worker]
         for rank, enters in ((server, pushed), (worker, not pushed)):
-            way = "both" if isinstance(strategy.gate, Bsp) else enters
+            way = "both" if isinstance(strategy.consistency, Bsp) else enters
             rate_Bps = _rate_Bps(cluster.node.link if inside else cluster.network, rank if inside else node_of[rank])
             card = (inside, rank if inside else node_of[rank], way)
             shares[card][int(rank == worker)] += size_bytes / rate_Bps / window.length_s
@@ -217,7 +217,7 @@ def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: W
 def _rate_Bps(link: Link | None, endpoint: int) -> float:
     """Bandwidth of an endpoint's own link in bytes/s."""
     assert link is not None, "messages use links of the cluster"
-    return next((exception.bandwidth_Bps for exception in link.unlike if endpoint in exception.at), link.bandwidth_Bps)
+    return next((exception.bandwidth_Bps for exception in link.exceptions if endpoint in exception.at), link.bandwidth_Bps)
 
 
 def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

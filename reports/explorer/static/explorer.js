@@ -249,17 +249,17 @@ function remedy(settings) {
   });
 }
 
-/** @param {any} lanes @param {number} ranks @param {boolean} isFull */
-function showTimeline(lanes, ranks, isFull) {
-  at("timeline").closest("section").hidden = !lanes;
-  if (!lanes) return;
-  const rows = lanes.rows.length < lanes.of ? `the first ${lanes.rows.length} of ${lanes.of} kinds of rank` : "a row for each kind of rank";
-  const all = ranks > lanes.rows.length ? `: ${ranks.toLocaleString("en")} ranks (a rank is a process on a device), alike ones in one row` : "";
+/** @param {any} tracks @param {number} ranks @param {boolean} isFull */
+function showTimeline(tracks, ranks, isFull) {
+  at("timeline").closest("section").hidden = !tracks;
+  if (!tracks) return;
+  const rows = tracks.rows.length < tracks.of ? `the first ${tracks.rows.length} of ${tracks.of} kinds of rank` : "a row for each kind of rank";
+  const all = ranks > tracks.rows.length ? `: ${ranks.toLocaleString("en")} ranks (a rank is a process on a device), identical ones share a row` : "";
   const beside = "Below what holds a rank up, in a narrower row, is what moves meanwhile.";
   at("timeline-words").textContent = `${rows[0].toUpperCase()}${rows.slice(1)}${all}. ${beside}`;
-  at("timeline").setAttribute("aria-label", `Timeline of ${lanes.rows.length} rows and ${lanes.boxes} boxes`);
-  showLegend(at("kinds"), Object.values(lanes.kinds).map((/** @type {any} */ one) => ({ ...one, label: one.name, text: "" })));
-  timeline.show(lanes, isFull);
+  at("timeline").setAttribute("aria-label", `Timeline of ${tracks.rows.length} rows and ${tracks.boxes} boxes`);
+  showLegend(at("kinds"), Object.values(tracks.kinds).map((/** @type {any} */ one) => ({ ...one, label: one.name, text: "" })));
+  timeline.show(tracks, isFull);
 }
 
 /** @param {any} problem */

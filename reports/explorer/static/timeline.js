@@ -1,16 +1,16 @@
 // A timeline on a canvas: rows of ranks, boxes of what they do, with zoom, hover and keys.
-// Times come in whole parts of the step, columns packed; see reports/explorer/lanes.py.
+// Times come in whole parts of the step, columns packed; see reports/explorer/timeline_columns.py.
 
 /** @typedef {{length_ms: number, parts: number, rows: string[], of: number, merged: boolean,
- *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, lane: Int32Array, kind: Int32Array,
- *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, start: Int32Array, end: Int32Array, number: Int32Array}} Lanes */
+ *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, track: Int32Array, kind: Int32Array,
+ *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, start: Int32Array, end: Int32Array, number: Int32Array}} Tracks */
 
 const ROW = 30;
 const AXIS = 24;
 // top and height in a row, in pixels, of: what holds the rank up, what moves beside it, what is sent, what is received
-const LANES = [[2, 18], [22, 6], [22, 3], [25, 3]];
+const TRACKS = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
-const COLUMNS = ["row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
+const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
 
@@ -39,8 +39,8 @@ export class Timeline {
   constructor(canvas, reading) {
     this.canvas = canvas;
     this.reading = reading;
-    /** @type {Lanes | null} */
-    this.lanes = null;
+    /** @type {Tracks | null} */
+    this.tracks = null;
     this.from = 0;
     this.to = 1;
     this.chosen = -1;
@@ -68,16 +68,16 @@ export class Timeline {
    * @param {any} packed @param {boolean} always also where it is out of sight, as it is when a page is printed */
   show(packed, always) {
     const columns = COLUMNS.map((name) => [name, unpacked(packed[name])]);
-    /** @type {Lanes} */
-    const lanes = { ...packed, ...Object.fromEntries(columns) };
-    const alike = this.lanes && this.lanes.rows.length === lanes.rows.length && this.lanes.row.length === lanes.row.length;
-    this.lanes = lanes;
-    if (!alike) {
+    /** @type {Tracks} */
+    const tracks = { ...packed, ...Object.fromEntries(columns) };
+    const isSame = this.tracks && this.tracks.rows.length === tracks.rows.length && this.tracks.row.length === tracks.row.length;
+    this.tracks = tracks;
+    if (!isSame) {
       this.from = 0;
       this.to = 1;
       this.chosen = -1;
     }
-    this.canvas.style.height = `${lanes.rows.length * ROW + AXIS}px`;
+    this.canvas.style.height = `${tracks.rows.length * ROW + AXIS}px`;
     if (always || this.isSeen) this.draw();
   }
 
@@ -101,12 +101,12 @@ export class Timeline {
 
   /** @param {number} part @returns {number} pixels from the left */
   x(part) {
-    return this.gutter + ((part / this.lanes.parts - this.from) / (this.to - this.from)) * this.plot;
+    return this.gutter + ((part / this.tracks.parts - this.from) / (this.to - this.from)) * this.plot;
   }
 
   draw() {
-    const { canvas, lanes } = this;
-    if (!lanes || !canvas.clientWidth) return;
+    const { canvas, tracks } = this;
+    if (!tracks || !canvas.clientWidth) return;
     this.gutter = Math.min(150, Math.max(88, canvas.clientWidth * 0.17));
     this.plot = Math.max(1, canvas.clientWidth - this.gutter - MARGIN);
     const scale = devicePixelRatio || 1;
@@ -128,50 +128,50 @@ export class Timeline {
 
   /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
   drawAxis(context, inks) {
-    const { lanes, from, to } = this;
-    const bottom = lanes.rows.length * ROW;
-    const shownMs = (to - from) * lanes.length_ms;
+    const { tracks, from, to } = this;
+    const bottom = tracks.rows.length * ROW;
+    const shownMs = (to - from) * tracks.length_ms;
     const rough = shownMs / Math.max(2, Math.floor(this.plot / 90));
     const decade = 10 ** Math.floor(Math.log10(rough));
     const step = decade * ([1, 2, 5, 10].find((one) => one * decade >= rough) || 10);
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "top";
-    for (let ms = Math.ceil((from * lanes.length_ms) / step) * step; ms <= to * lanes.length_ms * 1.0001; ms += step) {
-      const x = this.x((ms / lanes.length_ms) * lanes.parts);
+    for (let ms = Math.ceil((from * tracks.length_ms) / step) * step; ms <= to * tracks.length_ms * 1.0001; ms += step) {
+      const x = this.x((ms / tracks.length_ms) * tracks.parts);
       context.fillStyle = inks.line;
       context.fillRect(x, 0, 1, bottom + 4);
       context.fillStyle = inks.soft;
-      context.fillText(ms === 0 ? "0" : time(ms, to * lanes.length_ms), Math.min(x, this.gutter + this.plot - 14), bottom + 7);
+      context.fillText(ms === 0 ? "0" : time(ms, to * tracks.length_ms), Math.min(x, this.gutter + this.plot - 14), bottom + 7);
     }
   }
 
   /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
   drawBoxes(context, inks) {
-    const { lanes } = this;
-    const fills = Object.fromEntries(Object.entries(lanes.kinds).map(([kind, one]) => [kind, colour(one.colour)]));
+    const { tracks } = this;
+    const fills = Object.fromEntries(Object.entries(tracks.kinds).map(([kind, one]) => [kind, colour(one.colour)]));
     const right = this.gutter + this.plot;
     context.font = "10px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "middle";
-    for (let i = 0; i < lanes.row.length; i++) {
-      const x = this.x(lanes.start[i]);
-      const end = this.x(lanes.end[i]);
+    for (let i = 0; i < tracks.row.length; i++) {
+      const x = this.x(tracks.start[i]);
+      const end = this.x(tracks.end[i]);
       if (end < this.gutter || x > right) continue;
-      const [top, height] = LANES[lanes.lane[i]];
-      const y = lanes.row[i] * ROW + top;
+      const [top, height] = TRACKS[tracks.track[i]];
+      const y = tracks.row[i] * ROW + top;
       const width = end - x;
-      context.globalAlpha = lanes.chunk[i] ? Math.max(0.45, 1 - 0.22 * lanes.chunk[i]) : 1;
-      context.fillStyle = fills[lanes.kind[i]];
+      context.globalAlpha = tracks.chunk[i] ? Math.max(0.45, 1 - 0.22 * tracks.chunk[i]) : 1;
+      context.fillStyle = fills[tracks.kind[i]];
       context.fillRect(x, y, width, height);
       context.globalAlpha = 1;
-      if (lanes.lane[i] === 0 && width > 3) {
+      if (tracks.track[i] === 0 && width > 3) {
         context.fillStyle = inks.card;
         context.fillRect(end - 0.75, y, 0.75, height);
       }
-      if (lanes.lane[i] === 0 && lanes.microbatch[i] >= 0 && width > 15 && (lanes.kind[i] < 2 || lanes.kind[i] === 8)) {
-        context.fillStyle = lanes.kind[i] === 0 || lanes.chunk[i] ? "#10222e" : "#fff";
-        context.fillText(String(lanes.microbatch[i]), Math.max(x, this.gutter) / 2 + Math.min(end, right) / 2, y + height / 2 + 0.5);
+      if (tracks.track[i] === 0 && tracks.microbatch[i] >= 0 && width > 15 && (tracks.kind[i] < 2 || tracks.kind[i] === 8)) {
+        context.fillStyle = tracks.kind[i] === 0 || tracks.chunk[i] ? "#10222e" : "#fff";
+        context.fillText(String(tracks.microbatch[i]), Math.max(x, this.gutter) / 2 + Math.min(end, right) / 2, y + height / 2 + 0.5);
       }
       if (i === this.chosen) {
         context.strokeStyle = inks.ink;
@@ -187,7 +187,7 @@ export class Timeline {
     context.textAlign = "right";
     context.textBaseline = "middle";
     context.fillStyle = inks.ink;
-    this.lanes.rows.forEach((name, row) => context.fillText(name, this.gutter - 8, row * ROW + 12, this.gutter - 10));
+    this.tracks.rows.forEach((name, row) => context.fillText(name, this.gutter - 8, row * ROW + 12, this.gutter - 10));
   }
 
   /** Outlines a box and tells of it. @param {number} i −1 for none */
@@ -200,27 +200,27 @@ export class Timeline {
 
   /** @param {number} i @returns {string} */
   words(i) {
-    const { lanes } = this;
-    const ms = (part) => (part / lanes.parts) * lanes.length_ms;
-    const kind = lanes.kinds[lanes.kind[i]];
-    const parts = [lanes.rows[lanes.row[i]], kind.name];
-    if (lanes.stage[i] >= 0) parts.push(`stage ${lanes.stage[i]}`);
-    if (lanes.microbatch[i] >= 0) parts.push(`microbatch ${lanes.microbatch[i]}`);
-    const several = lanes.number[i] > 1 ? `${lanes.number[i]} of them, ` : "";
-    return `${parts.join(", ")}: ${several}${time(ms(lanes.end[i] - lanes.start[i]))}, from ${time(ms(lanes.start[i]))} on (${kind.help})`;
+    const { tracks } = this;
+    const ms = (part) => (part / tracks.parts) * tracks.length_ms;
+    const kind = tracks.kinds[tracks.kind[i]];
+    const parts = [tracks.rows[tracks.row[i]], kind.name];
+    if (tracks.stage[i] >= 0) parts.push(`stage ${tracks.stage[i]}`);
+    if (tracks.microbatch[i] >= 0) parts.push(`microbatch ${tracks.microbatch[i]}`);
+    const several = tracks.number[i] > 1 ? `${tracks.number[i]} of them, ` : "";
+    return `${parts.join(", ")}: ${several}${time(ms(tracks.end[i] - tracks.start[i]))}, from ${time(ms(tracks.start[i]))} on (${kind.help})`;
   }
 
   /** @param {PointerEvent} event @returns {number} the box below the pointer */
   under(event) {
-    const { lanes } = this;
-    if (!lanes) return -1;
+    const { tracks } = this;
+    if (!tracks) return -1;
     const row = Math.floor(event.offsetY / ROW);
     let found = -1;
-    for (let i = 0; i < lanes.row.length; i++) {
-      if (lanes.row[i] !== row) continue;
-      const [top, height] = LANES[lanes.lane[i]];
+    for (let i = 0; i < tracks.row.length; i++) {
+      if (tracks.row[i] !== row) continue;
+      const [top, height] = TRACKS[tracks.track[i]];
       const within = event.offsetY >= row * ROW + top - 1 && event.offsetY <= row * ROW + top + height + 1;
-      if (within && this.x(lanes.start[i]) - 1 <= event.offsetX && event.offsetX <= this.x(lanes.end[i]) + 1) found = i;
+      if (within && this.x(tracks.start[i]) - 1 <= event.offsetX && event.offsetX <= this.x(tracks.end[i]) + 1) found = i;
     }
     return found;
   }
@@ -269,31 +269,31 @@ export class Timeline {
       ArrowDown: () => this.rowStep(1),
       ArrowUp: () => this.rowStep(-1),
     };
-    if (!this.lanes || event.ctrlKey || event.metaKey || !(event.key in keys)) return;
+    if (!this.tracks || event.ctrlKey || event.metaKey || !(event.key in keys)) return;
     event.preventDefault();
     keys[event.key]();
   }
 
   /** Goes to the next box of a row, in time. @param {number} by 1 or −1 */
   step(by) {
-    const { lanes } = this;
-    const row = this.chosen < 0 ? 0 : lanes.row[this.chosen];
-    const order = [...lanes.row.keys()].filter((i) => lanes.row[i] === row).sort((a, b) => lanes.start[a] - lanes.start[b] || a - b);
+    const { tracks } = this;
+    const row = this.chosen < 0 ? 0 : tracks.row[this.chosen];
+    const order = [...tracks.row.keys()].filter((i) => tracks.row[i] === row).sort((a, b) => tracks.start[a] - tracks.start[b] || a - b);
     const place = this.chosen < 0 ? (by > 0 ? -1 : order.length) : order.indexOf(this.chosen);
     this.reach(order[Math.min(order.length - 1, Math.max(0, place + by))]);
   }
 
   /** Goes to what another row does at the same time. @param {number} by 1 or −1 */
   rowStep(by) {
-    const { lanes } = this;
+    const { tracks } = this;
     if (this.chosen < 0) return this.step(1);
-    const row = Math.min(lanes.rows.length - 1, Math.max(0, lanes.row[this.chosen] + by));
-    const when = lanes.start[this.chosen];
+    const row = Math.min(tracks.rows.length - 1, Math.max(0, tracks.row[this.chosen] + by));
+    const when = tracks.start[this.chosen];
     let nearest = this.chosen;
     let least = Infinity;
-    for (let i = 0; i < lanes.row.length; i++) {
-      const away = Math.abs(lanes.start[i] - when) + (lanes.lane[i] ? 0.5 : 0);
-      if (lanes.row[i] === row && away < least) [least, nearest] = [away, i];
+    for (let i = 0; i < tracks.row.length; i++) {
+      const away = Math.abs(tracks.start[i] - when) + (tracks.track[i] ? 0.5 : 0);
+      if (tracks.row[i] === row && away < least) [least, nearest] = [away, i];
     }
     return this.reach(nearest);
   }
@@ -301,8 +301,8 @@ export class Timeline {
   /** Chooses a box and brings it into view. @param {number} i */
   reach(i) {
     const width = this.to - this.from;
-    const begin = this.lanes.start[i] / this.lanes.parts;
-    const end = this.lanes.end[i] / this.lanes.parts;
+    const begin = this.tracks.start[i] / this.tracks.parts;
+    const end = this.tracks.end[i] / this.tracks.parts;
     if (begin < this.from || end > this.to) this.look((begin + end) / 2 - width / 2, width);
     this.choose(i);
   }

@@ -45,21 +45,21 @@ class PlanUncertainty:
         reach = DEVIATIONS * math.hypot(*(self.shares[name][row] * self.deviation[name] for name in self.shares))
         return math.exp(middle - reach), math.exp(middle + reach)
 
-    def faster(self, first: int, second: int, ratio: float, alike: float) -> float:
+    def faster(self, first: int, second: int, ratio: float, common_error_share: float) -> float:
         """The probability that the first step is faster than the second, which is predicted to take `ratio` times as long.
 
-        alike: the share of the simulator's model error that both have in common.
+        common_error_share: the share of the simulator's model error that both have in common.
         """
         difference = {name: self.shares[name][second] - self.shares[name][first] for name in self.shares}
         middle = math.log(ratio) + sum(difference[name] * self.middle[name] for name in difference)
-        own_error = math.sqrt(2 * (1 - alike)) * self.deviation[_MODEL_ERROR]
+        own_error = math.sqrt(2 * (1 - common_error_share)) * self.deviation[_MODEL_ERROR]
         reach = math.hypot(own_error, *(difference[name] * self.deviation[name] for name in difference))
         if reach == 0.0:
             return 0.5 if middle == 0.0 else float(middle > 0)
         return NormalDist().cdf(middle / reach)
 
 
-def doubt(configurations: Candidates) -> PlanUncertainty:
+def plan_uncertainty(configurations: Candidates) -> PlanUncertainty:
     """The uncertainty of the step times of a few configurations."""
     scenario = configurations.base
     expected_s = configurations.times().expected_s
@@ -71,7 +71,7 @@ def doubt(configurations: Candidates) -> PlanUncertainty:
         share = (configurations.slowed({name: _SLOWDOWN}).times().expected_s / expected_s - 1) / (_SLOWDOWN - 1)
         if share.any():
             shares[name] = share
-    bounds = {name: np.log(QUANTITIES[name].slownesses(scenario.cluster)) for name in shares}
+    bounds = {name: np.log(QUANTITIES[name].slowdown_interval(scenario.cluster)) for name in shares}
     return PlanUncertainty(
         shares,
         {name: float(low + high) / 2 for name, (low, high) in bounds.items()},
@@ -79,6 +79,6 @@ def doubt(configurations: Candidates) -> PlanUncertainty:
     )
 
 
-def alike(first: Scenario, second: Scenario) -> float:
+def common_error_share(first: Scenario, second: Scenario) -> float:
     """The share of the simulator's model error that two scenarios have in common."""
     return common(_MODEL_ERROR, first, second)

@@ -98,7 +98,7 @@ def plan(
     objective: Objective = "time",
     memory: float | None = None,
     top: int = 10,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     servers: int | None = None,
     strategies: Collection[str] | None = None,
     schedules: Collection[str] | None = None,
@@ -108,10 +108,10 @@ def plan(
     """The best configurations to train the scenario's model on `gpus` devices; if None, as many as its strategy has.
 
     memory: bytes that a rank may allocate; if None, the device's memory less the share `headroom`, since allocators fail when
-    nearly full. top: number of configurations to return. tell: called with progress messages. servers: maximum number of
-    parameter servers. strategies: some of `STRATEGIES`; if None, hybrid, and parameter_server if `servers` is given or the
-    scenario has servers. schedules: of pipelines in addition to 1F1B, or "all"; if None, those with a closed form. frameworks:
-    to choose from; if None, the scenario's, or the default ones of hybrids where it names none.
+    nearly full. top: number of configurations to return. report_progress: called with progress messages. servers: maximum
+    number of parameter servers. strategies: some of `STRATEGIES`; if None, hybrid, and parameter_server if `servers` is given
+    or the scenario has servers. schedules: of pipelines in addition to 1F1B, or "all"; if None, those with a closed form.
+    frameworks: to choose from; if None, the scenario's, or the default ones of hybrids where it names none.
 
     Raises FieldError or InputError for an objective that needs data which the cluster does not give, and where no configuration
     is valid or fits.
@@ -127,7 +127,7 @@ def plan(
         raise InputError(
             f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
         )
-    tell(f"estimating {len(candidates):,} configurations")
+    report_progress(f"estimating {len(candidates):,} configurations")
     capacity_bytes = memory or (1 - headroom) * scenario.cluster.device.capacity_bytes
     estimated = _Estimated.of(candidates)
     if not (estimated.memory_bytes <= capacity_bytes).any():
@@ -142,7 +142,7 @@ def plan(
     expected_s, lower_bound_s, memory_bytes = estimated
     estimate_s = time.perf_counter() - began_s
     rows = np.flatnonzero(memory_bytes <= capacity_bytes)
-    search = _Search(candidates, objective, memory_bytes, top, tell)
+    search = _Search(candidates, objective, memory_bytes, top, report_progress)
     proved = search.run(rows, expected_s, lower_bound_s)
     return PlanResult(
         objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
@@ -221,14 +221,19 @@ class _Search:
     """Replays configurations, and keeps the `top` best."""
 
     def __init__(
-        self, candidates: Candidates, objective: Objective, memory_bytes: Times, top: int, tell: Callable[[str], None]
+        self,
+        candidates: Candidates,
+        objective: Objective,
+        memory_bytes: Times,
+        top: int,
+        report_progress: Callable[[str], None],
     ) -> None:
         self._configurations, self._objective, self._memory_bytes, self._top, self._progress = (
             candidates,
             objective,
             memory_bytes,
             top,
-            tell,
+            report_progress,
         )
         self._best: list[tuple[float, int, PlanChoice]] = []
         self._nodes = candidates.nodes()

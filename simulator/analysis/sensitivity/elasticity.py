@@ -29,9 +29,9 @@ from scaleproof.simulator.uncertainty.prediction_interval import (
     Response,
     added_seconds,
     normal_draws,
+    quantity_deviations,
     replayed_s,
     response_of_scenario,
-    uncertain_quantities,
 )
 
 Times = NDArray[np.float64]
@@ -141,13 +141,13 @@ class FiniteDifferences:
     @cached_property
     def _task_quantities(self) -> set[str]:
         """Uncertain quantities whose effect on each task's duration is known."""
-        return {name for name in uncertain_quantities(self.scenario) if name not in self._response.whole}
+        return {name for name in quantity_deviations(self.scenario) if name not in self._response.whole}
 
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:
         """Slowdown factors by quantity, shape (1 + draws,): 1 for the cluster as given, then each draw."""
         joint = JointDraws(self.scenario, self.scenario, (self._response.names, ()))
-        drawn, _ = joint.slownesses(normal_draws(_DRAWS, np.zeros(len(joint))))
+        drawn, _ = joint.slowdown_factors(normal_draws(_DRAWS, np.zeros(len(joint))))
         return {name: np.append(1.0, factors) for name, factors in drawn.items()}
 
     @cached_property

@@ -27,14 +27,14 @@ _ROUNDING: Final = 1e-9
 class StudyAxis:
     """A field, such as `cluster.network.bandwidth`, and its values.
 
-    column: its name in tables, which ends in its unit. values: as a scenario gives them. told: as tables give them: in SI, or
-    names of parts; None where a value has neither. named: whether the study names the values.
+    column: its name in tables, which ends in its unit. values: as a scenario gives them. table_values: as tables give them: in
+    SI, or names of parts; None where a value has neither. named: whether the study names the values.
     """
 
     field: str
     column: str
     values: tuple[Any, ...]
-    told: tuple[Any, ...]
+    table_values: tuple[Any, ...]
     named: bool = False
 
     @classmethod
@@ -58,7 +58,7 @@ class StudyAxis:
 
     def words(self, place: int) -> str:
         """A value with its field, such as 'strategy.workers 32'."""
-        return f"{self.field} {self.told[place] if self.named else _text(self.values[place])}"
+        return f"{self.field} {self.table_values[place] if self.named else _text(self.values[place])}"
 
 
 def _text(value: Any) -> str:

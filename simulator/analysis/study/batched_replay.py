@@ -159,7 +159,7 @@ def _steps_s(program: Program) -> Times:
     except ValueError:
         # at some point requests overtake each other: its order of tasks is different
         return np.full(seconds.shape[1], np.nan)
-    training = (program.lane == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
+    training = (program.stream == MAIN_STREAM) & ~program.ranks.is_server[program.rank]
     steps_s = slopes(np.stack([end_s[training].max(axis=0) for _, end_s in times], axis=-1))
     for point in np.flatnonzero(_may_share(program, times)).tolist():
         steps_s[point] = slope(simulate_steady(_of_points(program, point), STEPS).step_ends_s())

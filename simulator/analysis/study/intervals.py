@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.prediction_interval import added_seconds, replayed_s, uncertain_quantities
+from scaleproof.simulator.uncertainty.prediction_interval import added_seconds, quantity_deviations, replayed_s
 
 Times = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def relative_intervals(
 
     slower: returns the points' program with one quantity slowed down by SLOWDOWN; None where it is not the same for all points.
     """
-    names = list(uncertain_quantities(scenario))
+    names = list(quantity_deviations(scenario))
     seconds = durations_s(program)
     more_s: list[Times] = []
     for name in names:
@@ -57,7 +57,7 @@ def relative_intervals(
     step_s = replayed_s(program, seconds)
     shares = [(replayed_s(program, seconds + SLOWDOWN * longer_s) / step_s - 1) / SLOWDOWN for longer_s in more_s]
     shares += [np.ones_like(step_s)] * (len(names) - len(more_s))
-    bounds = np.log([QUANTITIES[name].slownesses(scenario.cluster) for name in names]).reshape(-1, 2, 1)
+    bounds = np.log([QUANTITIES[name].slowdown_interval(scenario.cluster) for name in names]).reshape(-1, 2, 1)
     middle, deviation = bounds.mean(axis=1), (bounds[:, 1] - bounds[:, 0]) / (2 * DEVIATIONS)
     direction = deviation * np.array(shares).reshape(len(names), -1)
     direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)

@@ -94,7 +94,7 @@ def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
     points = np.array([row["point"] for row in rows], dtype=np.int64)
     columns: dict[str, Any] = {"point": pa.array(points)}
     for axis, places in zip(study.axes, study.places(points).T, strict=True):
-        columns[axis.column] = pa.array(axis.told, _type_of(axis.told)).take(pa.array(places))
+        columns[axis.column] = pa.array(axis.table_values, _type_of(axis.table_values)).take(pa.array(places))
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
     for name, (kind, _) in {**RESULTS, **(TARGET_RESULTS if study.has_target else {})}.items():
         # an axis of frameworks already has their names in this column

@@ -28,7 +28,7 @@ class Link(Spec):
     links. latency: of a message over the shortest path; the transfer of its bytes follows.
     overhead: time for which a message occupies the host at each end; a host handles one message at a time.
     incast: loss of a receiver's link per sender beyond the first: it carries bandwidth / (1 + incast · (senders − 1)).
-    unlike: endpoints whose own link has a different bandwidth.
+    exceptions: endpoints whose own link has a different bandwidth.
     """
 
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
@@ -37,7 +37,7 @@ class Link(Spec):
     duplex: Literal["full", "half"] = "full"
     overhead_s: Seconds = Field(0.0, alias="overhead")
     incast: float = Field(0.0, ge=0, le=1000)
-    unlike: tuple[EndpointLink, ...] = ()
+    exceptions: tuple[EndpointLink, ...] = ()
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
@@ -45,7 +45,7 @@ class Link(Spec):
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of endpoints are connected equally."""
-        return self.topology.is_uniform and not self.unlike
+        return self.topology.is_uniform and not self.exceptions
 
     def check(self, endpoints: int) -> None:
         """Raises FieldError, with the field's path within the link, if the link does not fit this number of endpoints."""
@@ -53,13 +53,13 @@ class Link(Spec):
             self.topology.check(endpoints)
         except FieldError as error:
             raise FieldError(("topology", *error.field), error.message) from None
-        if self.unlike and not self.topology.has_own_links:
+        if self.exceptions and not self.topology.has_own_links:
             message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
-            raise FieldError(("unlike",), message)
-        for i, exception in enumerate(self.unlike):
+            raise FieldError(("exceptions",), message)
+        for i, exception in enumerate(self.exceptions):
             if max(exception.at) >= endpoints:
                 message = f"there is no endpoint {max(exception.at)}; they are numbered 0 to {endpoints - 1}"
-                raise FieldError(("unlike", i, "at"), message)
+                raise FieldError(("exceptions", i, "at"), message)
 
     def wiring(self, endpoints: int, cards: int = 1) -> Wiring:
         """The wiring of `endpoints` endpoints with `cards` network cards each."""
@@ -72,7 +72,7 @@ def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     topology = Switch() if link.is_uniform else link.topology
     wiring = topology.wire(endpoints * per_node, link.bandwidth_Bps / per_node, per_node)
     wiring.half_duplex = link.duplex == "half"
-    for exception in link.unlike:
+    for exception in link.exceptions:
         assert wiring.access_Bps is not None
         for endpoint in exception.at:
             wiring.access_Bps[endpoint * per_node : (endpoint + 1) * per_node] = exception.bandwidth_Bps / per_node

@@ -303,7 +303,7 @@ class GradientSync:
             mesh = self.context.mesh
             algorithm = self.plan.algorithm if query.op == "all_reduce" else None
             tensor_ranks = self.plan.expert_tensor if query.group == "experts" else None
-            concurrent = mesh.beside(
+            concurrent = mesh.on_first_node(
                 [mesh.rank(0, rank) + i * mesh.stride("tensor") for i in range(tensor_ranks or mesh.tensor)]
             )
             queries = []

@@ -23,11 +23,11 @@ class BatchLoader:
         self._samples = job.samples_per_worker
         self._resources: dict[str, int] = {}
 
-    def add(self, rank: int, node: int, each: int, alike: int, samples: int | None = None) -> None:
+    def add(self, rank: int, node: int, each: int, total: int, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step; must be called before its compute tasks are
         added.
 
-        each: ranks of the class on each of its nodes; alike: on all nodes. samples: size of its batch, the job's if None. A
+        each: ranks of the class on each of its nodes; total: on all nodes. samples: size of its batch, the job's if None. A
         batch begins to load when the previous one is loaded and a slot is free, that is, `prefetch` steps after an earlier
         batch was used.
         """
@@ -37,12 +37,12 @@ class BatchLoader:
         # without prefetch, loading begins with the step
         after = [] if input_.prefetch else [self._builder.wait(rank, Phase.INPUT, [])]
         loads = [
-            self._builder.beside(rank, amount, path, Phase.INPUT, after)
-            for amount, path in self._parts(input_, self._samples if samples is None else samples, node, each, alike)
+            self._builder.background(rank, amount, path, Phase.INPUT, after)
+            for amount, path in self._parts(input_, self._samples if samples is None else samples, node, each, total)
         ]
         slot = self._builder.wait(rank, Phase.INPUT, loads)
         for _ in range(input_.prefetch - 1):
-            previous, slot = slot, self._builder.beside(rank, 0.0, Path(0.0, 1.0), Phase.INPUT)
+            previous, slot = slot, self._builder.background(rank, 0.0, Path(0.0, 1.0), Phase.INPUT)
             self._builder.carry(slot, [previous])
         for load in loads:
             self._builder.carry(load, [load, slot] if input_.prefetch else [load])

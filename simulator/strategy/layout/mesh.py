@@ -111,7 +111,7 @@ class DeviceMesh:
         ranks: list[list[int]] = self.experts(expert, expert_tensor)[stage, 0].T.tolist()
         return ranks
 
-    def beside(self, ranks: Sequence[int]) -> int:
+    def on_first_node(self, ranks: Sequence[int]) -> int:
         """Number of the given ranks that are on the first one's node."""
         return sum(rank // self.devices == ranks[0] // self.devices for rank in ranks)
 

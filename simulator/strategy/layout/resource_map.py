@@ -317,7 +317,7 @@ class ResourceMap:
 
         return size_and_path
 
-    def told(self, group: Group) -> object:
+    def group_key(self, group: Group) -> object:
         """Key of groups with identical collectives: the shape of the group if all pairs of devices and nodes are equivalent,
         else the group."""
         if group not in self._group_keys:
@@ -325,7 +325,7 @@ class ResourceMap:
         return self._group_keys[group]
 
     def _costing(self, op: Op, group: Group, algorithm: str | None) -> Costing:
-        key = op, algorithm, self.told(group)
+        key = op, algorithm, self.group_key(group)
         if key not in self._costings:
             try:
                 self._costings[key] = functools.cache(costing(op, group, self.cluster, algorithm))
@@ -351,7 +351,7 @@ class ResourceMap:
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int) -> tuple[Use, ...]:
         """Network channels that a collective and its concurrent equivalents load, of the modelled nodes."""
-        key = op, algorithm, self.told(group), nodes
+        key = op, algorithm, self.group_key(group), nodes
         if key not in self._uses:
             self._uses[key] = self._collective_uses(op, group, algorithm, nodes)
         if _required(self.cluster.network).topology.endpoints_are_cards:

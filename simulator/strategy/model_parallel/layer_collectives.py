@@ -60,10 +60,10 @@ class LayerCollectives:
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         if exchange.hidden:
-            operators = [o for o in layer.operators if exchange.beside in ("", o.name)]
+            operators = [o for o in layer.operators if exchange.overlapped in ("", o.name)]
             operators_s = job.operators_s(layer, operators, samples)[exchange.backward]
-            span = exchange.backward, exchange.beside
-            overlapping = sum(one.hidden and (one.backward, one.beside) == span for one in layer.exchanges)
+            span = exchange.backward, exchange.overlapped
+            overlapping = sum(one.hidden and (one.backward, one.overlapped) == span for one in layer.exchanges)
             return max(collective_s * processors_taken(job.cluster), collective_s - operators_s / overlapping)
         if self.overlap_tensor and _in_pieces(exchange):
             # the first piece of a gather, or the last of a scatter, has no product to overlap with

@@ -46,15 +46,15 @@ class ServedStep:
     """Builds the program of one step."""
 
     def __init__(
-        self, job: Job, gate: ConsistencyModel, units: WorkQuota | None, rank_classes: Sequence[RankClass], groups:
+        self, job: Job, consistency: ConsistencyModel, units: WorkQuota | None, rank_classes: Sequence[RankClass], groups:
         Sequence[WorkerGroup], buckets: Sequence[Bucket], rollout_s: float,
     ) -> None:  # fmt: skip
         """rollout_s: seconds in which a worker generates its samples."""
-        self._builder = ProgramBuilder(gate, units)
+        self._builder = ProgramBuilder(consistency, units)
         self._resource_map = ResourceMap(job.cluster, self._builder)
         self._batch_loader = BatchLoader(self._builder, job)
         self._job, self._costs, self._rollout_s = job, job.costs(), rollout_s
-        self._sums_pushes = isinstance(gate, Bsp)
+        self._sums_pushes = isinstance(consistency, Bsp)
         self._groups, self._buckets = groups, buckets
         self._servers = [one for one in rank_classes if one.is_server]
         self._first_server = min(one.rank for one in self._servers)

@@ -84,7 +84,7 @@ class ParameterServer(Strategy):
         return self.workers - self.backups if self.mode == "synchronous" else 1
 
     @property
-    def gate(self) -> ConsistencyModel:
+    def consistency(self) -> ConsistencyModel:
         """Consistency model: when the servers reply."""
         match self.mode:
             case "synchronous":
@@ -165,7 +165,7 @@ class ParameterServer(Strategy):
             text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
             raise FieldError(("strategy", "servers"), text)
         units = WorkQuota(self.units, self.assignment == "dynamic") if self.units else None
-        step = ServedStep(job, self.gate, units, rank_classes, groups, bucket_list, self.rollout_s)
+        step = ServedStep(job, self.consistency, units, rank_classes, groups, bucket_list, self.rollout_s)
         return step.overlapped() if self.overlap else step.sequential()
 
     def _classes(self, job: Job, nodes: Mapping[int, OnNode], bucket_list: Sequence[Bucket]) -> list[RankClass]:
@@ -181,7 +181,7 @@ class ParameterServer(Strategy):
 
         def is_separate(node: int) -> bool:
             ranks = nodes[node]
-            is_async = self.gate != SYNCHRONOUS and len(ranks.workers) > 0
+            is_async = self.consistency != SYNCHRONOUS and len(ranks.workers) > 0
             return is_async or any(rank in distinguishable for ranks_of_role in ranks for rank in ranks_of_role)
 
         return classes(nodes, job.cluster.node.devices, kind, is_separate)
@@ -192,7 +192,7 @@ class ParameterServer(Strategy):
         if not job.cluster.is_uniform:
             return range(self.ranks)
         distinguishable = set(job.distinguishable_ranks(self.ranks))
-        if self.gate == SYNCHRONOUS:
+        if self.consistency == SYNCHRONOUS:
             return distinguishable
         if job.unevenness.message_jitter == 0 and not job.unevenness.changes:
             distinguishable -= set(range(self.workers, self.ranks)) - job.unevenness.named

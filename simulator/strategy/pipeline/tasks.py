@@ -74,7 +74,7 @@ class Replica:
     @property
     def concurrent_senders(self) -> int:
         """Number of ranks of a stage that are on the same node and send concurrently."""
-        return self.placed.each * self.context.mesh.beside(self.context.mesh.members(self.placed.rank, 0))
+        return self.placed.each * self.context.mesh.on_first_node(self.context.mesh.members(self.placed.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
         placed, mesh = self.placed, self.context.mesh
@@ -87,13 +87,13 @@ class Replica:
         return self.context.recorder.rank(add)
 
     def _name(self, stage: int) -> str:
-        """Name of a rank class: '16 workers', 'stage 0 (16 alike)', or by its first worker if workers are not all
+        """Name of a rank class: '16 workers', 'stage 0 (16 workers)', or by its first worker if workers are not all
         equivalent."""
         plan, placed = self.context.plan, self.placed
         if plan.stages == 1:
             return f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
         worker = f"worker {placed.rank} " if placed.ranks < plan.workers else ""
-        return f"{worker}stage {stage}" + (f" ({placed.ranks} alike)" if placed.ranks > 1 else "")
+        return f"{worker}stage {stage}" + (f" ({placed.ranks} workers)" if placed.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""

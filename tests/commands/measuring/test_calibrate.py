@@ -57,7 +57,7 @@ def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture
     assert any("500 Mbit/s" in line and "network.bandwidth" in line for line in printed)
     cluster = load_cluster(out)
     assert cluster.network is not None
-    assert cluster.network.unlike[0].at == (3,)
+    assert cluster.network.exceptions[0].at == (3,)
     assert cluster.provenance["date"] == "2026-01-01"
     assert tables.read(points_path(out)) == tables.read(table)
     before = table.read_bytes()

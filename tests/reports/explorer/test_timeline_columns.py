@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.load import load
 
-COLUMNS = ("row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
+COLUMNS = ("row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
 
 
 def columns(run: Run) -> dict[str, Any] | None:
@@ -39,9 +39,9 @@ def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
 def test_what_holds_a_rank_up_never_overlaps() -> None:
     found = columns(timed(load("llama-2-7b-zero-bubble-a100")))
     assert found is not None
-    row, lane, start, end = (np.array(found[name]) for name in ("row", "lane", "start", "end"))
+    row, track, start, end = (np.array(found[name]) for name in ("row", "track", "start", "end"))
     for rank in range(len(found["rows"])):
-        mine = np.flatnonzero((row == rank) & (lane == 0))
+        mine = np.flatnonzero((row == rank) & (track == 0))
         order = mine[np.argsort(start[mine], kind="stable")]
         assert (end[order][:-1] <= start[order][1:] + 1).all()
 

@@ -90,7 +90,7 @@ def test_quantities_of_one_cluster_only_are_reported() -> None:
 
 
 def test_slow_links_and_collectives_are_compared() -> None:
-    slow = DESCRIBED["network"] | {"unlike": [{"at": [3], "bandwidth": "240 Mbit/s"}]}
+    slow = DESCRIBED["network"] | {"exceptions": [{"at": [3], "bandwidth": "240 Mbit/s"}]}
     collectives = {"measured": [{"ranks": 4, "nodes": 4, "latency": "1 ms", "bandwidth": "15 MB/s"}]}
     rows = compare(cluster(), cluster(network=slow, collectives=collectives))
     assert row(rows, "network.bandwidth at 3").verdict == "only in B"

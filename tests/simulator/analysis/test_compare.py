@@ -31,7 +31,7 @@ def test_identical_scenarios_are_indistinguishable(small: Make) -> None:
     assert found.ratio == 1
     assert all(effect.change in (0, None) for effect in found.effects)
     assert all((part.change_s, part.low_s, part.high_s) == (0, 0, 0) for part in found.parts)
-    assert (found.apart.faster, found.apart.told) == (0.5, False)
+    assert (found.speedup.faster, found.speedup.is_distinguishable) == (0.5, False)
     text = describe(found)
     assert "nothing changed" in text
     assert "B is as fast as A" in text
@@ -87,8 +87,8 @@ def test_the_other_way_round_it_is_the_other_way_round(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=1 Gbit/s")
     forth, back = compare(a, b), compare(b, a)
     assert forth.ratio == pytest.approx(1 / back.ratio)
-    assert forth.apart.low == pytest.approx(1 / back.apart.high, rel=0.02)
-    assert forth.apart.faster == pytest.approx(1 - back.apart.faster, abs=0.03)
+    assert forth.speedup.low == pytest.approx(1 / back.speedup.high, rel=0.02)
+    assert forth.speedup.faster == pytest.approx(1 - back.speedup.faster, abs=0.03)
 
 
 def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> None:
@@ -97,7 +97,7 @@ def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> No
     found = compare(a, small(*ONLY_COMPUTE, "batch=96"))
     low_s, high_s = found.a.prediction_interval_s or (0.0, 0.0)
     assert high_s / low_s > 1.3
-    assert found.apart.high / found.apart.low < 1.001
+    assert found.speedup.high / found.speedup.low < 1.001
 
 
 def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_the_same(small: Make) -> None:
@@ -122,7 +122,7 @@ def test_cost_and_energy_go_against_the_throughput(small: Make) -> None:
     result = {effect.name: effect for effect in found.effects}
     for name in ("cost of a million samples", "cost of a million tokens"):
         assert result[name].change == pytest.approx(1 / found.ratio - 1)
-        assert result[name].high == pytest.approx(1 / found.apart.low - 1)
+        assert result[name].high == pytest.approx(1 / found.speedup.low - 1)
 
 
 def test_the_table_names_units_in_its_columns(small: Make) -> None:

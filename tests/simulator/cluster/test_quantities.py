@@ -70,9 +70,9 @@ def test_an_interval_is_of_the_number_or_a_share_of_times() -> None:
         "device": {"low": "90 %", "high": "120 %"},
     }
     cluster = plain(2, uncertainty=given)
-    assert QUANTITIES["network.bandwidth"].slownesses(cluster) == pytest.approx((0.5, 2.0))
-    assert QUANTITIES["network.latency"].slownesses(cluster) == pytest.approx((0.9, 1.2))
-    assert QUANTITIES["device"].slownesses(cluster) == pytest.approx((0.9, 1.2))
+    assert QUANTITIES["network.bandwidth"].slowdown_interval(cluster) == pytest.approx((0.5, 2.0))
+    assert QUANTITIES["network.latency"].slowdown_interval(cluster) == pytest.approx((0.9, 1.2))
+    assert QUANTITIES["device"].slowdown_interval(cluster) == pytest.approx((0.9, 1.2))
     assert uncertain(cluster)["device"] == pytest.approx(math.log(1.2 / 0.9) / (2 * DEVIATIONS))
 
 

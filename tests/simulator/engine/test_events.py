@@ -253,9 +253,9 @@ def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() 
     assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])
 
 
-def each_on_its_own(work_s: list[float], gate: ConsistencyModel, units: WorkQuota | None = None) -> Program:
+def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
     """Workers that compute for so long, ask a server, which takes a tenth of a second, and go on when it answers."""
-    builder = ProgramBuilder(gate, units)
+    builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
     for number, seconds in enumerate(work_s):
         rank = builder.rank(f"worker {number}")

@@ -33,7 +33,7 @@ def fan(leaves: int) -> Program:
     work = [builder.compute(builder.rank(f"rank {i}"), Phase.FORWARD, 1.0 + i) for i in range(leaves)]
     for i in range(leaves):
         after = work if i == leaves - 1 else work[i : i + 1]
-        builder.beside(i, 1.0, Path(0.0, 1.0), Phase.SEND, after)
+        builder.background(i, 1.0, Path(0.0, 1.0), Phase.SEND, after)
     return builder.build()
 
 

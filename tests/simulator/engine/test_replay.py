@@ -389,7 +389,7 @@ def test_what_sharing_delays_counts_once_along_a_path() -> None:
 
 @given(programs(capacity=1.0) | programs(capacity=100.0) | server_programs(), st.integers(1, 3))
 def test_a_bound_decides_only_what_the_delay_itself_would(program: Program, steps: int) -> None:
-    assume((program.lane == MAIN_STREAM).any())
+    assume((program.stream == MAIN_STREAM).any())
     timeline = replay.simulate(program, steps)
     most_s = engine.NEGLIGIBLE * timeline.step_ends_s()[-1]
     assert engine._is_negligible(timeline, NONE, 0) == (engine.later_s(timeline, engine.longer_s(timeline)) <= most_s)

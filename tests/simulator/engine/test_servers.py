@@ -19,9 +19,9 @@ SERVICE_S, UPDATE_S = 1.0, 0.5
 class Log(ServerHost):
     """A server of so many workers, each of one request a step, and all that it says."""
 
-    def __init__(self, gate: ConsistencyModel, workers: int) -> None:
+    def __init__(self, consistency: ConsistencyModel, workers: int) -> None:
         self.environment = simpy.Environment()
-        self.server = Server(self.environment, self, gate, {0: dict.fromkeys(range(workers), 1)})
+        self.server = Server(self.environment, self, consistency, {0: dict.fromkeys(range(workers), 1)})
         self.began_s: dict[int, float] = {}
         self.applied_s: dict[int, float] = {}
         self.behind: dict[int, int] = {}

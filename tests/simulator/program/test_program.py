@@ -37,7 +37,7 @@ def test_csr_groups_values_by_key_in_order(pairs: list[tuple[int, int]]) -> None
 
 def columns(program: Program) -> list[object]:
     """All columns of a program's tasks as plain values."""
-    names = ("kind", "rank", "peer", "lane", "phase", "stage", "microbatch", "latency_s", "amount", "max_rate", "slot")
+    names = ("kind", "rank", "peer", "stream", "phase", "stage", "microbatch", "latency_s", "amount", "max_rate", "slot")
     lists = program.dependencies.lists(), program.carried.lists(), program.members.lists(), program.uses()
     return [*(getattr(program, name).tolist() for name in names), *map(list, lists)]
 

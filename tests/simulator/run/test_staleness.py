@@ -15,18 +15,18 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
 
-gates = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])
+consistencies = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])
 
 
-def program(work_s: list[float], gate: ConsistencyModel, units: WorkQuota | None = None, requests: int = 1) -> Program:
+def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None, requests: int = 1) -> Program:
     """Workers that compute for so long, push for a tenth, are served for two tenths each, and go on when answered."""
-    builder = ProgramBuilder(gate, units)
+    builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
     for number, seconds in enumerate(work_s):
         rank = builder.rank(f"worker {number}", multiplicity=requests)
         work = builder.compute(rank, Phase.FORWARD, seconds)
         push = builder.transfer(rank, server, 1.0, Path(0.0, 10.0), Phase.SEND, (work,))
-        served = builder.serve(server, rank, Phase.OPTIMIZER, requests, 0.2, 0.3 * isinstance(gate, Bsp), (push,))
+        served = builder.serve(server, rank, Phase.OPTIMIZER, requests, 0.2, 0.3 * isinstance(consistency, Bsp), (push,))
         builder.wait(rank, Phase.WAIT, (served,))
     return builder.build()
 
@@ -38,9 +38,9 @@ def told(timeline: Timeline) -> dict[str, object]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates, st.integers(0, 99))
-def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], gate: ConsistencyModel, seed: int) -> None:
-    timeline = simulate(program(work_s, gate), 8, Variation(compute_jitter=0.3, seed=seed))
+@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), consistencies, st.integers(0, 99))
+def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], consistency: ConsistencyModel, seed: int) -> None:
+    timeline = simulate(program(work_s, consistency), 8, Variation(compute_jitter=0.3, seed=seed))
     window = window_of(timeline)
     arrived_s, began_s = timeline.end_s[:, 1::4].ravel(), timeline.start_s[:, 2::4].ravel()
     instants_s = np.sort(np.concatenate([arrived_s, began_s, [window.begin_s, window.end_s]]))
@@ -71,23 +71,23 @@ def test_percentiles_are_of_all_that_counts() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates)
-def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: ConsistencyModel) -> None:
-    timeline = simulate(program(work_s, gate), 9)
+@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), consistencies)
+def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], consistency: ConsistencyModel) -> None:
+    timeline = simulate(program(work_s, consistency), 9)
     run = predicted_run(timeline, scenario="", strategy="", samples=7 * len(work_s))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
-    backups = gate.backups if isinstance(gate, Bsp) else 0
+    backups = consistency.backups if isinstance(consistency, Bsp) else 0
     assert run.samples == 7 * (len(work_s) - backups)
     assert run.ranks == len(work_s) + 1
-    per_step = 1 if isinstance(gate, Bsp) else len(work_s)
+    per_step = 1 if isinstance(consistency, Bsp) else len(work_s)
     assert told(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
     assert run.servers == told(timeline)
 
 
-@pytest.mark.parametrize("gate", [Ssp(0), Bsp()])
-def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(gate: ConsistencyModel) -> None:
-    timeline = simulate(program([1.0, 2.0, 4.0], gate), 12)
-    update_s = 0.3 * isinstance(gate, Bsp)
+@pytest.mark.parametrize("consistency", [Ssp(0), Bsp()])
+def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(consistency: ConsistencyModel) -> None:
+    timeline = simulate(program([1.0, 2.0, 4.0], consistency), 12)
+    update_s = 0.3 * isinstance(consistency, Bsp)
     run = predicted_run(timeline, scenario="", strategy="", samples=3)
     assert run.step_time_s == pytest.approx(4.0 + 0.1 + 0.2 + update_s)
 

@@ -39,7 +39,7 @@ FIELDS = {
     "cluster.network.overhead": times,
     "cluster.network.incast": st.floats(0, 1000),
     "cluster.network.topology": st.sampled_from([{"kind": "leaf_spine", "per_leaf": 4}, {"kind": "mesh"}]),
-    "cluster.network.unlike": st.lists(st.fixed_dictionaries({"at": st.just([1, 3]), "bandwidth": rates}), max_size=2),
+    "cluster.network.exceptions": st.lists(st.fixed_dictionaries({"at": st.just([1, 3]), "bandwidth": rates}), max_size=2),
     "cluster.node.power": st.builds("{} kW".format, st.floats(0, 100)),
     "cluster.node.price": st.builds("{} USD/h".format, st.floats(0, 1000)),
     "cluster.device.peak": st.dictionaries(st.sampled_from(["fp16", "bf16"]), st.builds("{} TFLOP/s".format, st.floats(1, 1e4)))

@@ -116,8 +116,8 @@ def test_numbers_that_look_alike_are_told_with_all_digits(small: Make) -> None:
 
 
 def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:
-    a = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}]")
-    b = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}, {at: [2], bandwidth: 1 Gbit/s}]")
+    a = small("cluster.network.exceptions=[{at: [1], bandwidth: 1 Gbit/s}]")
+    b = small("cluster.network.exceptions=[{at: [1], bandwidth: 1 Gbit/s}, {at: [2], bandwidth: 1 Gbit/s}]")
     (change,) = differences(a, b)
     assert (change.a, change.b) == ("1 entry", "2 entries, 1 of them the same")
     (change,) = differences(small(), a)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, apart, common, of_log_ratios
+from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, common, of_log_ratios, speedup_interval
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
@@ -21,9 +21,9 @@ SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
 
 
 def test_one_and_the_same_cannot_be_told_apart(small: Make) -> None:
-    told = apart(small(), small(), 1.0)
+    told = speedup_interval(small(), small(), 1.0)
     assert (told.low, told.high, told.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
-    assert not told.told
+    assert not told.is_distinguishable
 
 
 def test_what_both_clusters_say_alike_is_shared_and_what_they_do_not_is_not(small: Make) -> None:
@@ -43,12 +43,12 @@ def test_what_is_left_out_is_shared_by_the_same_training_and_in_part_by_the_same
     assert common("model", small(), small("model.layers=7")) == 0
 
 
-def test_drawn_slownesses_have_the_deviation_that_the_cluster_says(small: Make) -> None:
+def test_drawn_slowdown_factors_have_the_deviation_that_the_cluster_says(small: Make) -> None:
     """Of each of two scenarios, whatever share of it they have in common; correlation is that share."""
     a, b = small(), small("strategy.bucket=1 MiB")
     together = JointDraws(a, b, (("device", "model"), ("device", "model")))
     normal = np.random.default_rng(1).standard_normal((len(together), 20_000))
-    first, second = together.slownesses(normal)
+    first, second = together.slowdown_interval(normal)
     for name in ("device", "model"):
         for drawn in (first[name], second[name]):
             assert np.log(drawn).std() == pytest.approx(QUANTITIES[name].prior, rel=0.03)
@@ -60,18 +60,18 @@ def test_drawn_slownesses_have_the_deviation_that_the_cluster_says(small: Make) 
 def test_only_compute_on_one_device_is_told_apart_whatever_the_device_is_like(small: Make) -> None:
     """The device's error moves both alike; a device of twice the peak is another one, whose error is its own."""
     a = small(*ONLY_COMPUTE)
-    same = apart(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
+    same = speedup_interval(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
     assert math.log(same.high / same.low) < 1e-3
-    other = apart(a, small(*ONLY_COMPUTE, "cluster.device.peak={fp32: 1.1 TFLOP/s}"), 1.1)
+    other = speedup_interval(a, small(*ONLY_COMPUTE, "cluster.device.peak={fp32: 1.1 TFLOP/s}"), 1.1)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["device"].prior] * 2)
     assert math.log(other.high / other.low) == pytest.approx(width, rel=0.05)
     assert other.faster == pytest.approx(NormalDist().cdf(math.log(1.1) / math.hypot(0.1, 0.1)), abs=0.03)
-    assert not other.told
+    assert not other.is_distinguishable
 
 
 def test_two_kinds_of_strategy_are_off_each_by_itself(small: Make) -> None:
     exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
-    told = apart(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
+    told = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
     assert math.log(told.high / told.low) == pytest.approx(width, rel=0.05)
 

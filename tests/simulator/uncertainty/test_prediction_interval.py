@@ -102,7 +102,7 @@ def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) ->
     twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
 
     def widths(of: str) -> list[float]:
-        return [log_width(drawn(lambda slownesses: slownesses[of], (of,), each)) for each in (cluster, twice)]
+        return [log_width(drawn(lambda slowdown_interval: slowdown_interval[of], (of,), each)) for each in (cluster, twice)]
 
     one, two = widths(share)
     assert two == pytest.approx(2 * one, rel=1e-6)
@@ -162,7 +162,7 @@ def test_random_unevenness_is_no_part_of_it(small: Make) -> None:
 def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
     """The larger of two alike lognormals is below t with the square of the probability that one is."""
     cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
-    found = drawn(lambda slownesses: np.maximum(*slownesses.values()), ("device", "model"), cluster, 512)
+    found = drawn(lambda slowdown_interval: np.maximum(*slowdown_interval.values()), ("device", "model"), cluster, 512)
     deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)
     for probability, bound in ((0.05, found.low), (0.95, found.high)):
         expected = NormalDist(sigma=deviation).inv_cdf(math.sqrt(probability))

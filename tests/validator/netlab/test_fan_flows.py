@@ -34,11 +34,11 @@ def test_alike_hosts_send_to_two_others_and_get_from_two() -> None:
 
 @pytest.mark.parametrize(("faster", "others"), [("200 Mbit/s", 3), ("50 Mbit/s", 1)])
 def test_a_host_faster_than_others_needs_more_of_them(faster: str, others: int) -> None:
-    found = _fans(_plan(6, unlike=[{"at": [2], "bandwidth": faster}]))
+    found = _fans(_plan(6, exceptions=[{"at": [2], "bandwidth": faster}]))
     assert len(found["out of host 2"].flows) == len(found["into host 2"].flows) == others
 
 
-@pytest.mark.parametrize("lab", [_plan(2), _plan(3, unlike=[{"at": [0], "bandwidth": "200 Mbit/s"}])])
+@pytest.mark.parametrize("lab", [_plan(2), _plan(3, exceptions=[{"at": [0], "bandwidth": "200 Mbit/s"}])])
 def test_what_others_cannot_fill_has_no_flows(lab: WiringPlan) -> None:
     assert _fans(lab)["out of host 0"].flows == ()
     assert _fans(lab)["into host 0"].flows == ()
@@ -65,7 +65,7 @@ def test_uplinks_that_hosts_cannot_fill_are_left_out() -> None:
 def test_a_fan_is_filled_whatever_the_wiring(hosts: int, per_leaf: int, oversubscription: float, times: int) -> None:
     """The other ends of its flows carry more than the one that is tried."""
     topology = {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription}
-    lab = _plan(hosts, topology=topology, unlike=[{"at": [0], "bandwidth": f"{times * 50} Mbit/s"}])
+    lab = _plan(hosts, topology=topology, exceptions=[{"at": [0], "bandwidth": f"{times * 50} Mbit/s"}])
     for name, fan in _fans(lab).items():
         if name.startswith("out of") and fan.flows:
             assert sum(lab.hosts[flow.target].rate_Bps for flow in fan.flows) > fan.expected_Bps

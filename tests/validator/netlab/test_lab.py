@@ -128,7 +128,7 @@ _UNLIMITED = (
 @needs_netlab
 def test_a_host_slower_than_it_should_be_among_slow_ones_is_found() -> None:
     """No single neighbour takes as much as it may send."""
-    with Netlab(lab_cluster(5, "20 Mbit/s", unlike=[{"at": [2], "bandwidth": "40 Mbit/s"}])) as lab:
+    with Netlab(lab_cluster(5, "20 Mbit/s", exceptions=[{"at": [2], "bandwidth": "40 Mbit/s"}])) as lab:
         slow = ["root", "tbf", "rate", "20mbit", "burst", "50000", "limit", "1000000"]
         _on(lab, 2, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
         report = lab.self_test()

@@ -103,7 +103,7 @@ def test_nothing_that_arrives_is_no_rate() -> None:
 
 
 def test_the_ring_tries_every_host_in_both_directions_and_alike_ones_together() -> None:
-    flows = list(_ring(plan(lab_cluster(4, "100 Mbit/s", unlike=[{"at": [1], "bandwidth": "50 Mbit/s"}]))))
+    flows = list(_ring(plan(lab_cluster(4, "100 Mbit/s", exceptions=[{"at": [1], "bandwidth": "50 Mbit/s"}]))))
     assert [(flow.source, flow.target, flow.expected_Bps * 8) for flow in flows] == [
         (1, 0, 50e6),
         (0, 2, 100e6),

@@ -58,7 +58,7 @@ def test_what_goes_between_leaves_passes_the_uplink() -> None:
 
 
 def test_unlike_links_have_their_own_rate_and_bucket() -> None:
-    lab = wiring.plan(lab_cluster(3, "1 Gbit/s", unlike=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
+    lab = wiring.plan(lab_cluster(3, "1 Gbit/s", exceptions=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
     limits = [next(wiring.host_limits(lab, host, has_netem=False)) for host in range(3)]
     assert [line.split(" tbf ")[1].split(" limit")[0] for line in limits] == [
         "rate 1000000000bit burst 62500",
@@ -100,7 +100,7 @@ def test_hosts_have_addresses_of_their_own_in_one_network(hosts: int, per_leaf: 
 @given(st.floats(1e5, 1e11), st.floats(1e5, 1e11))
 def test_every_bucket_has_room_for_two_of_the_pieces_that_tcp_hands_on(rate_bit: float, other_bit: float) -> None:
     unlike = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
-    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", unlike=unlike))
+    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", exceptions=unlike))
     piece = wiring.segment_bytes(lab)
     assert wiring.MTU <= piece <= 65536
     assert all(wiring.bucket_bytes(cable.rate_Bps) >= 2 * piece for cable in lab.hosts)

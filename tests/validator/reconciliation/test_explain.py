@@ -144,7 +144,7 @@ def test_a_slow_link_is_named(small: Make) -> None:
         "strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s",
         "framework=ideal",
     )  # fmt: skip
-    slow = small(*pipeline, "cluster.network.unlike=[{at: [3], bandwidth: 0.5 Gbit/s}]")
+    slow = small(*pipeline, "cluster.network.exceptions=[{at: [3], bandwidth: 0.5 Gbit/s}]")
     (fault,) = explain(predict(small(*pipeline)), as_measured(slow)).faults
     assert (fault.kind, fault.who) == ("messages", ("stage 3",))
     assert fault.ratio == pytest.approx(2, rel=0.1)

@@ -37,25 +37,25 @@ def scenario(workers: int, samples: int, compute: str = "real", cluster: Mapping
     return Scenario.model_validate({"name": name, "cluster": cluster, "batch": {"total": samples}, "compute": compute, **parts})
 
 
-def measured(one: Scenario, slownesses: Mapping[str, float], off: float = 0.0) -> Run:
+def measured(one: Scenario, slowdown_interval: Mapping[str, float], off: float = 0.0) -> Run:
     """The scenario on a cluster so many times as slow, all of it off by a share that is given as a logarithm."""
-    run, factor = timed(one.model_copy(update={"cluster": slowed(one.cluster, slownesses)})), float(np.exp(off))
+    run, factor = timed(one.model_copy(update={"cluster": slowed(one.cluster, slowdown_interval)})), float(np.exp(off))
     parts = {name: seconds * factor for name, seconds in run.breakdown_s.items()}
     return replace(run, origin="measured", step_time_s=run.step_time_s * factor, breakdown_s=parts)
 
 
-def runs(slownesses: Mapping[str, float], noise: float = 0.0, seed: int = 0) -> list[tuple[Scenario, Run]]:
+def runs(slowdown_interval: Mapping[str, float], noise: float = 0.0, seed: int = 0) -> list[tuple[Scenario, Run]]:
     draw = np.random.default_rng(seed)
     scenarios = [scenario(*one) for one in WORKERS]
-    return [(one, measured(one, slownesses, float(draw.normal(0, noise)))) for one in scenarios]
+    return [(one, measured(one, slowdown_interval, float(draw.normal(0, noise)))) for one in scenarios]
 
 
 def refitted(found: list[tuple[Scenario, Run]]) -> Refit:
     return refit(found[0][0].cluster, found)
 
 
-def slownesses(found: Refit) -> dict[str, float]:
-    return {one.quantity: one.slowness for one in found.changes}
+def slowdown_interval(found: Refit) -> dict[str, float]:
+    return {one.quantity: one.slowdown for one in found.changes}
 
 
 @pytest.mark.parametrize("truth", [{"network.bandwidth": 1.3, "device": 1.25}, {"network.bandwidth": 0.8, "device": 1.0}])
@@ -66,14 +66,14 @@ def test_what_a_cluster_is_like_is_found_within_its_noise(truth: dict[str, float
     assert found.improves
     assert found.median_after < 2 * noise < found.median_before
     for one in found.changes:
-        off = np.log(one.slowness / truth[one.quantity])
+        off = np.log(one.slowdown / truth[one.quantity])
         assert abs(off) < 3 * max(noise, one.deviation), one
 
 
 def test_without_noise_runs_left_out_are_predicted_right() -> None:
     found = refitted(runs({"network.bandwidth": 1.5, "device": 0.8}))
 
-    assert slownesses(found) == pytest.approx({"network.bandwidth": 1.5, "device": 0.8}, rel=0.02)
+    assert slowdown_interval(found) == pytest.approx({"network.bandwidth": 1.5, "device": 0.8}, rel=0.02)
     assert found.median_after < 0.01
 
 
@@ -86,13 +86,13 @@ def test_one_run_that_went_wrong_does_not_spoil_the_rest() -> None:
     one, run = found[3]
     found[3] = (one, replace(run, step_time_s=4 * run.step_time_s))
 
-    assert slownesses(refitted(found))["network.bandwidth"] == pytest.approx(1.3, rel=0.05)
+    assert slowdown_interval(refitted(found))["network.bandwidth"] == pytest.approx(1.3, rel=0.05)
 
 
 def test_what_runs_do_not_tell_stays() -> None:
     found = refitted([(one, measured(one, {"device": 1.3})) for one in (scenario(1, 64), scenario(1, 256), scenario(1, 512))])
 
-    assert set(slownesses(found)) == {"device"}
+    assert set(slowdown_interval(found)) == {"device"}
     assert found.cluster.network == scenario(1, 64).cluster.network
     assert "network.bandwidth" not in found.cluster.uncertainty
 
@@ -101,7 +101,7 @@ def test_paced_runs_tell_nothing_of_the_device() -> None:
     paced = [scenario(*one, compute="paced") for one in WORKERS]
     found = refitted([(one, measured(one, {"network.bandwidth": 1.3})) for one in paced])
 
-    assert set(slownesses(found)) == {"network.bandwidth"}
+    assert set(slowdown_interval(found)) == {"network.bandwidth"}
 
 
 def test_intervals_are_the_posterior_and_errors_of_runs_left_out() -> None:

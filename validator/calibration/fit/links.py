@@ -48,7 +48,7 @@ def between(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> 
     fit = line(regular, MODELS, "messages between nodes", _sends(points, "stream", (nearest,)))
     fields = _fields(fit, bits=True)
     if cluster.network.topology.has_own_links:
-        fields["unlike"] = list(_slow_nodes(points, nodes, fit))
+        fields["exceptions"] = list(_slow_nodes(points, nodes, fit))
     fields |= _contention(points, fit)
     if nearest == SAME_LEAF and (hop_s := _hop_s(points, nodes, cluster)) is not None:
         fields["topology"] = {"hop_latency": seconds_text(hop_s)}

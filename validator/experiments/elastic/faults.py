@@ -199,10 +199,10 @@ def _judged(verified: Any) -> tuple[str, bool]:
 
 
 def _slowed(host: int) -> str:
-    return f"cluster.network.unlike=[{{at: [{host}], bandwidth: {_SLOW}}}]"
+    return f"cluster.network.exceptions=[{{at: [{host}], bandwidth: {_SLOW}}}]"
 
 
 def _rate_Bps(scenario: Scenario, host: int) -> float:
     network = scenario.cluster.network
     assert network is not None, "a lab has one"
-    return next(unlike.bandwidth_Bps for unlike in network.unlike if host in unlike.at)
+    return next(one.bandwidth_Bps for one in network.exceptions if host in one.at)

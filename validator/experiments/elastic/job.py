@@ -81,7 +81,7 @@ def check(job: Job) -> None:
 def _is_restored(scenario: Scenario) -> bool:
     strategy = scenario.strategy
     if isinstance(strategy, ParameterServer):
-        return strategy.gate == SYNCHRONOUS and not strategy.overlap and not strategy.two_level
+        return strategy.consistency == SYNCHRONOUS and not strategy.overlap and not strategy.two_level
     return isinstance(strategy, DataParallel) and not scenario.training.zero and strategy.compression is None
 
 

@@ -34,11 +34,11 @@ class TimeComparison:
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """name: of the fault. told: description of the fault. state: of the final parameters. right: whether they are right.
+    """name: of the fault. description: description of the fault. state: of the final parameters. right: whether they are right.
     warning: about the measurement, if any."""
 
     name: str
-    told: str
+    description: str
     rows: tuple[TimeComparison, ...]
     state: str
     right: bool
@@ -73,7 +73,7 @@ def text(outcomes: Sequence[FaultOutcome]) -> str:
 
 def _lines(outcome: FaultOutcome) -> Iterator[str]:
     yield outcome.name
-    yield f"  {outcome.told}"
+    yield f"  {outcome.description}"
     yield f"  {'':<16}{'predicted':>10}{'90 % between':>22}{'measured':>11}{'error':>9}"
     for row in outcome.rows:
         between = ""

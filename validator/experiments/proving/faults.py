@@ -65,7 +65,7 @@ class PlantedFault:
         """The scenario, with the slow link if `with_fault`."""
         network: dict[str, Any] = {"bandwidth": self.rate, "latency": "60 us"}
         if with_fault and self.slow_rate:
-            network["unlike"] = [{"at": [1], "bandwidth": self.slow_rate}]
+            network["exceptions"] = [{"at": [1], "bandwidth": self.slow_rate}]
         return Scenario.model_validate(
             {
                 "name": self.name.replace(" ", "-"),

@@ -48,7 +48,7 @@ class CalibratedLab:
         faster = rate_Bps / self.nominal.network.bandwidth_Bps
         network = self.measured.network
         # cases have labs of their own, whose links are all equal
-        own = {"duplex": self.nominal.network.duplex, "unlike": self.nominal.network.unlike}
+        own = {"duplex": self.nominal.network.duplex, "exceptions": self.nominal.network.exceptions}
         network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * faster, **own})
         measured = tuple(
             collective.model_copy(update={"bandwidth_Bps": collective.bandwidth_Bps * faster} if collective.nodes > 1 else {})

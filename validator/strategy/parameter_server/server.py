@@ -134,7 +134,7 @@ class AsynchronousServer(Server):
     def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
         super().__init__(context, strategy, links, pushers)
         pushes = dict.fromkeys(range(len(pushers)), context.total_steps)
-        self.orders = [push_order(strategy.gate, pushes) for _ in self.parts]
+        self.orders = [push_order(strategy.consistency, pushes) for _ in self.parts]
         self.log: list[tuple[str, int, int]] = []
         self.inbox: SimpleQueue[Push | Exception] = SimpleQueue()
         # number of replies by part and pusher

@@ -27,7 +27,7 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     team = Team.of([*groups, *([server] for server in servers)], "node") if strategy.two_level else None
     trainer: Trainer
     if context.rank >= strategy.workers:
-        server = SynchronousServer if strategy.gate == SYNCHRONOUS else AsynchronousServer
+        server = SynchronousServer if strategy.consistency == SYNCHRONOUS else AsynchronousServer
         trainer = server(context, strategy, links, groups)
     elif strategy.overlap:
         trainer = OverlappedWorker(context, strategy, links)

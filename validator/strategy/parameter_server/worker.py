@@ -82,7 +82,7 @@ class Worker(WholeModel):
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The servers' final parameters. Without synchronous steps others may have pushed since this worker's last pull."""
-        if self.strategy.gate != SYNCHRONOUS:
+        if self.strategy.consistency != SYNCHRONOUS:
             for bucket in range(len(self.layout.buckets)):
                 for server, part in self._parts(bucket):
                     dist.recv(self.values[part], server)

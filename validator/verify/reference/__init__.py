@@ -41,7 +41,7 @@ def rule_of(scenario: Scenario) -> Rule:
     if isinstance(strategy, DataParallel) and strategy.compression is not None:
         words = "one process that compresses each worker's gradients"
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
-    if isinstance(strategy, ParameterServer) and strategy.gate != SYNCHRONOUS:
+    if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
         return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
     if isinstance(scenario.model, ResNet) and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)

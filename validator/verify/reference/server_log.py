@@ -116,7 +116,7 @@ class _ServerReplay:
 
     def __init__(self, process: SingleProcess, number: int, note: Mapping[str, Any], pushers: Sequence[_PusherReplay]) -> None:
         self._name, self._pushers = f"server {number}", pushers
-        self._consistency = cast(ParameterServer, process.scenario.strategy).gate
+        self._consistency = cast(ParameterServer, process.scenario.strategy).consistency
         self._steps = len(process.steps)
         self._max_pushes = len(pushers) - self._consistency.backups if isinstance(self._consistency, Bsp) else 1
         self._log: Sequence[tuple[str, int, int]] = note["log"]

@@ -232,7 +232,7 @@ def test_a_slow_link_holds_up_the_whole_ring() -> None:
         {
             "nodes": 4,
             "node": {},
-            "network": {"bandwidth": "10 GB/s", "latency": "10 us", "unlike": [{"at": [2], "bandwidth": "5 GB/s"}]},
+            "network": {"bandwidth": "10 GB/s", "latency": "10 us", "exceptions": [{"at": [2], "bandwidth": "5 GB/s"}]},
             "device": DEVICE,
         }
     )

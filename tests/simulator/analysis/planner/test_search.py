@@ -14,7 +14,7 @@ import yaml
 from scaleproof import main
 from scaleproof.commands.text.plan import describe, plain
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
-from scaleproof.simulator.analysis.planner.intervals import alike, doubt
+from scaleproof.simulator.analysis.planner.intervals import common_error_share, plan_uncertainty
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
@@ -115,18 +115,18 @@ def test_ranks_that_divide_no_batch_are_refused() -> None:
 
 def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
     found = planned()
-    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
     low, high = uncertainty.interval(0)
     assert low < 1 < high
     # of two identical steps neither is sure to be faster
     assert uncertainty.faster(0, 0, 1.0, 1.0) == pytest.approx(0.5)
     assert uncertainty.faster(0, 1, 10.0, 0.5) > 0.99
-    assert alike(found.best[0].scenario, found.best[0].scenario) == 1.0
+    assert common_error_share(found.best[0].scenario, found.best[0].scenario) == 1.0
 
 
 def test_the_plan_as_text_and_as_data() -> None:
     found = planned()
-    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
     text, data = describe(found, uncertainty), plain(found, uncertainty)
     assert "proved: no other configuration that fits beats the best in time by replay" in text
     assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
@@ -135,7 +135,7 @@ def test_the_plan_as_text_and_as_data() -> None:
 
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
-    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
     result, text = plain(found, uncertainty), describe(found, uncertainty)
     assert result["framework_is_default"] is True
     assert set(result["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
@@ -242,7 +242,7 @@ def test_machines_for_servers_are_paid_for() -> None:
 
 def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
-    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
     text = describe(found, uncertainty)
     assert "by replay, or with servers by prediction" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text

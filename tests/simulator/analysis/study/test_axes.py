@@ -31,7 +31,11 @@ from scaleproof.simulator.common.errors import FieldError
 def test_columns_have_units_and_values_are_in_them(field: str, given: Any, column: str, result: tuple[Any, ...]) -> None:
     axis = StudyAxis.of(field, given)
     assert axis.column == column
-    assert axis.told == pytest.approx(result) if isinstance(result[0], float) and None not in result else axis.told == result
+    assert (
+        axis.table_values == pytest.approx(result)
+        if isinstance(result[0], float) and None not in result
+        else axis.table_values == result
+    )
     assert len(axis.overrides()) == len(given)
 
 
@@ -57,7 +61,7 @@ def test_a_range_of_what_need_not_be_whole_is_not_rounded() -> None:
 def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: float, times: float, log: bool) -> None:
     last = first * times
     given = {"from": f"{first!r} Mbit/s", "to": f"{last / 1000!r} Gbit/s", "points": points, "log": log}
-    result = StudyAxis.of("cluster.network.bandwidth", given).told
+    result = StudyAxis.of("cluster.network.bandwidth", given).table_values
     assert (result[0], result[-1]) == pytest.approx((first * 125e3, last * 125e3), rel=1e-5)
     if log:
         ratio = (last / first) ** (1 / (points - 1))

@@ -19,13 +19,13 @@ HOP_S = 1e-6
 PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
 
 
-def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", unlike: object = (), **fields: object) -> Link:
+def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", exceptions: object = (), **fields: object) -> Link:
     return Link.model_validate(
         {
             "bandwidth": f"{bandwidth_Bps / 1e9} GB/s",
             "latency": "1 us",
             "duplex": duplex,
-            "unlike": unlike,
+            "exceptions": exceptions,
             "topology": {"kind": kind, **fields},
         }
     )
@@ -171,7 +171,7 @@ def test_half_duplex_takes_what_is_sent_and_what_is_got_together() -> None:
 
 def test_the_slowest_link_holds_a_ring_up() -> None:
     slow = [{"at": [2], "bandwidth": "2 GB/s"}]
-    assert over(4, "ring", "all_gather", unlike=slow).between_s == pytest.approx(0.75 / 2e9)
+    assert over(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
 
 
 @pytest.mark.parametrize("per_leaf", [1, 2, 4])

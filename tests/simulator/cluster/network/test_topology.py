@@ -286,10 +286,10 @@ REFUSED = [
         f"{{kind: graph, links: [{LINE}, {{between: [7, 8], bandwidth: 1 GB/s}}]}}",
         "{}network.topology.links.7: there is no endpoint 8; they are numbered 0 to 7",
     ),
-    ("{kind: switch}\n  unlike: [{at: [8], bandwidth: 1 GB/s}]", "9:13: {}network.unlike.0.at: there is no endpoint 8"),
+    ("{kind: switch}\n  exceptions: [{at: [8], bandwidth: 1 GB/s}]", "9:13: {}network.exceptions.0.at: there is no endpoint 8"),
     (
-        "{kind: torus, dimensions: [8]}\n  unlike: [{at: [0], bandwidth: 1 GB/s}]",
-        "9:3: {}network.unlike: the endpoints of a torus have no link of their own; describe it as kind: graph",
+        "{kind: torus, dimensions: [8]}\n  exceptions: [{at: [0], bandwidth: 1 GB/s}]",
+        "9:3: {}network.exceptions: the endpoints of a torus have no link of their own; describe it as kind: graph",
     ),
 ]  # fmt: skip
 
@@ -326,7 +326,7 @@ def test_the_error_for_an_unknown_kind_lists_the_known_ones(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "text", [GRAPH.replace("1 GB/s", "0 GB/s"), "{kind: switch}\n  unlike: [{at: [-1], bandwidth: 1 GB/s}]"]
+    "text", [GRAPH.replace("1 GB/s", "0 GB/s"), "{kind: switch}\n  exceptions: [{at: [-1], bandwidth: 1 GB/s}]"]
 )
 def test_one_wrong_item_of_a_list_is_one_problem(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"

@@ -237,4 +237,4 @@ def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chu
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
         assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
-    assert (halves.lane == COLLECTIVE_STREAM).sum() == 0
+    assert (halves.stream == COLLECTIVE_STREAM).sum() == 0

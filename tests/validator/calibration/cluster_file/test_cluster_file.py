@@ -33,7 +33,7 @@ def test_what_is_written_is_a_cluster_with_what_was_measured(tmp_path: Path) -> 
     assert read.collectives.exactly("all_reduce", 4, 4) is not None
     assert read.collectives.library == "gloo"
     assert read.uncertainty["network.bandwidth"].nominal == "500 Mbit/s"
-    low, high = QUANTITIES["network.bandwidth"].slownesses(read)
+    low, high = QUANTITIES["network.bandwidth"].slowdown_interval(read)
     assert 0.9 < low <= 1.01
     assert 0.99 < high < 1.1
     assert read.provenance["host"] == "here"

@@ -32,9 +32,9 @@ collectives: {library: gloo}
 """
 
 
-def changed(path: Path, slownesses: dict[str, float]) -> str:
+def changed(path: Path, slowdown_interval: dict[str, float]) -> str:
     before = load_cluster(path)
-    after = slowed(before, slownesses).model_copy(
+    after = slowed(before, slowdown_interval).model_copy(
         update={
             "uncertainty": {"network.latency": Interval(low="50 us", high="70 us", measurements=3)},
             "provenance": {**before.provenance, "updated": "today"},
@@ -45,7 +45,7 @@ def changed(path: Path, slownesses: dict[str, float]) -> str:
     again = load_cluster(path)
     assert again.uncertainty == after.uncertainty
     assert again.provenance == after.provenance
-    for name in slownesses:
+    for name in slowdown_interval:
         assert slowed(before, {name: 2.0}) != before
     return text
 
@@ -82,8 +82,8 @@ def test_files_that_ship_can_be_updated(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text(catalog.find_part("cluster", name, Path()).read_text())
     before = load_cluster(path)
-    slownesses = {quantity: 1.1 for quantity in uncertain(before) if quantity != "model"}
-    after = slowed(before, slownesses)
+    slowdown_interval = {quantity: 1.1 for quantity in uncertain(before) if quantity != "model"}
+    after = slowed(before, slowdown_interval)
     path.write_text(rewritten(path, before, after))
 
     assert uncertain(load_cluster(path)) == pytest.approx(uncertain(after))

@@ -101,7 +101,7 @@ def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> 
     for exact in ("lost work", "step before", "step after"):
         assert rows[exact].error == pytest.approx(0, abs=1e-6)
     assert rank.right
-    assert "3 steps since the last checkpoint are done again by 3 ranks" in rank.told
+    assert "3 steps since the last checkpoint are done again by 3 ranks" in rank.description
     assert told == [
         "starting a process of netlab-ddp-after by itself",
         "training netlab-ddp-after undisturbed",
@@ -127,5 +127,5 @@ def test_a_link_is_slowed_once_half_of_the_steps_are_done(lab: MadeLab, tmp_path
     rows = rows_of(outcome)
     assert [rows[name].error for name in ("step before", "step after", "whole run")] == pytest.approx([0, 0, 0], abs=1e-6)
     assert rows["step after"].measured_s > 1.5 * rows["step before"].measured_s
-    assert outcome.told == "host 1, from 500 Mbit/s to 200 Mbit/s, after step 7 of 14"
+    assert outcome.description == "host 1, from 500 Mbit/s to 200 Mbit/s, after step 7 of 14"
     assert outcome.right

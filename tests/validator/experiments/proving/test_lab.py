@@ -18,10 +18,10 @@ def test_what_was_odd_about_the_probed_links_is_not_said_of_others() -> None:
     odd = {
         "bandwidth_Bps": 24e6,
         "duplex": "half",
-        "unlike": (EndpointLink.model_validate({"at": [1], "bandwidth": "1 MB/s"}),),
+        "exceptions": (EndpointLink.model_validate({"at": [1], "bandwidth": "1 MB/s"}),),
     }
     measured = nominal.model_copy(update={"network": nominal.network.model_copy(update=odd)})
     network = CalibratedLab(nominal, measured).at(12.5e6, "real").network
     assert network is not None
     assert network.bandwidth_Bps == pytest.approx(12e6)  # as large a share of what is asked
-    assert (network.duplex, network.unlike) == ("full", ())
+    assert (network.duplex, network.exceptions) == ("full", ())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 
-GATES = [Bsp(0), Bsp(1), Bsp(2), Ssp(0), Ssp(1), Ssp(3), Asp()]
+CONSISTENCIES = [Bsp(0), Bsp(1), Bsp(2), Ssp(0), Ssp(1), Ssp(3), Asp()]
 
 
 def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
@@ -28,11 +28,11 @@ def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
     return counts, replied + (order.release() if order.is_due() else [])
 
 
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("consistency", CONSISTENCIES)
 @given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
-def test_all_that_push_are_answered_as_often(gate: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
+def test_all_that_push_are_answered_as_often(consistency: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
     """order: which pusher is fastest at any time, of those that have been replied; the others follow in turn."""
-    decided = push_order(gate, dict(enumerate(pushes)))
+    decided = push_order(consistency, dict(enumerate(pushes)))
     pushed, replied = [0] * 4, [0] * 4
     turn = iter(order)
     while free := [pusher for pusher in range(4) if pushed[pusher] == replied[pusher] < pushes[pusher]]:
@@ -41,40 +41,40 @@ def test_all_that_push_are_answered_as_often(gate: ConsistencyModel, order: list
         _, released = push(decided, pusher)
         for one in released:
             replied[one] += 1
-        if isinstance(gate, Ssp):
+        if isinstance(consistency, Ssp):
             slowest = min((pushed[one] for one in range(4) if replied[one] < pushes[one]), default=math.inf)
-            assert all(pushed[one] <= slowest + gate.bound for one in released)
+            assert all(pushed[one] <= slowest + consistency.bound for one in released)
 
     assert replied == pushes, "nobody is left waiting"
     assert decided.left == {}
 
 
 def test_a_round_takes_the_first_and_drops_the_last() -> None:
-    gate = push_order(Bsp(1), dict.fromkeys(range(3), 10))
+    order = push_order(Bsp(1), dict.fromkeys(range(3), 10))
 
-    assert push(gate, 2) == (True, [])
-    assert push(gate, 0) == (True, [2, 0])
-    assert push(gate, 1) == (False, [1]), "it comes too late for the round, and goes on with the next"
-    assert push(gate, 1) == (True, [])
-    assert push(gate, 2) == (True, [1, 2])
+    assert push(order, 2) == (True, [])
+    assert push(order, 0) == (True, [2, 0])
+    assert push(order, 1) == (False, [1]), "it comes too late for the round, and goes on with the next"
+    assert push(order, 1) == (True, [])
+    assert push(order, 2) == (True, [1, 2])
 
 
 def test_a_clock_lets_nobody_run_ahead() -> None:
-    gate = push_order(Ssp(1), dict.fromkeys(range(2), 10))
+    order = push_order(Ssp(1), dict.fromkeys(range(2), 10))
 
-    assert push(gate, 0) == (True, [0]), "one step ahead"
-    assert push(gate, 0) == (True, []), "two"
-    assert push(gate, 1) == (True, [0, 1]), "in the order in which they came"
+    assert push(order, 0) == (True, [0]), "one step ahead"
+    assert push(order, 0) == (True, []), "two"
+    assert push(order, 1) == (True, [0, 1]), "in the order in which they came"
 
 
 def test_rounds_do_not_wait_for_those_that_are_done() -> None:
-    gate = push_order(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
+    order = push_order(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
 
-    assert push(gate, 0) == (True, [])
-    assert push(gate, 1) == (True, [])
-    assert push(gate, 2) == (True, [0, 1, 2])
-    assert push(gate, 3) == (False, [3])
-    assert push(gate, 3) == (True, [3]), "nobody knows how many are still to come"
+    assert push(order, 0) == (True, [])
+    assert push(order, 1) == (True, [])
+    assert push(order, 2) == (True, [0, 1, 2])
+    assert push(order, 3) == (False, [3])
+    assert push(order, 3) == (True, [3]), "nobody knows how many are still to come"
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
@@ -83,7 +83,7 @@ def test_servers_with_backups_never_wait_for_one_another(
 ) -> None:
     """Each server drops whom it likes; a worker goes on once all of them have replied all it pushed, in its order."""
     backups = random.randrange(crews)
-    gates = {
+    orders = {
         (server, part): push_order(Bsp(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)
     }
     pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(crews, servers)}
@@ -91,7 +91,7 @@ def test_servers_with_backups_never_wait_for_one_another(
     while coming := [pair for pair, left in pushed.items() if left]:
         pusher, server = random.choice(coming)
         part = pushed[pusher, server].pop(0)
-        for one in push(gates[server, part], pusher)[1]:
+        for one in push(orders[server, part], pusher)[1]:
             missing[one] -= 1
             if missing[one] == 0:
                 taken[one] += 1

@@ -1,4 +1,4 @@
-"""Held-out errors of a fit as an interval of a cluster file."""
+"""The errors on held-out points of a fit as an interval of a cluster file."""
 
 from __future__ import annotations
 

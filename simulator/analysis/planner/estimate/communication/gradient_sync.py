@@ -126,7 +126,7 @@ class ShardSync:
         key = grid.tensor, grid.context, grid.workers, expert, expert_tensor, strides
         if key not in self._group_of:
             self._group_of[key] = len(self._groups)
-            concurrent = grid.beside([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
+            concurrent = grid.on_first_node([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
             groups = {"replicas": (grid.replicas_of(0), concurrent)}
             if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
                 groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
@@ -190,7 +190,7 @@ def _expert_replicas(grid: DeviceMesh, expert: int, expert_tensor: int | None) -
     ranks, *_ = grid.expert_replicas(0, expert, expert_tensor)
     stage = grid.experts(expert, expert_tensor)[0]
     on_node = stage // grid.devices == ranks[0] // grid.devices
-    return Group.of(ranks, grid.devices), int(on_node.sum()) // grid.beside(ranks)
+    return Group.of(ranks, grid.devices), int(on_node.sum()) // grid.on_first_node(ranks)
 
 
 def _fields(op: Op) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ class RankPlacement(NamedTuple):
     def of(cls, plan: Plan, job: Job) -> RankPlacement:
         """The placement of a plan's ranks."""
         grid = plan.grid(job.cluster.node.devices)
-        return cls(grid, plan.classes(job)[0].each * grid.beside(grid.members(0, 0)))
+        return cls(grid, plan.classes(job)[0].each * grid.on_first_node(grid.members(0, 0)))
 
 
 class RankPlacements(NamedTuple):

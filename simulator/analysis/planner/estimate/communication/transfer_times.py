@@ -35,7 +35,7 @@ class TransferTimes:
         self, op: Op, group: Group, sizes_bytes: Sequence[float], concurrent: int, algorithm: str | None = None
     ) -> list[int]:
         """Requests collectives of several sizes and returns their numbers. concurrent: equivalent groups on the same nodes."""
-        key = op, self.fabric.told(group), concurrent, algorithm
+        key = op, self.fabric.group_key(group), concurrent, algorithm
         if key not in self._collectives:
             self._collectives[key] = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], concurrent, algorithm), {}
         moving, known = self._collectives[key]

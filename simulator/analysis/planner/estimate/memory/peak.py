@@ -210,7 +210,7 @@ class _FullestRank:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
             always = Always(inputs, self.parts[division_code].each(lambda one: one[:, None]))
-            gradients = always.held.gradients * inputs.gradient_copies
+            gradients = always.states.gradients * inputs.gradient_copies
             own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
             own[:, 1] = (1 + inputs.fragmentation_of_gradients) * gradients
