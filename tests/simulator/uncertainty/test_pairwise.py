@@ -48,7 +48,7 @@ def test_drawn_slowdown_factors_have_the_deviation_that_the_cluster_says(small: 
     a, b = small(), small("strategy.bucket=1 MiB")
     together = JointDraws(a, b, (("device", "model"), ("device", "model")))
     normal = np.random.default_rng(1).standard_normal((len(together), 20_000))
-    first, second = together.slowdown_interval(normal)
+    first, second = together.slowdown_factors(normal)
     for name in ("device", "model"):
         for drawn in (first[name], second[name]):
             assert np.log(drawn).std() == pytest.approx(QUANTITIES[name].prior, rel=0.03)
