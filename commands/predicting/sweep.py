@@ -64,15 +64,19 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     """Console text of a study: the number of points, the fastest ones, and the most frequent errors."""
-    from scaleproof.simulator.common.units import format_time_s
+    from scaleproof.simulator.common.units import format_bytes, format_number, format_time_s
 
     wrong = points["error"].dropna()
-    headline, lines = f"{len(points):,} points, {len(wrong):,} of them with an error, in {out}", []
-    for words, rows in (("fastest", points), ("fastest that fits its memory", points[points["fits"].eq(True)])):
-        done = rows.dropna(subset=["samples_per_s"]).sort_values("samples_per_s", kind="stable").tail(1)
-        if len(done) and (words == "fastest" or not points["fits"].dropna().all()):
-            point, rate = done["point"].tolist()[0], done["samples_per_s"].tolist()[0]
-            lines.append(f"{words}: {rate:,.4g} samples/s at {_at(study, point)}")
+    unfit = int(points["fits"].eq(False).sum())
+    problems = f", {unfit:,} do not fit into memory" if unfit else ""
+    headline, lines = f"{len(points):,} points, {len(wrong):,} of them with an error{problems}, in {out}", []
+    fitting = points[~points["fits"].eq(False)].dropna(subset=["samples_per_s"])
+    for point, rate in fitting.nlargest(1, "samples_per_s")[["point", "samples_per_s"]].itertuples(index=False):
+        lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} samples/s at {_at(study, point)}")
+    if unfit and fitting.empty:
+        least = points.nsmallest(1, "memory_bytes")
+        for point, needed in least[["point", "memory_bytes"]].itertuples(index=False):
+            lines.append(f"no point fits; the least memory is {format_bytes(needed)} a rank at {_at(study, point)}")
     if "time_to_target_s" in points:
         done = points[~points["fits"].eq(False)].dropna(subset=["time_to_target_s"])
         soonest = done.sort_values("time_to_target_s", kind="stable").head(1)
@@ -103,20 +107,22 @@ def _progress(points: int, out: Path) -> Iterator[Callable[[int], None]]:
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f} points/s" if task.speed else "")
 
-    console, done = Console(stderr=True), 0
+    from scaleproof.simulator.analysis.study.store import finished
+
+    console, begun = Console(stderr=True), False
     columns = (TextColumn("points"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("points", total=points)
 
         def advance(more: int) -> None:
-            nonlocal done
+            nonlocal begun
             # points of an earlier sweep do not count for the rate
-            progress.update(bar, advance=more) if done else progress.update(bar, completed=more)
-            done += more
+            progress.update(bar, advance=more) if begun else progress.update(bar, completed=more)
+            begun = True
 
         try:
             yield advance
         except KeyboardInterrupt:
             progress.stop()
-            print(f"{done:,} of {points:,} points are in {out}; --resume continues", file=sys.stderr)
+            print(f"{finished(out):,} of {points:,} points are in {out}; --resume continues", file=sys.stderr)
             raise

@@ -5,15 +5,54 @@ from __future__ import annotations
 import contextlib
 import socket
 import webbrowser
+from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaleproof.reports.explorer.answer import answer, scenario_of
 from scaleproof.reports.explorer.question import Shelf
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.worker import Worker
 from scaleproof.simulator.common.errors import RunError
+
+# seconds in which a client must send a whole request
+_PATIENCE_S: Final = 10.0
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when a request is not complete in time."""
+
+    _timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        """Starts the timer if a request is incomplete, and stops it if not."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_PATIENCE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
 
 
 def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], None] = print) -> None:
@@ -30,6 +69,7 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
             app(shelf, first.ask, full.ask, own_hosts(host, port)),
             log_level="warning",
             access_log=False,
+            http=_Connection,
             server_header=False,
             timeout_graceful_shutdown=1,
         )

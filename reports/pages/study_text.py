@@ -27,7 +27,7 @@ def headline(study: Studied, chosen: Sequence[Chosen]) -> str:
     if best is None:
         if len(study.points) == 0:
             return "Nothing to show yet: this folder holds no point of a study that could be read"
-        return f"None of {len(study.points):,} points can be trained: see below what is wrong with them"
+        return _no_fit(study) or f"None of {len(study.points):,} points can be predicted: the errors are below"
     where = f" on {best['gpus']:,.0f} GPU{'s' if best['gpus'] != 1 else ''}" if best["gpus"] == best["gpus"] else ""
     subject = best["line"] if study.strategies else study.found.strategy_name
     efficient = f", {percent(best['efficiency'])} efficient" if best["efficiency"] == best["efficiency"] else ""
@@ -35,6 +35,17 @@ def headline(study: Studied, chosen: Sequence[Chosen]) -> str:
     sentence += f"{_interval(best, chosen)}{efficient}"
     ahead = _against(study, best)
     return f"{sentence[:1].upper()}{sentence[1:]}{f'; {ahead.words}' if ahead else ''}"
+
+
+def _no_fit(study: Studied) -> str:
+    """'Out of memory: none of 3 points fits; the least is 98 GiB of 80 GiB a rank …', or "" if that is not why."""
+    unfit = study.points[study.points["fits"].eq(False)].sort_values("memory_bytes", kind="stable")
+    if unfit.empty:
+        return ""
+    least = unfit.iloc[0]
+    gpus = f" on {least['gpus']:,.0f} GPU{'s' if least['gpus'] != 1 else ''}" if least["gpus"] == least["gpus"] else ""
+    memory = f"{format_bytes(least['memory_bytes'])} of {format_bytes(least['capacity_bytes'])}"
+    return f"Out of memory: none of {len(study.points):,} points fits; the least is {memory} a rank, by {least['line']}{gpus}"
 
 
 def lede(study: Studied, chosen: Sequence[Chosen]) -> str:

@@ -71,7 +71,8 @@ class Studied:
     @cached_property
     def lines(self) -> list[str]:
         """Names of lines, the fastest first, at most as many as a figure can show."""
-        fastest = self.good.groupby("line", sort=False)["rate"].max().sort_values(ascending=False, kind="stable")
+        shown = self.points if self.good.empty else self.good
+        fastest = shown.groupby("line", sort=False)["rate"].max().sort_values(ascending=False, kind="stable")
         return [str(name) for name in fastest.index[:MOST_LINES]]
 
     @property
@@ -139,15 +140,13 @@ def _dimensions(found: StudyFolder) -> list[Dimension]:
     result = []
     for group in study.groups:
         axes = [study.axes[i] for i in group]
-        parts, numbers = [], None
-        for axis in axes:
-            texts = found.names.get(axis.field) or [_value_words(value) for value in axis.values]
-            parts.append(texts)
-            if numbers is None and all(_is_number(value) for value in axis.table_values):
-                numbers = tuple(float(value) for value in axis.table_values)
+        # names that the study gives say what the values zipped with them are
+        axes = [axis for axis in axes if axis.named] or axes
+        parts = [axis.table_values if axis.named else [_value_words(value) for value in axis.values] for axis in axes]
         words = tuple(", ".join(dict.fromkeys(row)) for row in zip(*parts, strict=True))
+        numbers = (axis.table_values for axis in axes if all(_is_number(value) for value in axis.table_values))
         name = " and ".join(short(axis.field) for axis in axes)
-        result.append(Dimension(name, places[:, group[0]], words, numbers or ()))
+        result.append(Dimension(name, places[:, group[0]], words, tuple(map(float, next(numbers, ())))))
     return result
 
 

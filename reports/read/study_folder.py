@@ -25,12 +25,11 @@ _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """The contents of a study folder. definition: study.json. names: names of axis values that are parts, by field. axes: table
-    columns that are not results. wrong: errors of points and their counts. notes: a sentence for each unreadable file."""
+    """The contents of a study folder. definition: study.json. axes: table columns that are not results. wrong: errors of
+    points and their counts. notes: a sentence for each unreadable file."""
 
     definition: Mapping[str, Any]
     study: Study | None
-    names: Mapping[str, list[str]]
     points: pd.DataFrame
     axes: tuple[str, ...]
     wrong: Mapping[str, int]
@@ -67,11 +66,7 @@ class StudyFolder:
         """The study as YAML, next to its scenario; "" if study.json cannot be read."""
         if self.study is None:
             return ""
-        axes: dict[str, Any] = {}
-        for axis in self.study.axes:
-            names = self.names.get(axis.field)
-            axes[axis.field] = dict(zip(names, axis.values, strict=True)) if names else list(axis.values)
-        plain = {"scenario": dump.FILE, "axes": axes}
+        plain = {"scenario": dump.FILE, "axes": {axis.field: axis.plain() for axis in self.study.axes}}
         return dump.written(plain | ({"zip": self.definition["zip"]} if self.definition.get("zip") else {}))
 
     def scenario_yaml(self) -> str:
@@ -100,10 +95,7 @@ def read(folder: Path) -> StudyFolder:
     if study is not None and len(points) < len(study):
         notes.append(f"{len(points):,} of {len(study):,} points are complete; sweep --resume computes the others")
     wrong = points["error"].dropna().value_counts().to_dict()
-    names = _names(study, points) if study is not None else {}
-    return StudyFolder(
-        definition, study, names, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes)
-    )
+    return StudyFolder(definition, study, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes))
 
 
 def _read_definition(folder: Path, notes: list[str]) -> dict[str, Any]:
@@ -155,20 +147,6 @@ def _points(folder: Path, notes: list[str]) -> pd.DataFrame:
         else:
             found[name] = given.astype(object)
     return found.drop_duplicates("point", keep="last").sort_values("point", ignore_index=True)
-
-
-def _names(study: Study, points: pd.DataFrame) -> dict[str, list[str]]:
-    """Names of parts, which only the table has. Parts without a point are named by their contents."""
-    result = {}
-    places = study.places(points["point"].to_numpy())
-    for i, axis in enumerate(study.axes):
-        if all(isinstance(value, dict | list) for value in axis.values):
-            texts = points[axis.column].tolist() if axis.column in points else []
-            known = dict(zip(places[:, i].tolist(), texts, strict=True))
-            names = [str(known.get(place, words)) for place, words in enumerate(axis.table_values)]
-            if len(set(names)) == len(names):
-                result[axis.field] = names
-    return result
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ A Run always has a summary; spans, which are intervals of each rank's work, wait
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import json
@@ -449,8 +450,14 @@ def _digest(content: bytes) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file atomically: to a temporary file that is then renamed."""
+    """Writes a file atomically: to a temporary file that is then renamed.
+
+    Temporary files that killed processes left of this file are deleted. Raises OSError with the path.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if _has_ended(left.name.split(".")[-2]):
+            left.unlink(missing_ok=True)
     # with the process id, since another process may write the same file
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -459,7 +466,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             # else the content may be lost after a power failure, though the file has been renamed
             os.fsync(file.fileno())
         aside.replace(path)
-    except OSError:
+    except OSError as error:
+        # a full disk is reported without a path
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
         # an incomplete file would occupy the disk
         aside.unlink(missing_ok=True)
-        raise
+
+
+def _has_ended(process: str) -> bool:
+    """Whether no process of this machine has the number."""
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, PermissionError):
+        return False
+    except ProcessLookupError:
+        return True
+    return False

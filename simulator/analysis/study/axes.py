@@ -56,6 +56,10 @@ class StudyAxis:
         """The override, as for `--set`, of each value."""
         return [f"{self.field}={_text(value)}" for value in self.values]
 
+    def plain(self) -> dict[str, Any] | list[Any]:
+        """The values as a study gives them, with their names if they have some."""
+        return dict(zip(self.table_values, self.values, strict=True)) if self.named else list(self.values)
+
     def words(self, place: int) -> str:
         """A value with its field, such as 'strategy.workers 32'."""
         return f"{self.field} {self.table_values[place] if self.named else _text(self.values[place])}"

@@ -81,6 +81,13 @@ def table(path: str | Path) -> pd.DataFrame:
     return frame(pa.concat_tables(pq.read_table(part) for part in parts))
 
 
+def finished(path: Path) -> int:
+    """Number of points that have results in a folder."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(part).num_rows for part in _parts(path))
+
+
 def frame(found: pa.Table) -> pd.DataFrame:
     """The table as a data frame, sorted by point."""
     result: pd.DataFrame = found.sort_by("point").to_pandas()

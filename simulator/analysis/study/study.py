@@ -87,7 +87,7 @@ class Study:
         """Everything that the results depend on, as plain data."""
         return {
             "scenario": self.base.data,
-            "axes": {axis.field: list(axis.values) for axis in self.axes},
+            "axes": {axis.field: axis.plain() for axis in self.axes},
             "order": [axis.field for axis in self.axes],
             "zip": [[self.axes[axis].field for axis in group] for group in self.groups if len(group) > 1],
         }
@@ -164,7 +164,7 @@ def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ..
     if not lists:
         raise FieldError(("zip",), "expected lists of axes, such as [[strategy.workers, cluster.nodes]]")
     for i, fields in enumerate(zipped):
-        if unknown := [str(field) for field in fields if field not in number]:
+        if unknown := [str(field) for field in fields if not isinstance(field, str) or field not in number]:
             raise FieldError(("zip", i), f"{unknown[0]} is not an axis; choose from {', '.join(number)}")
         group = tuple(sorted({number[field] for field in fields}))
         if len(group) < 2 or any(axis in group_of for axis in group):

@@ -50,11 +50,11 @@ def sweep(
     """
     read_study = study if isinstance(study, Study) else read(study, overrides)
     folder = None if out is None else Path(out)
+    workers = executors.workers(executor, scheduler, folder or Path("."))
     with _opened_store(read_study, folder, intervals, resume) as store:
         todo = store.todo()
         progress(len(read_study) - len(todo))
         if len(todo):
-            workers = executors.workers(executor, scheduler, folder or Path("."))
             for rows_done in done(read_study, tasks(read_study, todo, workers.alone), intervals, workers):
                 store.add(rows_done)
                 progress(len(rows_done))

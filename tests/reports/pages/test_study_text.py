@@ -68,7 +68,12 @@ def test_an_interval_that_the_table_lacks_is_that_of_the_run(study: Studied, clo
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"fits": False}, "None of 12 points can be trained"), (None, "Nothing to show")]
+    ("changes", "words"),
+    [
+        ({"fits": False}, "Out of memory: none of 12 points fits; the least is"),
+        ({"rate": float("nan")}, "None of 12 points can be predicted"),
+        (None, "Nothing to show"),
+    ],
 )
 def test_where_there_is_no_answer_the_headline_says_so(study: Studied, changes: dict[str, Any] | None, words: str) -> None:
     points = study.points[:0] if changes is None else study.points.assign(**changes)

@@ -26,7 +26,8 @@ def test_all_of_a_folder_is_read(swept: Path) -> None:
     assert is_study(swept)
     assert not found.notes
     assert len(found.points) == 12
-    assert found.names == {"strategy": ["ring", "servers"]}
+    assert found.study is not None
+    assert found.study.axes[0].table_values == ("ring", "servers")
     assert (found.name, found.model_name, found.model_kind, found.cluster_name) == ("small", "three-layers", "mlp", "eight")
     assert found.points["rate" if "rate" in found.points else "samples_per_s"].notna().all()
 

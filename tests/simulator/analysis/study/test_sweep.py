@@ -227,3 +227,31 @@ def test_wrong_input_is_reported_in_one_line(
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""
+
+
+def test_an_unknown_executor_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--executor bsub: unknown"):
+        sweep(STUDY, tmp_path / "out", executor="bsub")
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_a_killed_sweep_left_are_deleted_when_it_is_resumed(tmp_path: Path) -> None:
+    sweep(STUDY, tmp_path)
+    *_, last = sorted(tmp_path.glob("part-*.parquet"))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / f".{last.name}.{ended.pid}.part"
+    last.rename(left)
+    sweep(STUDY, tmp_path, resume=True)
+    assert last.is_file()
+    assert not left.exists()
+
+
+def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("scenario: llama-2-7b-fsdp-a100\naxes: {strategy.workers: [1, 2]}\n")
+    assert scaleproof.main(["sweep", str(study), "--set", "training.zero=0", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "2 points, 0 of them with an error, 2 do not fit into memory" in printed
+    assert "no point fits; the least memory is" in printed
+    assert "fastest" not in printed

@@ -286,7 +286,7 @@ REFUSED = [
         f"{{kind: graph, links: [{LINE}, {{between: [7, 8], bandwidth: 1 GB/s}}]}}",
         "{}network.topology.links.7: there is no endpoint 8; they are numbered 0 to 7",
     ),
-    ("{kind: switch}\n  exceptions: [{at: [8], bandwidth: 1 GB/s}]", "9:13: {}network.exceptions.0.at: there is no endpoint 8"),
+    ("{kind: switch}\n  exceptions: [{at: [8], bandwidth: 1 GB/s}]", "9:17: {}network.exceptions.0.at: there is no endpoint 8"),
     (
         "{kind: torus, dimensions: [8]}\n  exceptions: [{at: [0], bandwidth: 1 GB/s}]",
         "9:3: {}network.exceptions: the endpoints of a torus have no link of their own; describe it as kind: graph",
