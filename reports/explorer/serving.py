@@ -22,7 +22,7 @@ from scaleproof.simulator.common.errors import RunError
 _PATIENCE_S: Final = 10.0
 
 
-class _Connection(H11Protocol):
+class Connection(H11Protocol):
     """A connection that is closed when a request is not complete in time."""
 
     _timer: TimerHandle | None = None
@@ -69,7 +69,7 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
             app(shelf, first.ask, full.ask, own_hosts(host, port)),
             log_level="warning",
             access_log=False,
-            http=_Connection,
+            http=Connection,
             server_header=False,
             timeout_graceful_shutdown=1,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 # real system, and below what would fill a machine's memory or overflow a float.
 Depth = Annotated[int, Field(gt=0, le=100_000)]
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
-Width = Annotated[int, Field(gt=0, le=1_000_000_000)]
+MAX_WIDTH: Final = 1_000_000_000
+Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
 
 
 class Spec(BaseModel):

@@ -265,7 +265,14 @@ def _load(path: Path, options: Options) -> _LoadedTable:
 def _predicted(task: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
     predict, row = task
     result = predict(row)
-    return [replace(prediction, id=row["id"]) for prediction in ([result] if isinstance(result, Prediction) else result)]
+    return [_checked(replace(one, id=row["id"])) for one in ([result] if isinstance(result, Prediction) else result)]
+
+
+def _checked(prediction: Prediction) -> Prediction:
+    """The prediction; skipped if its measured value cannot be compared."""
+    if prediction.skipped or 0 < prediction.measured < math.inf:
+        return prediction
+    return replace(prediction, skipped="the measured value is not a number above zero")
 
 
 def _kind(columns: Sequence[str]) -> Table | None:

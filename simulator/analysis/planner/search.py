@@ -23,6 +23,7 @@ from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
 from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
@@ -213,6 +214,9 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
         raise InputError(f"{scenario.model.kind} models have no tokens; plan for cost")
     if not kinds or not set(kinds) <= set(STRATEGIES):
         raise InputError(f"--strategies {','.join(kinds)}: give some of {','.join(STRATEGIES)}")
+    if scenario.total_samples > MAX_WIDTH:
+        message = f"{scenario.total_samples:,} samples per step; plans keep this total, which is at most {MAX_WIDTH:,}"
+        raise FieldError(("batch",), message)
     if top < 1:
         raise InputError(f"--top {top}: give at least 1")
 

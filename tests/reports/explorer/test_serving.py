@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
 
 import scaleproof
+from scaleproof.reports.explorer import serving
 from scaleproof.reports.explorer.serving import listen
 from scaleproof.simulator.common.errors import RunError
 
@@ -48,3 +53,31 @@ def test_a_busy_port_and_a_wrong_address_are_one_line(capsys: pytest.CaptureFixt
 def test_a_scenario_that_cannot_be_is_reported_before_anything_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["explore", "no-such-scenario", "--no-browser"]) == 2
     assert "no scenario is called" in capsys.readouterr().err
+
+
+def test_a_half_sent_request_is_closed_and_a_whole_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_PATIENCE_S", 0.5)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(1.0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late"})
+
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(answer, http=serving.Connection, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        with (
+            socket.create_connection(listening.getsockname()) as half,
+            socket.create_connection(listening.getsockname()) as whole,
+        ):
+            half.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n")
+            whole.sendall(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            half.settimeout(10)
+            assert half.recv(100) == b""
+            whole.settimeout(10)
+            assert b"200" in whole.recv(1000)
+    finally:
+        server.should_exit = True
+        thread.join(10)

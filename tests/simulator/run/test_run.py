@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Spans, Stream, divided, from_spans, load_run, save, slope
+from scaleproof.simulator.run.run import (
+    BREAKDOWN,
+    Phase,
+    Run,
+    Spans,
+    Stream,
+    divided,
+    from_spans,
+    load_run,
+    save,
+    slope,
+    write_atomically,
+)
 
 
 def spans(*rows: tuple[float, ...], beside: int = 0) -> Spans:
@@ -176,3 +190,14 @@ def test_names_that_would_steer_a_terminal_are_refused(tmp_path: Path) -> None:
     save(replace(made(ONE, [0, 12], [False]), strategy="\a"), tmp_path)
     with pytest.raises(ValueError, match="its names contain control characters"):
         load_run(tmp_path)
+
+
+def test_a_full_disk_is_reported_with_the_path_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        write_atomically(tmp_path / "run.json", b"{}")
+    assert failed.value.filename == str(tmp_path / "run.json")
+    assert not list(tmp_path.iterdir())

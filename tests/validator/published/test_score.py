@@ -270,3 +270,15 @@ def test_a_table_without_rows_is_refused(name: str, tmp_path: Path, capsys: pyte
 def test_where_nothing_was_scored_its_head_is_left() -> None:
     head = describe(Scores([Score("collectives", {})], {})).splitlines()
     assert (head[0], head[1].split()[0], len(head)) == ("collectives", "set", 2)
+
+
+def test_a_measured_time_of_zero_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (catalog.ROOT / "published" / "layer_times.csv").open(newline="") as file:
+        first = next(csv.DictReader(file))
+    table = tmp_path / "layers.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(first))
+        writer.writeheader()
+        writer.writerow(first | {"backward_ms": "0"})
+    assert scaleproof.main(["score", str(table), "--json", "--rows", str(tmp_path / "rows.csv")]) == 0
+    assert "the measured value is not a number above zero" in capsys.readouterr().out

@@ -113,6 +113,12 @@ def test_ranks_that_divide_no_batch_are_refused() -> None:
         plan(small("cluster.nodes=100"), 97)
 
 
+def test_a_batch_beyond_the_largest_total_is_refused() -> None:
+    servers = "strategy={kind: parameter_server, workers: 8, servers: 2}"
+    with pytest.raises(FieldError, match="8,000,000,000 samples per step; plans keep this total"):
+        plan(small(servers, "batch={per_worker: 1000000000}"))
+
+
 def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
     found = planned()
     uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
