@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # number of distinct errors that are printed
 _MOST_ERRORS: Final = 3
 _LINE: Final = 80
+# number of points from which the duration is announced, and points per second on two cores (benchmarks/studies.py)
+_MANY: Final = 100_000
+_POINTS_PER_S: Final = 5_000
 
 
 def mount(commands: Any) -> None:
@@ -53,6 +56,8 @@ def _sweep(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.study.sweep import sweep
 
     study = read(options.study, options.overrides)
+    if len(study) > _MANY:
+        print(f"{len(study):,} points, some {len(study) / _POINTS_PER_S / 60:,.0f} min on two cores", file=sys.stderr)
     with _progress(len(study), options.out) as advance:
         points = sweep(
             study, options.out, resume=options.resume, executor=options.executor, scheduler=options.scheduler,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK
 # colours that are hard to see on a dark page, as variables that the page defines
 _THEMED: Final = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)"}
 _DIGITS: Final = 6
+# width of boxes with an outline, as a share of the chart: three pixels of a wide one
+_OUTLINED: Final = 1 / 400
 
 
 def script_json(plain: Any) -> str:
@@ -98,7 +101,10 @@ def _line(mark: Line) -> dict[str, Any]:
 def _boxes(mark: Boxes) -> dict[str, Any]:
     drawn: dict[str, Any] = {"type": "bar", "orientation": "h", "base": _numbers(mark.left), "x": _numbers(mark.width)}
     drawn |= {"y": _numbers(mark.middle), "width": _numbers(mark.height)}
-    drawn["marker"] = {"color": _themed(mark.colour), "line": {"width": 0.5, "color": "var(--card)"}}
+    # an outline would hide the fill of boxes that are not much wider than itself
+    extent = max(left + width for left, width in zip(mark.left, mark.width, strict=True))
+    outline_px = 0.5 if statistics.median(mark.width) > _OUTLINED * extent else 0
+    drawn["marker"] = {"color": _themed(mark.colour), "line": {"width": outline_px, "color": "var(--card)"}}
     if mark.labels:
         # plotly has one text per box, used for labels here; hover texts go to customdata
         drawn["customdata"] = [_text(text) for text in mark.texts]

@@ -255,3 +255,12 @@ def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: p
     assert "2 points, 0 of them with an error, 2 do not fit into memory" in printed
     assert "no point fits; the least memory is" in printed
     assert "fastest" not in printed
+
+
+def test_a_large_study_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "scenario: resnet50-ring-p100\naxes: {cluster.network.bandwidth: {from: 1 Gbit/s, to: 9 Gbit/s, points: 200000}}\n"
+    )
+    assert scaleproof.main(["sweep", str(study), "--executor", "bsub", "--out", str(tmp_path / "out")]) == 2
+    assert "200,000 points, some 1 min on two cores" in capsys.readouterr().err
