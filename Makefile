@@ -88,11 +88,11 @@ benchmarks: .venv/installed
 
 # Measures again what docs show as measured. Needs root.
 measured: .venv/installed
-	$(BIN)/python docs/measured.py
+	$(BIN)/python docs/scripts/measured.py
 
 # Takes the pictures of pages that docs show again. Needs Chromium.
 screenshots: .venv/installed
-	$(BIN)/python docs/screenshots.py
+	$(BIN)/python docs/scripts/screenshots.py
 
 # Uses $(PYTHON) as it is, with its own torch; docs/guides/gpu-check.md says more.
 gpu-check:

@@ -32,13 +32,13 @@ def test_shipped_scenarios_of_the_lab_are_told_with_what_came_of_them(name: str)
 
 
 def test_what_is_run_and_refused_is_what_the_code_says() -> None:
-    support = runpy.run_path(str(DOCS / "support.py"))
+    support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
 
     assert support["tables"]() in PAGE
 
 
 def test_every_probe_of_the_page_is_predicted_by_some_kind() -> None:
-    support = runpy.run_path(str(DOCS / "support.py"))
+    support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
 
     for probe in support["PROBES"]:
         assert {support["outcome"](probe, kind)[0] for kind in support["KINDS"]} != {"–"}, probe.label()

@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()
 PICTURES = ROOT / "docs" / "pictures"
-COMMANDS: list[list[str]] = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["commands"]()
+COMMANDS: list[list[str]] = runpy.run_path(str(ROOT / "docs" / "scripts" / "pictures.py"))["commands"]()
 SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*`(\w+)`\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 DEFAULTS = {"0 s": 0.0, "25 MiB": 25 * 2.0**20, "1 MiB": 2.0**20}
 
@@ -42,7 +42,7 @@ def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: Path(command[-1]).stem)
 def test_pictures_show_todays_forecasts(command: list[str]) -> None:
     shown, now = drawn(command)
-    told = "draw them again: python docs/pictures.py"
+    told = "draw them again: python docs/scripts/pictures.py"
     assert shown["strategy"] == now["strategy"], told
     assert shown["step_ms"] == pytest.approx(now["step_ms"], rel=1e-6), told
     assert shown["kinds"].keys() == now["kinds"].keys(), told

@@ -11,7 +11,7 @@ from scaleproof.simulator.common import catalog
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "guides" / "systems.md").read_text()
-SCRIPT = runpy.run_path(str(DOCS / "systems.py"))
+SCRIPT = runpy.run_path(str(DOCS / "scripts" / "systems.py"))
 
 
 def test_the_table_has_its_head() -> None:

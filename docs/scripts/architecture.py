@@ -1,4 +1,4 @@
-"""Draws docs/images/architecture.png from the imports of the code: `python docs/architecture.py`.
+"""Draws docs/images/architecture.png from the imports of the code: `python docs/scripts/architecture.py`.
 
 Each box is a folder with its number of lines. An arrow from A to B says that modules of A import modules of B; the wider, the
 more of them. Where A reaches B by other arrows too, the direct one is left out. Arrows point downwards or along a row, except
@@ -19,7 +19,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from scaleproof.reports.charts.style import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PICTURE: Final = ROOT / "docs" / "images" / "architecture.png"
 # Folders from top to bottom; a folder imports folders of its own row and of the rows below it.
 ROWS: Final = (

@@ -1,4 +1,4 @@
-"""Takes pictures of pages as readers see them, for README.md: `python docs/screenshots.py`. Needs Chromium."""
+"""Takes pictures of pages as readers see them, for README.md: `python docs/scripts/screenshots.py`. Needs Chromium."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 import scaleproof
 
-IMAGES: Final = Path(__file__).with_name("images")
+IMAGES: Final = Path(__file__).parents[1] / "images"
 STUDY: Final = "resnet50-ring-or-servers"
 FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                 "--disable-background-networking", "--disable-component-update"]  # fmt: skip

@@ -1,4 +1,7 @@
-"""Draws docs/images/estimate.png, the picture of docs/background/how-it-estimates.md: `python docs/estimate_picture.py`."""
+"""Draws docs/images/estimate.png, the picture of docs/background/how-it-estimates.md.
+
+Run: python docs/scripts/estimate_picture.py
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
 
-PICTURE: Final = Path(__file__).parent / "images" / "estimate.png"
+PICTURE: Final = Path(__file__).parents[1] / "images" / "estimate.png"
 RANKS, MICROBATCHES, SEND_S, SLOWEST = 4, 8, 0.25, 2
 FORWARD_S: Final = (1.0, 1.0, 1.4, 1.0)
 INK, LIGHT, BOX = "#22303c", "#c9d3dc", "#eef2f6"

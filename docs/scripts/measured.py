@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, On, measure
 
-DOCS: Final = Path(__file__).parent
+DOCS: Final = Path(__file__).parents[1]
 RESULT: Final = DOCS / "measured" / "servers-and-rings.json"
 PICTURE: Final = DOCS / "images" / "servers-and-rings.png"
 WORKERS: Final = (1, 2, 4, 8, 16)

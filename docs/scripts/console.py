@@ -3,7 +3,7 @@
 Blocks marked `console measured` stay as they are, since they show times of a machine. Commands build on one another, so all of
 them run in one folder, in the order of the pages.
 
-Run: python docs/console.py [PAGE ...]
+Run: python docs/scripts/console.py [PAGE ...]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```console( measured)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

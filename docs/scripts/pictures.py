@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/reference/strategies.md again, by the commands below them: `python docs/pictures.py`."""
+"""Draws the pictures of docs/reference/strategies.md again, by the commands below them: `python docs/scripts/pictures.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import scaleproof
 
-PAGE: Final = Path(__file__).parent / "reference" / "strategies.md"
+PAGE: Final = Path(__file__).parents[1] / "reference" / "strategies.md"
 
 
 def commands() -> list[list[str]]:

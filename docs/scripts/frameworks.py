@@ -1,4 +1,4 @@
-"""Prints the table of docs/guides/frameworks.md, as frameworks ship today: `python docs/frameworks.py`."""
+"""Prints the table of docs/guides/frameworks.md, as frameworks ship today: `python docs/scripts/frameworks.py`."""
 
 from __future__ import annotations
 
