@@ -1,0 +1,143 @@
+"""Evidence for a prediction: published runs that are similar to a scenario, and how well they were predicted."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+
+# Written by docs/scripts/evidence.py from the published transformer runs.
+FILE: Final = catalog.ROOT / "published" / "evidence.csv"
+# Runs up to this distance are similar; at most this number of the nearest count.
+_FAR: Final = 4.0
+_MOST: Final = 50
+# Distance of a factor of two in parameters and in GPUs, and of other differences. They order runs and decide which are similar,
+# never what is predicted: a judgement.
+_PER_DOUBLING: Final = {"parameters": 1.0, "gpus": 0.5}
+_OTHER_DEVICE: Final = 1.0
+_OTHER_GENERATION: Final = 2.0
+_OTHER_LAYOUT: Final = 1.0
+_TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A published training run, and the step time that is predicted for it.
+
+    id: of the row; `scaleproof show published:ID` prints its scenario. parameters: of the model. experts: whether it is a
+    mixture of experts. generation: of the GPU. low_s, high_s: the 90 % prediction interval.
+    """
+
+    id: str
+    model: str
+    parameters: int
+    experts: bool
+    device: str
+    generation: str
+    gpus: int
+    tensor: int
+    stages: int
+    zero: int
+    precision: str
+    framework: str
+    predicted_s: float
+    measured_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction; above zero, it was too slow."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the measured time is in the prediction interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Published runs that are similar to a scenario, the nearest first."""
+
+    runs: Sequence[PublishedRun]
+
+    @property
+    def median_error(self) -> float:
+        """Median of the absolute relative errors of their predictions."""
+        return statistics.median(abs(run.error) for run in self.runs)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the runs whose measured time is in the 90 % prediction interval."""
+        return statistics.mean(run.is_covered for run in self.runs)
+
+    def plain(self) -> dict[str, Any]:
+        """The evidence as data for JSON."""
+        runs = [asdict(run) | {"error": run.error} for run in self.runs]
+        if not runs:
+            return {"similar": 0, "runs": []}
+        return {"similar": len(runs), "median_error": self.median_error, "coverage": self.coverage, "runs": runs}
+
+
+def evidence(scenario: Scenario) -> Evidence:
+    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; empty if there are none."""
+    about = description(scenario)
+    if about is None:
+        return Evidence(())
+    by_distance = sorted((_distance(about, run), run.id, run) for run in published_runs() if run.experts == about["experts"])
+    return Evidence(tuple(run for distance, _, run in by_distance[:_MOST] if distance <= _FAR))
+
+
+def description(scenario: Scenario) -> dict[str, Any] | None:
+    """The facts by which runs are compared, as columns of the file; None for models that are no transformers."""
+    strategy, device, model = scenario.strategy, scenario.cluster.device, scenario.model
+    if model.kind not in _TRANSFORMERS or not isinstance(strategy, ReplicaStrategy):
+        return None
+    return {
+        "model": model.name,
+        "parameters": sum(layer.parameters for layer in model.build_layers()),
+        "experts": getattr(model, "experts", None) is not None,
+        "device": device.name,
+        "generation": device.kernels.generation if device.kernels is not None else "",
+        "gpus": strategy.training_ranks,
+        "tensor": getattr(strategy, "tensor", 1),
+        "stages": strategy.stages,
+        "zero": scenario.training.zero,
+        "precision": scenario.training.precision,
+        "framework": scenario.framework.name,
+    }
+
+
+@functools.cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """All published transformer runs that were scored."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return tuple(_run(row) for row in csv.DictReader(file))
+
+
+def _run(row: Mapping[str, str]) -> PublishedRun:
+    read = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
+    return PublishedRun(**{field.name: read[str(field.type)](row[field.name]) for field in fields(PublishedRun)})
+
+
+def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:
+    """How different a published run is from a scenario; 0 if it is the same in all that is compared."""
+    distance = sum(weight * abs(math.log2(about[name] / getattr(run, name))) for name, weight in _PER_DOUBLING.items())
+    if about["device"] != run.device:
+        distance += _OTHER_DEVICE if about["generation"] == run.generation else _OTHER_GENERATION
+    different = [
+        (about["tensor"] > 1) != (run.tensor > 1),
+        (about["stages"] > 1) != (run.stages > 1),
+        (about["zero"] == 3) != (run.zero == 3),
+        ("8" in about["precision"]) != ("8" in run.precision),
+    ]
+    return distance + _OTHER_LAYOUT * sum(different)

@@ -1,0 +1,36 @@
+"""Evidence: the published runs next to a prediction are those that resemble its scenario."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun, evidence, published_runs
+from scaleproof.simulator.scenario.load import load
+
+RUN = PublishedRun(
+    "a", "m", 7_000_000_000, False, "A100-80GB-SXM", "ampere", 64, 1, 1, 3, "bf16", "llm-foundry", 1.1, 1.0, 0.95, 1.3
+)
+
+
+@pytest.mark.parametrize("run", [published_runs()[0], published_runs()[-1]], ids=lambda run: run.id)
+def test_the_nearest_run_of_a_published_scenario_is_its_own(run: PublishedRun) -> None:
+    found = evidence(load(f"published:{run.id}"))
+    nearest = found.runs[0]
+    assert (nearest.parameters, nearest.device, nearest.gpus) == (run.parameters, run.device, run.gpus)
+
+
+def test_mixtures_of_experts_are_compared_with_mixtures_only() -> None:
+    found = evidence(load("mixtral-8x7b-experts-h100"))
+    assert all(run.experts for run in found.runs)
+
+
+def test_a_model_without_published_runs_has_no_evidence() -> None:
+    assert evidence(load("resnet50-ring-p100")).plain() == {"similar": 0, "runs": []}
+
+
+def test_the_error_and_the_coverage_are_those_of_the_runs() -> None:
+    missed = PublishedRun(**{**vars(RUN), "measured_s": 2.2})
+    found = Evidence((RUN, missed, missed))
+    assert found.median_error == pytest.approx(0.5)
+    assert found.coverage == pytest.approx(1 / 3)
+    assert found.plain()["runs"][0]["error"] == pytest.approx(0.1)
