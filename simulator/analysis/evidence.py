@@ -6,7 +6,7 @@ import csv
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
@@ -125,13 +125,13 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 
 def _run(row: Mapping[str, str]) -> PublishedRun:
-    read = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
+    read: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
     return PublishedRun(**{field.name: read[str(field.type)](row[field.name]) for field in fields(PublishedRun)})
 
 
 def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:
     """How different a published run is from a scenario; 0 if it is the same in all that is compared."""
-    distance = sum(weight * abs(math.log2(about[name] / getattr(run, name))) for name, weight in _PER_DOUBLING.items())
+    distance: float = sum(weight * abs(math.log2(about[name] / getattr(run, name))) for name, weight in _PER_DOUBLING.items())
     if about["device"] != run.device:
         distance += _OTHER_DEVICE if about["generation"] == run.generation else _OTHER_GENERATION
     different = [
@@ -140,4 +140,5 @@ def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:
         (about["zero"] == 3) != (run.zero == 3),
         ("8" in about["precision"]) != ("8" in run.precision),
     ]
-    return distance + _OTHER_LAYOUT * sum(different)
+    distance += _OTHER_LAYOUT * sum(different)
+    return distance

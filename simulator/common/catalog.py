@@ -27,9 +27,7 @@ def find_part(part: str, reference: str, folder: Path) -> Path:
         return _existing(folder / reference, reference)
     shipped = _FOLDERS[part]
     path = ROOT / shipped / f"{reference}.yaml"
-    if not path.is_file():
-        raise NotFoundError(_unknown(part, reference, names(shipped)))
-    return path
+    return path if path.is_file() else ROOT / shipped / f"{_spelled(part, reference, names(shipped))}.yaml"
 
 
 def find_scenario(reference: str) -> Path:
@@ -41,7 +39,7 @@ def find_scenario(reference: str) -> Path:
         if path.is_file():
             return path
     known = [name for folder in SCENARIO_FOLDERS for name in names(folder)]
-    raise NotFoundError(_unknown("scenario", reference, known))
+    return find_scenario(_spelled("scenario", reference, known))
 
 
 def find_anything(reference: str) -> Path:
@@ -65,6 +63,19 @@ def _existing(path: Path, reference: str) -> Path:
     if not path.is_file():
         raise NotFoundError(f"{reference}: no such file; give the path of a YAML file or a name from 'scaleproof list'")
     return path
+
+
+def _spelled(kind: str, reference: str, known: list[str]) -> str:
+    """The only known name that differs from a reference in case and punctuation alone. Raises NotFoundError."""
+    letters = _letters(reference)
+    same = [name for name in known if _letters(name) == letters]
+    if len(same) != 1:
+        raise NotFoundError(_unknown(kind, reference, known))
+    return same[0]
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> str:

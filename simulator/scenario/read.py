@@ -17,6 +17,7 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.problems import problem
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -137,7 +138,7 @@ def _apply(located: Located, override: str) -> None:
         value = yaml_file.parse(text, where).data if text.strip() else None
     except ScenarioError:
         raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None
-    path = tuple(key.split("."))
+    path = aliases.canonical(tuple(key.split(".")))
     # the base has already been replaced by its content, so that another base replaces the device
     path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
@@ -171,3 +172,4 @@ def _expand_shorthand(located: Located) -> None:
         value = located.data.get(key)
         if isinstance(value, kind) and not isinstance(value, bool):
             located.data[key] = {inner: value}
+    aliases.expand(located)

@@ -1,0 +1,100 @@
+"""Abbreviations that scenarios may use for fields and values, and the names that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.yaml_file import FieldPath, Located
+
+# By the abbreviated field, the field that it stands for.
+FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    ("gbs",): ("batch", "total"),
+    ("batch", "gbs"): ("batch", "total"),
+    ("batch", "global"): ("batch", "total"),
+    ("strategy", "dp"): ("strategy", "workers"),
+    ("strategy", "tp"): ("strategy", "tensor"),
+    ("strategy", "pp"): ("strategy", "stages"),
+    ("strategy", "vpp"): ("strategy", "chunks"),
+    ("strategy", "cp"): ("strategy", "context"),
+    ("strategy", "ep"): ("strategy", "expert"),
+    ("strategy", "ga"): ("strategy", "microbatches"),
+    ("strategy", "zero"): ("training", "zero"),
+    ("precision",): ("training", "precision"),
+    ("optimizer",): ("training", "optimizer"),
+}
+# By field, abbreviated values and what they stand for.
+VALUES: Final[dict[FieldPath, dict[str, str]]] = {
+    ("training", "optimizer"): {"adamw": "adam"},
+    ("training", "precision"): {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
+    ("strategy", "kind"): {"ps": "parameter_server", "pp": "pipeline", "3d": "hybrid"},
+}
+# Names of data parallelism and the stage of ZeRO that they imply.
+_SHARDING: Final = {"ddp": 0, "fsdp": 3}
+_DEGREES: Final = ("tensor", "stages", "context", "expert")
+
+
+def canonical(path: tuple[str, ...]) -> tuple[str, ...]:
+    """The field that a path with abbreviations stands for."""
+    for length in (2, 1):
+        if path[:length] in FIELDS:
+            return FIELDS[path[:length]] + path[length:]
+    return path
+
+
+def expand(located: Located) -> None:
+    """Replaces abbreviated fields and values of a scenario by what they stand for.
+
+    Raises ScenarioError if a field is given twice, or if FSDP or DDP contradicts the stage of ZeRO.
+    """
+    for short, full in FIELDS.items():
+        parent = _mapping(located.data, short[:-1])
+        if parent is not None and short[-1] in parent:
+            _move(located, short, full, parent.pop(short[-1]))
+    for path, meanings in VALUES.items():
+        parent = _mapping(located.data, path[:-1])
+        value = None if parent is None else parent.get(path[-1])
+        if parent is not None and isinstance(value, str) and value.lower() in meanings:
+            parent[path[-1]] = meanings[value.lower()]
+    _expand_sharding(located)
+
+
+def _expand_sharding(located: Located) -> None:
+    """Replaces `kind: ddp` or `kind: fsdp` by data parallelism, or by a hybrid if other degrees are given, and ZeRO's stage."""
+    strategy = _mapping(located.data, ("strategy",))
+    kind = None if strategy is None else strategy.get("kind")
+    if strategy is None or not isinstance(kind, str) or kind.lower() not in _SHARDING:
+        return
+    stage = _SHARDING[kind.lower()]
+    strategy["kind"] = "hybrid" if any(name in strategy for name in _DEGREES) else "data_parallel"
+    training = located.data.setdefault("training", {})
+    if not isinstance(training, dict):
+        return
+    if training.setdefault("zero", stage) != stage:
+        where = located.place(("strategy", "kind"))
+        message = f"strategy.kind: {kind} is training.zero: {stage}, but zero is {training['zero']}; leave one out"
+        raise ScenarioError([f"{where}: {message}"])
+    located.places.setdefault(("training", "zero"), located.place(("strategy", "kind")))
+
+
+def _mapping(data: Any, path: FieldPath) -> dict[Any, Any] | None:
+    """The mapping at a path; None if there is none."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else None
+
+
+def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> None:
+    """Gives the value of an abbreviated field to the field that it stands for, with its places."""
+    parent = located.data
+    for key in full[:-1]:
+        parent = parent.setdefault(key, {})
+        if not isinstance(parent, dict):
+            names = ".".join(map(str, short)), ".".join(map(str, full[:-1]))
+            raise ScenarioError([f"{located.place(short)}: {names[0]}: cannot be added to {names[1]}; write a mapping there"])
+    if full[-1] in parent:
+        names = ".".join(map(str, short)), ".".join(map(str, full))
+        raise ScenarioError([f"{located.place(short)}: {names[0]}: means {names[1]}, which is also given; leave one out"])
+    parent[full[-1]] = value
+    for path in [path for path in located.places if path[: len(short)] == short]:
+        located.places[full + path[len(short) :]] = located.places.pop(path)

@@ -1,0 +1,70 @@
+"""Abbreviations: a scenario with the field's abbreviations is the scenario that names each field in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+SHORT = """
+model: llama3-8b
+cluster: DGX_H100
+strategy: {kind: fsdp, dp: 4, tp: 2, pp: 2, ga: 8}
+gbs: 64
+optimizer: AdamW
+precision: bfloat16
+"""
+FULL = """
+model: llama-3-8b
+cluster: dgx-h100
+strategy: {kind: hybrid, workers: 4, tensor: 2, stages: 2, microbatches: 8}
+batch: {total: 64}
+training: {zero: 3, optimizer: adam, precision: bf16}
+"""
+
+
+def read(folder: Path, text: str, *overrides: str) -> Scenario:
+    path = folder / "scenario.yaml"
+    path.write_text(text)
+    return load(path, overrides)
+
+
+def test_abbreviations_are_the_full_names(tmp_path: Path) -> None:
+    assert read(tmp_path, SHORT) == read(tmp_path, FULL)
+
+
+def test_overrides_may_be_abbreviated(tmp_path: Path) -> None:
+    short = read(tmp_path, FULL, "strategy.tp=4", "gbs=128", "strategy.ga=4", "optimizer=sgd")
+    full = read(tmp_path, SHORT, "strategy.tensor=4", "batch.total=128", "strategy.microbatches=4", "training.optimizer=sgd")
+    assert short == full
+
+
+@pytest.mark.parametrize(("kind", "zero"), [("ddp", 0), ("fsdp", 3)])
+def test_ddp_and_fsdp_are_data_parallelism_with_a_stage_of_zero(kind: str, zero: int, tmp_path: Path) -> None:
+    scenario = read(tmp_path, f"model: llama-3-8b\ncluster: dgx-h100\nstrategy: {kind}\nbatch: 512\n")
+    assert (scenario.strategy.kind, scenario.training.zero) == ("data_parallel", zero)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            SHORT.replace("dp: 4", "dp: 4, workers: 4"),
+            "strategy.dp: means strategy.workers, which is also given; leave one out",
+        ),
+        (SHORT + "training: {zero: 1}", "kind: fsdp is training.zero: 3, but zero is 1; leave one out"),
+        (SHORT + "batch: 64", "gbs: means batch.total, which is also given; leave one out"),
+    ],
+)
+def test_contradictions_are_refused(changed: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=problem):
+        read(tmp_path, changed)
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="no model is called 'llama-3-80b'; did you mean 'llama-3-70b'|'llama-3-8b'"):
+        read(tmp_path, FULL.replace("llama-3-8b", "llama-3-80b"))
