@@ -62,7 +62,6 @@ def _plan(options: argparse.Namespace) -> int:
     import json
 
     from scaleproof.commands.text.plan import describe, plain
-    from scaleproof.simulator.analysis.planner.intervals import plan_uncertainty
     from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
@@ -77,7 +76,7 @@ def _plan(options: argparse.Namespace) -> int:
     frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
     space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
     planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _show, *space)
-    intervals = plan_uncertainty(planned.configurations.take([choice.row for choice in planned.best]))
+    intervals = planned.configurations.take([choice.row for choice in planned.best]).response()
     print(json.dumps(plain(planned, intervals), indent=2) if options.json else describe(planned, intervals))
     return 0
 

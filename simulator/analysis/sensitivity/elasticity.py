@@ -24,15 +24,9 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.steps import Simulate
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws
-from scaleproof.simulator.uncertainty.prediction_interval import (
-    Response,
-    added_seconds,
-    normal_draws,
-    quantity_deviations,
-    replayed_s,
-    response_of_scenario,
-)
+from scaleproof.simulator.uncertainty.draws import interval, normal_draws
+from scaleproof.simulator.uncertainty.priors import quantity_deviations
+from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
 
 Times = NDArray[np.float64]
 
@@ -40,7 +34,6 @@ Times = NDArray[np.float64]
 STEP: Final = 0.02
 _EVENTS_STEP: Final = 0.1
 _DRAWS: Final = 24
-_QUANTILES: Final = (0.05, 0.95)
 # Replay is used if it differs from the predicted step time, which includes contention, by no more than this share.
 _REPLAY_TOLERANCE: Final = 2e-3
 # Task durations replayed for an interval at most: each takes 0.2 us on a 2-core virtual machine.
@@ -113,7 +106,7 @@ class FiniteDifferences:
         value, *drawn = parameter.sign * np.subtract(*np.split(log_times, 2)) / (2 * STEP)
         if not drawn:
             return ElasticityEstimate(_rounded(value))
-        low, high = np.quantile(drawn, _QUANTILES, method="hazen").tolist()
+        low, high = interval(drawn)
         return ElasticityEstimate(_rounded(value), _rounded(low), _rounded(high))
 
     def _longer_s(self, parameter: ClusterParameter) -> tuple[Times, Times] | None:
@@ -146,17 +139,15 @@ class FiniteDifferences:
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:
         """Slowdown factors by quantity, shape (1 + draws,): 1 for the cluster as given, then each draw."""
-        joint = JointDraws(self.scenario, self.scenario, (self._response.names, ()))
-        drawn, _ = joint.slowdown_factors(normal_draws(_DRAWS, np.zeros(len(joint))))
-        return {name: np.append(1.0, factors) for name, factors in drawn.items()}
+        priors = self._response.priors
+        drawn = priors.factors(normal_draws(_DRAWS, np.zeros(len(priors.names))))
+        return dict(zip(priors.names, np.hstack([np.ones((len(drawn), 1)), drawn]), strict=True))
 
     @cached_property
     def _drawn_s(self) -> Times:
         """Seconds of each task, as predicted and for each draw, shape (tasks, 1 + draws)."""
-        seconds = np.repeat(self._own_s[:, None], 1 + _DRAWS, axis=1)
-        for name, more_s in self._response.more_s.items():
-            seconds += np.outer(more_s, self._slowdowns[name] - 1)
-        return seconds
+        slowdowns = [self._slowdowns[name] - 1 for name in self._response.more_s]
+        return self._response.durations_s(np.array(slowdowns).reshape(-1, 1 + _DRAWS))
 
 
 def _rounded(value: float) -> float:

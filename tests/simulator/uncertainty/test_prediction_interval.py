@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.cluster.quantities import QUANTITIES, slowed
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run, load_run, save
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.draws import normal_draws
 from scaleproof.simulator.uncertainty.prediction_interval import (
+    LinearResponse,
     PredictionInterval,
-    Response,
-    drawn,
-    normal_draws,
     of_closed_form,
-    response,
+    of_response,
+    of_step_times,
     spread,
 )
+from scaleproof.simulator.uncertainty.priors import Priors
+from scaleproof.simulator.uncertainty.response import Response, response
 from tests.simulator.clusters import plain
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -102,7 +105,7 @@ def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) ->
     twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
 
     def widths(of: str) -> list[float]:
-        return [log_width(drawn(lambda slowdown_interval: slowdown_interval[of], (of,), each)) for each in (cluster, twice)]
+        return [log_width(of_step_times(lambda factors: factors[0], Priors.of((of,), each), 1000)) for each in (cluster, twice)]
 
     one, two = widths(share)
     assert two == pytest.approx(2 * one, rel=1e-6)
@@ -130,7 +133,7 @@ def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: 
     answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 2, least=0)
     random = np.random.default_rng(0)
     draws = {name: np.exp(0.1 * random.standard_normal(4)) for name in NAMES}
-    found = answer.step_times({name: draws[name] for name in answer.names})
+    found = answer.step_times(np.array([draws[name] for name in answer.priors.names]))
     first_s = predict(scenario, interval=False).step_time_s
     for draw, times in enumerate(found):
         cluster = slowed(scenario.cluster, {name: float(values[draw]) for name, values in draws.items()})
@@ -144,7 +147,7 @@ def test_all_quantities_slower_by_a_tenth_take_a_tenth_longer(small: Make, strat
     scenario = small(strategy)
     job = scenario.job()
     answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 20, least=0)
-    times = answer.step_times({name: np.array([1.1]) for name in answer.names})
+    times = answer.step_times(np.full((len(answer.priors.names), 1), 1.1))
     assert times[0] == pytest.approx(1.1, rel=0.02)
 
 
@@ -162,7 +165,7 @@ def test_random_unevenness_is_no_part_of_it(small: Make) -> None:
 def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
     """The larger of two alike lognormals is below t with the square of the probability that one is."""
     cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
-    found = drawn(lambda slowdown_interval: np.maximum(*slowdown_interval.values()), ("device", "model"), cluster, 512)
+    found = of_step_times(lambda factors: factors.max(axis=0), Priors.of(("device", "model"), cluster), 512)
     deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)
     for probability, bound in ((0.05, found.low), (0.95, found.high)):
         expected = NormalDist(sigma=deviation).inv_cdf(math.sqrt(probability))
@@ -187,20 +190,36 @@ def test_draws_are_standard_normal_and_independent() -> None:
     assert np.cov(draws**2) == pytest.approx(2 * np.eye(4), abs=0.4)
 
 
+@given(shares=st.lists(st.floats(0, 0.3), min_size=2, max_size=3))
+def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) -> None:
+    """Within 3 % of the width; the model error scales the sum of the others."""
+    cluster, names = plain(2, 2), ("device", "network.bandwidth", "network.latency")[: len(shares)]
+    linear = LinearResponse({name: np.array([share]) for name, share in zip(names, shares, strict=True)}, cluster)
+    with_model = LinearResponse({"model": np.ones(1), **linear.shares}, cluster)
+    for response_, whole in ((linear, 0), (with_model, 1)):
+
+        def times(factors: NDArray[np.float64], whole: int = whole) -> NDArray[np.float64]:
+            return np.asarray((1 + np.array(shares) @ (factors[whole:] - 1)) * factors[:whole].prod(axis=0))
+
+        found = of_step_times(times, Priors.of(response_.shares, cluster), 4000)
+        tolerance = 0.03 * log_width(found) + 1e-9
+        assert np.log(response_.interval(0)) == pytest.approx(np.log(found[:2]), abs=tolerance)
+
+
 def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
     cluster = plain(2, 2, uncertainty={"model": {"low": "100 %", "high": "100 %"}})
     assert cluster.network is not None
     found = of_closed_form(lambda on: 1e9 / on.network.bandwidth_Bps if on.network else 0.0, cluster)
-    assert found.shares["network.bandwidth"] == pytest.approx(1)
     half = QUANTITIES["network.bandwidth"].prior * NormalDist().inv_cdf(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(-half), math.exp(half)), rel=0.01)
+    first_s = 1e9 / cluster.network.bandwidth_Bps
+    assert found == pytest.approx((first_s * math.exp(-half), first_s * math.exp(half)), rel=1e-3)
 
 
 def test_nothing_that_matters_is_no_spread(small: Make) -> None:
     scenario = small()
     program = scenario.strategy.compile(scenario.job())
-    nothing = Response(program, np.zeros(len(program)), {}, {}, {})
-    assert drawn(nothing.step_times, nothing.names, scenario.cluster) == PredictionInterval(1.0, 1.0, {})
+    nothing = Response(program, np.zeros(len(program)), {}, {}, Priors.of((), scenario.cluster))
+    assert of_response(nothing) == PredictionInterval(1.0, 1.0, {})
 
 
 def test_the_summary_tells_the_interval_and_what_matters_most(small: Make) -> None:
