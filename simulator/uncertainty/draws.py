@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,16 @@ _QUANTILES: Final = (0.05, 0.95)
 _SAME_DIRECTION: Final = 1e-9
 
 
-class Drawn(NamedTuple):
-    """Values of a function, equally likely, shape (draws,). change: per standard deviation of each variable alone."""
+def drawn(function: Callable[[Amounts], Amounts], variables: int, draws: int) -> tuple[Amounts, Amounts]:
+    """Equally likely values of a function of independent standard normal variables, shape (draws,), and its change by one
+    standard deviation of each variable alone.
 
-    values: Amounts
-    change: Amounts
-
-
-def drawn(function: Callable[[Amounts], Amounts], variables: int, draws: int) -> Drawn:
-    """Draws of a function of independent standard normal variables, which takes them with shape (variables, draws).
-
-    Each variable alone, one standard deviation up and down, gives the direction in which the function changes most. The draws
-    are stratified along that direction, so that a few give the quantiles.
+    function: takes variables of shape (variables, draws). It changes most along its changes; the draws are stratified in that
+    direction, so that a few give the quantiles.
     """
     up, down = np.split(function(np.hstack([np.eye(variables), -np.eye(variables)])), 2)
     change = (up - down) / 2
-    return Drawn(function(normal_draws(draws, change)), change)
+    return function(normal_draws(draws, change)), change
 
 
 def interval(values: Amounts) -> tuple[float, float]:

@@ -66,7 +66,7 @@ def speedup_interval(
         )
         return np.asarray(math.log(ratio) + times_a - times_b)
 
-    return of_log_ratios(drawn(log_ratios, errors_a.shape[1], _DRAWS).values)
+    return of_log_ratios(drawn(log_ratios, errors_a.shape[1], _DRAWS)[0])
 
 
 def of_log_ratios(drawn: Times) -> SpeedupInterval:

@@ -26,8 +26,6 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy
-from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.uncertainty.priors import MODEL, Priors, quantity_deviations
 
 Times = NDArray[np.float64]
@@ -153,23 +151,10 @@ def linear_box(function: Callable[[Times], Times], low: Times, high: Times, tole
 def response_of_scenario(scenario: Scenario, program: Program | None = None, least: float = LEAST) -> Response:
     """The response of a scenario's step time to the uncertain quantities of its cluster.
 
-    program: the scenario's program, if it is already compiled and nothing in it is random. least: see `response`.
+    program: the scenario's program, if it is already compiled and nothing in it is random. least: groups of quantities that
+    contribute less than this share of the standard deviation are left out, except the device; so are quantities without effect.
     """
-    job = scenario.job(unevenness=scenario.unevenness.constant)
-    program = program or scenario.strategy.compile(job)
-    return response(scenario.strategy, job, program, quantity_deviations(scenario), scenario.steps, least)
-
-
-def response(
-    strategy: Strategy, job: Job, program: Program, deviations: Mapping[str, float], steps: int, least: float = LEAST
-) -> Response:
-    """The response of the step time of `program`, which `job` compiles to, to uncertain quantities.
-
-    deviations: standard deviation of the logarithm of each quantity. steps: simulated for the prediction, where events time
-    them. least: groups of quantities that contribute less than this share of the standard deviation are left out, except the
-    device; so are quantities without effect.
-    """
-    slower = _SlowerPrograms(strategy, job, program, max(_FEWEST_STEPS, steps // _ONE_IN))
+    slower, deviations = _SlowerPrograms(scenario, program), quantity_deviations(scenario)
     effects: dict[str, Times | float] = {}
     deviation = deviations.get(MODEL, 0.0)
     rest = sorted((name for name in deviations if name not in (_MAIN, MODEL)), key=lambda name: -deviations[name])
@@ -191,16 +176,18 @@ def response(
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     whole |= {MODEL: 1.0} if MODEL in deviations else {}
-    return Response(program, slower.seconds, more_s, whole, Priors.of((*more_s, *whole), job.cluster))
+    return Response(slower.program, slower.seconds, more_s, whole, Priors.of((*more_s, *whole), scenario.cluster))
 
 
 class _SlowerPrograms:
-    """Compiles and times a program with slower quantities. steps: number to simulate, where events time them."""
+    """Compiles and times the program of a scenario with slower quantities. Arguments: see `response_of_scenario`."""
 
-    def __init__(self, strategy: Strategy, job: Job, program: Program, steps: int) -> None:
-        self.strategy, self.job, self.program, self.steps = strategy, job, program, steps
-        self.seconds = durations_s(program)
-        self.slowdown = _LITTLE if program.is_static else _MORE
+    def __init__(self, scenario: Scenario, program: Program | None) -> None:
+        self.strategy, self.job = scenario.strategy, scenario.job(unevenness=scenario.unevenness.constant)
+        self.program = program or self.strategy.compile(self.job)
+        self.steps = max(_FEWEST_STEPS, scenario.steps // _ONE_IN)
+        self.seconds = durations_s(self.program)
+        self.slowdown = _LITTLE if self.program.is_static else _MORE
 
     @functools.cached_property
     def step_s(self) -> float:

@@ -27,7 +27,7 @@ from scaleproof.simulator.uncertainty.prediction_interval import (
     spread,
 )
 from scaleproof.simulator.uncertainty.priors import Priors
-from scaleproof.simulator.uncertainty.response import Response, response
+from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from tests.simulator.clusters import plain
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -129,11 +129,10 @@ def test_an_interval_that_lies_beside_what_the_file_says_moves_the_step_time(sma
 def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: str) -> None:
     """Within 1 %, all quantities slower or faster at once."""
     scenario = small(strategy)
-    job = scenario.job()
-    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 2, least=0)
+    answer = response_of_scenario(scenario, least=0)
     random = np.random.default_rng(0)
     draws = {name: np.exp(0.1 * random.standard_normal(4)) for name in NAMES}
-    found = answer.step_times(np.array([draws[name] for name in answer.priors.names]))
+    found = answer.step_times(np.array([draws.get(name, np.ones(4)) for name in answer.priors.names]))
     first_s = predict(scenario, interval=False).step_time_s
     for draw, times in enumerate(found):
         cluster = slowed(scenario.cluster, {name: float(values[draw]) for name, values in draws.items()})
@@ -144,10 +143,8 @@ def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: 
 @pytest.mark.parametrize("strategy", [STATIC[0], ASYNCHRONOUS])
 def test_all_quantities_slower_by_a_tenth_take_a_tenth_longer(small: Make, strategy: str) -> None:
     """Nothing in these scenarios takes time but by one of them."""
-    scenario = small(strategy)
-    job = scenario.job()
-    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 20, least=0)
-    times = answer.step_times(np.full((len(answer.priors.names), 1), 1.1))
+    answer = response_of_scenario(small(strategy, "steps=20"), least=0)
+    times = answer.step_times(np.array([[1.0 if name == "model" else 1.1] for name in answer.priors.names]))
     assert times[0] == pytest.approx(1.1, rel=0.02)
 
 
