@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.priors import MODEL, Priors, quantity_deviations
 
 Times = NDArray[np.float64]
+Function = Callable[[Times], Times]
 
 # The quantity that nearly always matters. All others are bisected, by standard deviation, until a half is a single quantity or
 # contributes less than this share of the standard deviation, that is a hundredth of the variance.
@@ -76,7 +77,7 @@ class Response:
         times: Times = np.ones(factors.shape[1])
         if self.more_s:
             slowdowns = np.hstack([np.zeros((len(in_tasks), 1)), in_tasks])
-            steps_s = slopes((self.linear.at(slowdowns) if self.linear else self._ends_s(slowdowns)).T)
+            steps_s = slopes((self.linear or self._ends_s)(slowdowns).T)
             times = steps_s[1:] / steps_s[0]
         for slowdown, share in zip(in_whole, self.whole.values(), strict=True):
             times = times * (1 + slowdown * share)
@@ -93,8 +94,8 @@ class Response:
         return _ends_s(self.program, self.durations_s(slowdowns))
 
     @functools.cached_property
-    def linear(self) -> LinearBox | None:
-        """The ends of steps as linear functions of slowdown factors minus 1; None if they are not nearly linear within 3.3
+    def linear(self) -> Function | None:
+        """The ends of steps as a linear function of slowdown factors minus 1; None if they are not nearly linear within 3.3
         standard deviations of each quantity.
 
         They are linear if the same path is the longest everywhere, and no task queues at a server or on a connection; nearly so
@@ -107,29 +108,13 @@ class Response:
         middle, reach = self.priors.middle, _REACH * (self.priors.high - self.priors.low) / (2 * DEVIATIONS)
         ends = np.minimum(0.0, middle - reach), np.maximum(0.0, middle + reach)
         low, high = (np.array([math.exp(end) - 1 for end in side[:count].tolist()]) for side in ends)
-        return linear_box(self._ends_s, low, high, _LINEAR_TOLERANCE)
+        return linear_in_box(self._ends_s, low, high, _LINEAR_TOLERANCE)
 
 
-class LinearBox(NamedTuple):
-    """Functions that are linear in a box.
+def linear_in_box(function: Function, low: Times, high: Times, tolerance: float) -> Function | None:
+    """A convex function as a linear function in the box from low to high; None if the error may be more than `tolerance`.
 
-    middle: of the box, shape (axes,). values: in the middle, shape (functions,). slopes: along the axes, shape (functions,
-    axes).
-    """
-
-    middle: Times
-    values: Times
-    slopes: Times
-
-    def at(self, places: Times) -> Times:
-        """Values of the functions, shape (functions, places), at places of shape (axes, places)."""
-        return np.asarray(self.values[:, None] + self.slopes @ (places - self.middle[:, None]))
-
-
-def linear_box(function: Callable[[Times], Times], low: Times, high: Times, tolerance: float) -> LinearBox | None:
-    """Convex functions as linear functions in the box from low to high; None if the error may be more than `tolerance`.
-
-    function: their values, shape (functions, places), at places of shape (axes, places); called once, with the middle and the
+    function: returns values of shape (values, places) at places of shape (axes, places); called once, with the middle and the
     corners of the box. tolerance: largest error, relative to the value in the middle.
 
     The length of the longest of several paths is a convex function of the durations of their parts. A convex function has a
@@ -145,7 +130,8 @@ def linear_box(function: Callable[[Times], Times], low: Times, high: Times, tole
     error = (corners.shape[1] + len(low)) * np.abs(values - middle)
     if (error > tolerance * np.abs(middle)).any():
         return None
-    return LinearBox(center, values, 4 * (corners @ (sides / extent).T) / corners.shape[1])
+    slope = 4 * (corners @ (sides / extent).T) / corners.shape[1]
+    return lambda places: np.asarray(values[:, None] + slope @ (places - center[:, None]))
 
 
 def response_of_scenario(scenario: Scenario, program: Program | None = None, least: float = LEAST) -> Response:
