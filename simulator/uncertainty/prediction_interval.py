@@ -77,22 +77,14 @@ def of_step_times(step_times: Callable[[Times], Times], priors: Priors, draws: i
 
 @dataclass(frozen=True)
 class LinearResponse:
-    """The linear response of several step times to slowdown factors of a cluster's quantities.
+    """The linear response of several step times to slowdown factors of quantities.
 
-    shares: derivative of each relative step time with respect to a quantity's slowdown factor, by quantity; shape (rows,).
+    shares: derivative of each relative step time with respect to the slowdown factor of each quantity of `priors`, shape
+    (quantities, rows). The model error comes first: it scales the whole step.
     """
 
-    shares: Mapping[str, Times]
-    cluster: Cluster
-
-    @cached_property
-    def _priors(self) -> Priors:
-        return Priors.of(self.shares, self.cluster)
-
-    @cached_property
-    def _shares(self) -> Times:
-        """Shape (quantities, rows)."""
-        return np.array(list(self.shares.values()))
+    priors: Priors
+    shares: Times
 
     @cached_property
     def intervals(self) -> Times:
@@ -101,14 +93,11 @@ class LinearResponse:
         The first-order reliability method (Hasofer and Lind, 1974): in the space of standardised log slowdown factors, a step
         time changes most along its gradient, and the ends are at the distance of a 90 % interval in either direction.
         """
-        direction = self._priors.deviation[:, None] * self._shares
+        direction = self.priors.deviation[:, None] * self.shares
         direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)
-        return np.stack([self._step_times(self._priors.factors(reach * direction)) for reach in (-DEVIATIONS, DEVIATIONS)])
-
-    def _step_times(self, factors: Times) -> Times:
-        """Step times as multiples of the predicted ones. factors: slowdown factors, shape (quantities, rows)."""
-        more, is_model = self._shares * (factors - 1), np.array(self._priors.names) == MODEL
-        return np.asarray((1 + more[~is_model].sum(axis=0)) * (1 + more[is_model].sum(axis=0)))
+        model, *others = np.stack([self.priors.factors(reach * direction) for reach in (-DEVIATIONS, DEVIATIONS)], axis=1)
+        longer = [share * (factor - 1) for share, factor in zip(self.shares[1:], others, strict=True)]
+        return np.asarray(model * (1 + sum(longer)))
 
     def interval(self, row: int) -> tuple[float, float]:
         """90 % interval of the step time of a row, as multiples of the predicted one."""
@@ -120,10 +109,9 @@ class LinearResponse:
 
         common_error_share: the share of the simulator's model error that both have in common.
         """
-        difference = self._shares[:, second] - self._shares[:, first]
-        middle = math.log(ratio) + float(difference @ self._priors.middle)
-        own_errors = math.sqrt(2 * (1 - common_error_share)) * self._priors.deviation[np.array(self._priors.names) == MODEL]
-        reach = math.hypot(*own_errors, *(difference * self._priors.deviation))
+        difference, deviation = self.shares[:, second] - self.shares[:, first], self.priors.deviation
+        middle = math.log(ratio) + float(difference @ self.priors.middle)
+        reach = math.hypot(math.sqrt(2 * (1 - common_error_share)) * deviation[0], *(difference * deviation))
         if reach == 0.0:
             return 0.5 if middle == 0.0 else float(middle > 0)
         return NormalDist().cdf(middle / reach)
@@ -142,7 +130,7 @@ def linear_response(
         if name != MODEL:
             share = (slower_s({name: 1 + _SLOWDOWN}) / first_s - 1) / _SLOWDOWN
             shares |= {name: share} if (np.abs(share) > NEGLIGIBLE).any() else {}
-    return LinearResponse(shares, cluster)
+    return LinearResponse(Priors.of(shares, cluster), np.array(list(shares.values())))
 
 
 def of_closed_form(seconds: Callable[[Cluster], float], cluster: Cluster) -> tuple[float, float]:
