@@ -146,16 +146,7 @@ class _ComparedRun(NamedTuple):
         interval_s = (low * run.step_time_s, high * run.step_time_s)
         return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
 
-    def growth(self) -> dict[str, dict[str, float]]:
-        """Derivatives of the numbers of `_numbers` with respect to the slowdown factors, by quantity, then by number."""
-        first, derivatives = self._numbers(None), {}
-        for quantity, share in self.run.spread.items():
-            if share >= _MIN_VARIANCE_SHARE and quantity != MODEL:
-                numbers = self._numbers(quantity)
-                derivatives[quantity] = {name: (numbers[name] - first[name]) / _SLOWDOWN for name in first}
-        return derivatives
-
-    def _numbers(self, quantity: str | None) -> dict[str, float]:
+    def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or with none."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
@@ -225,9 +216,12 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     for side, weights in zip(sides, errors, strict=True):
         factors = Priors.of(side.run.spread, side.scenario.cluster).factors(weights @ normal)
         slowdowns = dict(zip(side.run.spread, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
-        draws = {name: np.full(1 + _DRAWS, value) for name, value in _numbers(side.run).items()}
-        for quantity, slope in side.growth().items():
-            draws = {name: values + slope[name] * (slowdowns[quantity] - 1) for name, values in draws.items()}
+        first = side.numbers(None)
+        draws = {name: value + np.zeros(1 + _DRAWS) for name, value in _numbers(side.run).items()}
+        for quantity, share in side.run.spread.items():
+            if share >= _MIN_VARIANCE_SHARE and quantity != MODEL:
+                for name, value in side.numbers(quantity).items():
+                    draws[name] += (value - first[name]) / _SLOWDOWN * (slowdowns[quantity] - 1)
         whole = slowdowns.get(MODEL, np.ones(1))
         draws |= {name: draws[name] * whole for name in BREAKDOWN} | {name: draws[name] / whole for name in _SCALINGS}
         result.append(draws | {"step time": sum((draws[name] for name in BREAKDOWN), np.zeros(1))})

@@ -157,7 +157,11 @@ def response_of_scenario(scenario: Scenario, program: Program | None = None, lea
         elif share > 0 and share * deviations[names[0]] >= least * deviation:
             first, second = names[: len(names) // 2], names[len(names) // 2 :]
             first_effect = slower.effect(*first)
-            second_effect = slower.without(effect, first_effect, second)
+            if isinstance(effect, float) or isinstance(first_effect, float):
+                second_effect = slower.effect(*second)
+            else:
+                # task durations add up
+                second_effect = slower.rounded(effect - first_effect)
             groups += slower.with_shares((second, second_effect), (first, first_effect))
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
@@ -186,17 +190,10 @@ class _SlowerPrograms:
         program = self.strategy.compile(replace(self.job, cluster=cluster))
         longer_s = added_seconds(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
-            return self._rounded(longer_s) / self.slowdown
+            return self.rounded(longer_s) / self.slowdown
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.slowdown)
 
-    def without(self, effect: Times | float, part: Times | float, others: Sequence[str]) -> Times | float:
-        """The effect of the other quantities of a group, from the effect of the group and that of a part of it: task durations
-        add up."""
-        if isinstance(effect, float) or isinstance(part, float):
-            return self.effect(*others)
-        return self._rounded(effect - part)
-
-    def _rounded(self, more_s: Times) -> Times:
+    def rounded(self, more_s: Times) -> Times:
         """Differences of task durations without those that are rounding."""
         return np.where(np.abs(more_s) > _NOTHING * self.seconds, more_s, 0.0)
 
