@@ -129,7 +129,7 @@ class _Compiled:
             longer_s = added_seconds(self.program, self._program(batch, differences, slowdowns))
             if longer_s is None or not batch.agrees.all():
                 raise PlainNumberNeededError("the program of slower points differs in more than durations")
-            return replayed_s(self.program, seconds + longer_s.reshape(seconds.shape))
+            return replayed_s(self.program, seconds + longer_s.reshape(len(seconds), -1))
 
         try:
             names, first_s = quantity_deviations(scenario), replayed_s(self.program, seconds)
