@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes, step_times
-from scaleproof.simulator.analysis.planner.intervals import plan_uncertainty
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.engine import replay
@@ -60,7 +59,7 @@ def plans() -> None:
     for call in ("first call", "second call"):
         began_s = time.perf_counter()
         planned = plan(scenario, _PLANNED)
-        plan_uncertainty(planned.configurations.take([choice.row for choice in planned.best]))
+        planned.configurations.take([choice.row for choice in planned.best]).response()
         took_s = time.perf_counter() - began_s
         count = f"{len(planned.configurations):,}"
         told = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"

@@ -17,7 +17,8 @@ from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS, compared, forget
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.uncertainty.prediction_interval import drawn, response_of_scenario
+from scaleproof.simulator.uncertainty.prediction_interval import of_step_times
+from scaleproof.simulator.uncertainty.response import response_of_scenario
 
 _RUNS = 20
 _STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"
@@ -66,7 +67,7 @@ def main() -> None:
         "  compile": lambda: scenario.strategy.compile(scenario.job()),
         "  simulate": lambda: simulate_steady(program, STEPS),
         "  what the step follows from": lambda: response_of_scenario(scenario, program),
-        "  1,000 draws of that": lambda: drawn(answer.step_times, answer.names, scenario.cluster, 1000),
+        "  1,000 draws of that": lambda: of_step_times(answer.step_times, answer.priors, 1000),
         "  spans, breakdown, communication": lambda: predicted_run(timeline, scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),
         "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),

@@ -63,7 +63,6 @@ def _plan(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from scaleproof.commands.text.plan import describe, plain
-    from scaleproof.simulator.analysis.planner.intervals import plan_uncertainty
     from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
@@ -79,6 +78,6 @@ def _plan(options: argparse.Namespace) -> int:
     space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
     with Console(stderr=True).status("planning") as status:
         planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, status.update, *space)
-    intervals = plan_uncertainty(planned.configurations.take([choice.row for choice in planned.best]))
+    intervals = planned.configurations.take([choice.row for choice in planned.best]).response()
     print(json.dumps(plain(planned, intervals), indent=2) if options.json else describe(planned, intervals))
     return 0

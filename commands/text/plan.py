@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.analysis.planner.intervals import PlanUncertainty, common_error_share
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_time_s, format_USD
 from scaleproof.simulator.scenario.dump import dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE
+from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse as PlanUncertainty
+from scaleproof.simulator.uncertainty.priors import common_error_share
 
 # Number of rows of the Pareto front that are printed.
 _MAX_FRONT_ROWS: Final = 6

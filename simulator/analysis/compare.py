@@ -17,8 +17,11 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
 from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, speedup_interval
-from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, of_response, response_of_scenario
+from scaleproof.simulator.uncertainty.draws import interval, normal_draws
+from scaleproof.simulator.uncertainty.pairwise import SpeedupInterval, speedup_interval
+from scaleproof.simulator.uncertainty.prediction_interval import of_response
+from scaleproof.simulator.uncertainty.priors import MODEL, Priors, joint_errors
+from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +33,6 @@ _SCALINGS: Final = ("weak", "strong")
 TO_TARGET: Final = "time to target, modelled"
 _FRAMEWORK: Final = ("framework", "framework_is_default")
 _DRAWS: Final = 64
-_QUANTILES: Final = (0.05, 0.95)
 # Quantities with a smaller share of the step time's variance are ignored in the breakdown.
 _MIN_VARIANCE_SHARE: Final = 0.01
 # Relative slowdown of a quantity in the finite differences of the breakdown.
@@ -140,20 +142,11 @@ class _ComparedRun(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> _ComparedRun:
         run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
-        low, high, shares = of_response(response, scenario.cluster)
+        low, high, shares = of_response(response)
         interval_s = (low * run.step_time_s, high * run.step_time_s)
         return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
 
-    def growth(self) -> dict[str, dict[str, float]]:
-        """Derivatives of the numbers of `_numbers` with respect to the slowdown factors, by quantity, then by number."""
-        first, derivatives = self._numbers(None), {}
-        for quantity, share in self.run.spread.items():
-            if share >= _MIN_VARIANCE_SHARE and quantity != "model":
-                numbers = self._numbers(quantity)
-                derivatives[quantity] = {name: (numbers[name] - first[name]) / _SLOWDOWN for name in first}
-        return derivatives
-
-    def _numbers(self, quantity: str | None) -> dict[str, float]:
+    def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or with none."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
@@ -202,16 +195,15 @@ def _efficiency(scaling: str) -> Callable[[Run], float | None]:
 def _ratio_interval(scaling: str, draws: tuple[DrawnNumbers, DrawnNumbers]) -> tuple[float, float]:
     """90 % interval of the ratio of the two efficiencies, relative to the predicted ratio."""
     ratios = draws[1][scaling] / draws[0][scaling]
-    low, high = np.quantile(ratios[1:], _QUANTILES, method="hazen") / ratios[0]
-    return float(low), float(high)
+    low, high = interval(ratios[1:])
+    return low / float(ratios[0]), high / float(ratios[0])
 
 
 def _parts(a: Run, b: Run, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[BreakdownDifference]:
     """Each breakdown part of the step, then the whole step."""
     for name in (*BREAKDOWN, "step time"):
         a_s, b_s = (run.step_time_s if name == "step time" else run.breakdown_s.get(name, 0.0) for run in (a, b))
-        low_s, high_s = np.quantile((draws[1][name] - draws[0][name])[1:], _QUANTILES, method="hazen").tolist()
-        yield BreakdownDifference(name, a_s, b_s, low_s, high_s)
+        yield BreakdownDifference(name, a_s, b_s, *interval((draws[1][name] - draws[0][name])[1:]))
 
 
 def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbers, DrawnNumbers]:
@@ -219,17 +211,18 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     of the clusters' uncertain quantities, to first order. The simulator's model error scales the whole step but not the
     baseline of the efficiency."""
     a, b = sides
-    joint = JointDraws(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
-    factors = joint.slowdown_factors(normal_draws(_DRAWS, np.zeros(len(joint)))) if len(joint) else ({}, {})
-    result = []
-    for side, slowdowns in zip(sides, factors, strict=True):
-        first, growth = _numbers(side.run), side.growth()
-        excess = {name: np.append(0.0, slowdowns[name] - 1) for name in growth}
-        draws = {
-            name: value + sum((slope[name] * excess[quantity] for quantity, slope in growth.items()), np.zeros(1 + _DRAWS))
-            for name, value in first.items()
-        }
-        whole = np.append(1.0, slowdowns.get("model", np.ones(_DRAWS)))
+    errors = joint_errors(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
+    normal, result = normal_draws(_DRAWS, np.zeros(errors[0].shape[1])), []
+    for side, weights in zip(sides, errors, strict=True):
+        factors = Priors.of(side.run.spread, side.scenario.cluster).factors(weights @ normal)
+        slowdowns = dict(zip(side.run.spread, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
+        first = side.numbers(None)
+        draws = {name: value + np.zeros(1 + _DRAWS) for name, value in _numbers(side.run).items()}
+        for quantity, share in side.run.spread.items():
+            if share >= _MIN_VARIANCE_SHARE and quantity != MODEL:
+                for name, value in side.numbers(quantity).items():
+                    draws[name] += (value - first[name]) / _SLOWDOWN * (slowdowns[quantity] - 1)
+        whole = slowdowns.get(MODEL, np.ones(1))
         draws |= {name: draws[name] * whole for name in BREAKDOWN} | {name: draws[name] / whole for name in _SCALINGS}
         result.append(draws | {"step time": sum((draws[name] for name in BREAKDOWN), np.zeros(1))})
     return result[0], result[1]

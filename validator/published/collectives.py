@@ -74,12 +74,11 @@ def predict(row: Row) -> Prediction:
             return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
 
         predicted_s = seconds(cluster)
-        interval = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+        interval_s = of_closed_form(seconds, cluster) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
     unstated = (*assumed, *([] if algorithm else ["algorithm"]))
     key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
-    interval_s = (interval.low * predicted_s, interval.high * predicted_s) if interval else None
     inputs, nodes = (*key, str(size_bytes)), cluster.nodes
     return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
 

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_closed_form
+from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
 from scaleproof.validator.published.score import Prediction
 
 Row = Mapping[str, str]
@@ -41,7 +41,7 @@ def predict(row: Row) -> list[Prediction]:
     sets = [f"{source} {name}" for name in ("forward", "backward")]
     try:
         measured_s = [float(row[name]) * 1e-3 for name in ("forward_ms", "backward_ms")]
-        predicted_s, intervals = layer_s(row), _intervals(row)
+        predicted_s, intervals_s = layer_s(row), _intervals_s(row)
     except ScaleproofError as error:
         return [Prediction(name, skipped=str(error).partition(";")[0]) for name in sets]
     except ValueError:
@@ -49,19 +49,15 @@ def predict(row: Row) -> list[Prediction]:
     shape = tuple(row[name] for name in _SHAPE)
     # recomputation changes the backward pass only
     inputs = [shape, (*shape, row["recompute"])]
-    passes = zip(sets, predicted_s, measured_s, inputs, intervals, strict=True)
+    passes = zip(sets, predicted_s, measured_s, inputs, intervals_s, strict=True)
     return [
-        Prediction(name, predicted, measured, inputs=given, interval=_interval_s(interval, predicted), framework=_FRAMEWORK)
-        for name, predicted, measured, given, interval in passes
+        Prediction(name, predicted, measured, inputs=given, interval=interval_s, framework=_FRAMEWORK)
+        for name, predicted, measured, given, interval_s in passes
     ]
 
 
-def _interval_s(interval: PredictionInterval, predicted_s: float) -> tuple[float, float]:
-    return interval.low * predicted_s, interval.high * predicted_s
-
-
-def _intervals(row: Row) -> list[PredictionInterval]:
-    """Relative prediction intervals of the forward and the backward pass."""
+def _intervals_s(row: Row) -> list[tuple[float, float]]:
+    """Prediction intervals in seconds of the forward and the backward pass."""
     cluster = _cluster(row["gpu"])
     return [of_closed_form(lambda on: layer_s(row, on)[0], cluster), of_closed_form(lambda on: layer_s(row, on)[1], cluster)]
 

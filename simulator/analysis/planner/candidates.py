@@ -3,7 +3,6 @@ servers, and refined ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,10 +16,12 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurati
     server_memory_bytes,
 )
 from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import server_step_times
-from scaleproof.simulator.cluster.quantities import slowed
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import slowed, uncertain
 from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.run.steps import Simulate
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse, linear_response
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
@@ -95,15 +96,23 @@ class Candidates:
         """The scenario that the configurations vary."""
         return self.parts[0].space.scenario
 
-    def slowed(self, slowdowns: Mapping[str, float]) -> Candidates:
-        """The same configurations on a cluster with some quantities slowed down by these factors."""
+    def response(self) -> LinearResponse:
+        """The response of the estimated step times to uncertain quantities, from estimates on slower clusters."""
+        cluster = self.base.cluster
 
-        def slower(part: Part) -> Part:
-            scenario = part.space.scenario
-            changed = scenario.model_copy(update={"cluster": slowed(scenario.cluster, slowdowns)})
-            return replace(part, space=replace(part.space, scenario=changed))  # type: ignore[arg-type]
+        def slower_s(slowdowns: dict[str, float]) -> Amounts:
+            return self._on(slowed(cluster, slowdowns)).times().expected_s
 
-        return replace(self, parts=tuple(map(slower, self.parts)))
+        return linear_response(self.times().expected_s, slower_s, uncertain(cluster), cluster)
+
+    def _on(self, cluster: Cluster) -> Candidates:
+        """The same configurations on another cluster."""
+
+        def on(part: Part) -> Part:
+            scenario = part.space.scenario.model_copy(update={"cluster": cluster})
+            return replace(part, space=replace(part.space, scenario=scenario))  # type: ignore[arg-type]
+
+        return replace(self, parts=tuple(map(on, self.parts)))
 
     def times(self) -> StepTimes:
         """Estimated seconds of a step, and its lower bound, by row."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,35 +24,22 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.steps import Simulate
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws
-from scaleproof.simulator.uncertainty.prediction_interval import (
-    Response,
-    added_seconds,
-    normal_draws,
-    quantity_deviations,
-    replayed_s,
-    response_of_scenario,
-)
+from scaleproof.simulator.uncertainty.draws import interval, normal_draws
+from scaleproof.simulator.uncertainty.priors import quantity_deviations
+from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
 
 Times = NDArray[np.float64]
+# an elasticity, and the ends of its 90 % interval
+Estimate = tuple[float, float | None, float | None]
 
 # Relative change of a parameter, in log space; larger where events time the steps, as their order changes with the parameter.
 STEP: Final = 0.02
 _EVENTS_STEP: Final = 0.1
 _DRAWS: Final = 24
-_QUANTILES: Final = (0.05, 0.95)
 # Replay is used if it differs from the predicted step time, which includes contention, by no more than this share.
 _REPLAY_TOLERANCE: Final = 2e-3
 # Task durations replayed for an interval at most: each takes 0.2 us on a 2-core virtual machine.
 _MAX_REPLAYED: Final = 1_000_000
-
-
-class ElasticityEstimate(NamedTuple):
-    """An elasticity. low, high: its 90 % interval, where it is known."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 class FiniteDifferences:
@@ -87,8 +74,9 @@ class FiniteDifferences:
         """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
         return self.samples_per_s(self.scenario) if self.is_replayed else self.run.samples_per_s
 
-    def elasticity(self, parameter: ClusterParameter) -> ElasticityEstimate:
-        """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms."""
+    def elasticity(self, parameter: ClusterParameter) -> Estimate:
+        """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %
+        interval, where it is known."""
         longer_s = self._longer_s(parameter) if self.is_replayed else None
         if longer_s is not None:
             return self._replayed_elasticity(parameter, *longer_s)
@@ -96,15 +84,15 @@ class FiniteDifferences:
             math.log(self.samples_per_s(self._with_cluster(parameter.slowed(self.scenario.cluster, math.exp(step)))))
             for step in (self.step, -self.step)
         )
-        return ElasticityEstimate(_rounded(parameter.sign * (faster - slower) / (2 * self.step)))
+        return _rounded(parameter.sign * (faster - slower) / (2 * self.step)), None, None
 
-    def _replayed_elasticity(self, parameter: ClusterParameter, slower_s: Times, faster_s: Times) -> ElasticityEstimate:
+    def _replayed_elasticity(self, parameter: ClusterParameter, slower_s: Times, faster_s: Times) -> Estimate:
         """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
 
         slower_s, faster_s: as `_longer_s` returns them.
         """
         if not slower_s.any():
-            return ElasticityEstimate(0.0, 0.0, 0.0)
+            return 0.0, 0.0, 0.0
         seconds, slowdown = self._own_s[:, None], np.ones(1)
         if 2 * _DRAWS * len(self._program) <= _MAX_REPLAYED:
             seconds, slowdown = self._drawn_s, self._slowdowns.get(parameter.quantity, slowdown)
@@ -112,9 +100,9 @@ class FiniteDifferences:
         log_times = np.log(replayed_s(self._program, np.hstack(durations)))
         value, *drawn = parameter.sign * np.subtract(*np.split(log_times, 2)) / (2 * STEP)
         if not drawn:
-            return ElasticityEstimate(_rounded(value))
-        low, high = np.quantile(drawn, _QUANTILES, method="hazen").tolist()
-        return ElasticityEstimate(_rounded(value), _rounded(low), _rounded(high))
+            return _rounded(value), None, None
+        low, high = interval(drawn)
+        return _rounded(value), _rounded(low), _rounded(high)
 
     def _longer_s(self, parameter: ClusterParameter) -> tuple[Times, Times] | None:
         """Additional seconds of each task with the parameter slower, and with it faster; None if the program's tasks change."""
@@ -146,17 +134,15 @@ class FiniteDifferences:
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:
         """Slowdown factors by quantity, shape (1 + draws,): 1 for the cluster as given, then each draw."""
-        joint = JointDraws(self.scenario, self.scenario, (self._response.names, ()))
-        drawn, _ = joint.slowdown_factors(normal_draws(_DRAWS, np.zeros(len(joint))))
-        return {name: np.append(1.0, factors) for name, factors in drawn.items()}
+        priors = self._response.priors
+        drawn = priors.factors(normal_draws(_DRAWS, np.zeros(len(priors.names))))
+        return dict(zip(priors.names, np.hstack([np.ones((len(drawn), 1)), drawn]), strict=True))
 
     @cached_property
     def _drawn_s(self) -> Times:
         """Seconds of each task, as predicted and for each draw, shape (tasks, 1 + draws)."""
-        seconds = np.repeat(self._own_s[:, None], 1 + _DRAWS, axis=1)
-        for name, more_s in self._response.more_s.items():
-            seconds += np.outer(more_s, self._slowdowns[name] - 1)
-        return seconds
+        slowdowns = [self._slowdowns[name] - 1 for name in self._response.more_s]
+        return self._response.durations_s(np.array(slowdowns).reshape(-1, 1 + _DRAWS))
 
 
 def _rounded(value: float) -> float:

@@ -96,9 +96,9 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
     reason = parameter.idle(scenario)
     if reason:
         return Elasticity(*label, None, reason)
-    estimate = differences.elasticity(parameter)
+    value, low, high = differences.elasticity(parameter)
     how = f"{differences.step:.0%} less and more".replace("%", " %")
-    return Elasticity(*label, estimate.value, how, estimate.low, estimate.high)
+    return Elasticity(*label, value, how, low, high)
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:

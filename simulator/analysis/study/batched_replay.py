@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.study.intervals import SLOWDOWN, relative_intervals
 from scaleproof.simulator.analysis.study.numeric_axes import Differences
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeededError
@@ -26,6 +25,9 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.uncertainty.prediction_interval import linear_response
+from scaleproof.simulator.uncertainty.priors import quantity_deviations
+from scaleproof.simulator.uncertainty.response import added_seconds, replayed_s
 
 Times = NDArray[np.float64]
 
@@ -120,21 +122,22 @@ class _Compiled:
         """Factors of the step times, 1, and of their 90 % intervals, shape (3, points of the program); NaN where intervals have
         to be computed point by point."""
         differences = self._differences.take(self.batch.agrees)
+        seconds = durations_s(self.program).reshape(len(self.program), -1)
 
-        def slower(name: str) -> Program | None:
+        def slower_s(slowdowns: Mapping[str, float]) -> Times:
             batch = BatchedPoints(len(differences))
-            changed = self._program(batch, differences, {name: 1 + SLOWDOWN})
-            return changed if batch.agrees.all() else None
+            longer_s = added_seconds(self.program, self._program(batch, differences, slowdowns))
+            if longer_s is None or not batch.agrees.all():
+                raise PlainNumberNeededError("the program of slower points differs in more than durations")
+            return replayed_s(self.program, seconds + longer_s.reshape(len(seconds), -1))
 
         try:
-            intervals = relative_intervals(scenario, self.program, slower)
+            names, first_s = quantity_deviations(scenario), replayed_s(self.program, seconds)
+            low, high = linear_response(first_s, slower_s, names, scenario.cluster).intervals
         except (ValueError, PlainNumberNeededError):
             # at some point requests overtake each other, or the slower cluster cannot be compiled for all points together
-            intervals = None
-        result = np.full((len(Points._fields), len(differences)), np.nan)
-        if intervals is not None:
-            result[:] = np.ones_like(intervals.low), intervals.low, intervals.high
-        return result
+            return np.full((len(Points._fields), 1), np.nan)
+        return np.stack([np.ones_like(low), low, high])
 
 
 def _of_points(program: Program, points: NDArray[np.bool_] | int) -> Program:

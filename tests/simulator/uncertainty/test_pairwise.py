@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, common, of_log_ratios, speedup_interval
+from scaleproof.simulator.uncertainty.pairwise import SpeedupInterval, of_log_ratios, speedup_interval
+from scaleproof.simulator.uncertainty.priors import common, joint_errors
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
@@ -43,18 +44,13 @@ def test_what_is_left_out_is_shared_by_the_same_training_and_in_part_by_the_same
     assert common("model", small(), small("model.layers=7")) == 0
 
 
-def test_drawn_slowdown_factors_have_the_deviation_that_the_cluster_says(small: Make) -> None:
-    """Of each of two scenarios, whatever share of it they have in common; correlation is that share."""
+def test_errors_of_two_scenarios_are_standard_and_correlate_by_what_they_have_in_common(small: Make) -> None:
     a, b = small(), small("strategy.bucket=1 MiB")
-    together = JointDraws(a, b, (("device", "model"), ("device", "model")))
-    normal = np.random.default_rng(1).standard_normal((len(together), 20_000))
-    first, second = together.slowdown_factors(normal)
-    for name in ("device", "model"):
-        for drawn in (first[name], second[name]):
-            assert np.log(drawn).std() == pytest.approx(QUANTITIES[name].prior, rel=0.03)
-    assert np.array_equal(first["device"], second["device"])
-    correlation = np.corrcoef(np.log(first["model"]), np.log(second["model"]))[0, 1]
-    assert correlation == pytest.approx(common("model", a, b), abs=0.03)
+    names = ("device", "model")
+    first, second = joint_errors(a, b, (names, names))
+    for weights in (first, second):
+        assert weights @ weights.T == pytest.approx(np.eye(2))
+    assert np.diag(first @ second.T) == pytest.approx([common(name, a, b) for name in names])
 
 
 def test_only_compute_on_one_device_is_told_apart_whatever_the_device_is_like(small: Make) -> None:

@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.cluster.quantities import QUANTITIES, slowed
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run, load_run, save
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.draws import normal_draws
 from scaleproof.simulator.uncertainty.prediction_interval import (
     PredictionInterval,
-    Response,
-    drawn,
-    normal_draws,
+    linear_response,
     of_closed_form,
-    response,
+    of_response,
+    of_step_times,
     spread,
 )
+from scaleproof.simulator.uncertainty.priors import Priors
+from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from tests.simulator.clusters import plain
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -102,7 +105,7 @@ def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) ->
     twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
 
     def widths(of: str) -> list[float]:
-        return [log_width(drawn(lambda slowdown_interval: slowdown_interval[of], (of,), each)) for each in (cluster, twice)]
+        return [log_width(of_step_times(lambda factors: factors[0], Priors.of((of,), each), 1000)) for each in (cluster, twice)]
 
     one, two = widths(share)
     assert two == pytest.approx(2 * one, rel=1e-6)
@@ -126,11 +129,10 @@ def test_an_interval_that_lies_beside_what_the_file_says_moves_the_step_time(sma
 def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: str) -> None:
     """Within 1 %, all quantities slower or faster at once."""
     scenario = small(strategy)
-    job = scenario.job()
-    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 2, least=0)
+    answer = response_of_scenario(scenario, least=0)
     random = np.random.default_rng(0)
     draws = {name: np.exp(0.1 * random.standard_normal(4)) for name in NAMES}
-    found = answer.step_times({name: draws[name] for name in answer.names})
+    found = answer.step_times(np.array([draws.get(name, np.ones(4)) for name in answer.priors.names]))
     first_s = predict(scenario, interval=False).step_time_s
     for draw, times in enumerate(found):
         cluster = slowed(scenario.cluster, {name: float(values[draw]) for name, values in draws.items()})
@@ -141,10 +143,8 @@ def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: 
 @pytest.mark.parametrize("strategy", [STATIC[0], ASYNCHRONOUS])
 def test_all_quantities_slower_by_a_tenth_take_a_tenth_longer(small: Make, strategy: str) -> None:
     """Nothing in these scenarios takes time but by one of them."""
-    scenario = small(strategy)
-    job = scenario.job()
-    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 20, least=0)
-    times = answer.step_times({name: np.array([1.1]) for name in answer.names})
+    answer = response_of_scenario(small(strategy, "steps=20"), least=0)
+    times = answer.step_times(np.array([[1.0 if name == "model" else 1.1] for name in answer.priors.names]))
     assert times[0] == pytest.approx(1.1, rel=0.02)
 
 
@@ -162,7 +162,7 @@ def test_random_unevenness_is_no_part_of_it(small: Make) -> None:
 def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
     """The larger of two alike lognormals is below t with the square of the probability that one is."""
     cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
-    found = drawn(lambda slowdown_interval: np.maximum(*slowdown_interval.values()), ("device", "model"), cluster, 512)
+    found = of_step_times(lambda factors: factors.max(axis=0), Priors.of(("device", "model"), cluster), 512)
     deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)
     for probability, bound in ((0.05, found.low), (0.95, found.high)):
         expected = NormalDist(sigma=deviation).inv_cdf(math.sqrt(probability))
@@ -187,20 +187,36 @@ def test_draws_are_standard_normal_and_independent() -> None:
     assert np.cov(draws**2) == pytest.approx(2 * np.eye(4), abs=0.4)
 
 
+@given(shares=st.lists(st.floats(0.01, 0.3), min_size=3, max_size=3))
+def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) -> None:
+    """Within 3 % of the width; the model error scales the whole step."""
+    cluster, names = plain(2, 2), ("device", "network.bandwidth", "network.latency")
+
+    def times(factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((1 + np.array(shares) @ (factors[1:] - 1)) * factors[0])
+
+    def slower_s(slowdowns: dict[str, float]) -> NDArray[np.float64]:
+        return times(np.array([[slowdowns.get(name, 1.0)] for name in ("model", *names)]))
+
+    found = of_step_times(times, Priors.of(("model", *names), cluster), 4000)
+    linear = linear_response(np.ones(1), slower_s, names, cluster)
+    assert np.log(linear.interval(0)) == pytest.approx(np.log(found[:2]), abs=0.03 * log_width(found))
+
+
 def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
     cluster = plain(2, 2, uncertainty={"model": {"low": "100 %", "high": "100 %"}})
     assert cluster.network is not None
     found = of_closed_form(lambda on: 1e9 / on.network.bandwidth_Bps if on.network else 0.0, cluster)
-    assert found.shares["network.bandwidth"] == pytest.approx(1)
     half = QUANTITIES["network.bandwidth"].prior * NormalDist().inv_cdf(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(-half), math.exp(half)), rel=0.01)
+    first_s = 1e9 / cluster.network.bandwidth_Bps
+    assert found == pytest.approx((first_s * math.exp(-half), first_s * math.exp(half)), rel=1e-3)
 
 
 def test_nothing_that_matters_is_no_spread(small: Make) -> None:
     scenario = small()
     program = scenario.strategy.compile(scenario.job())
-    nothing = Response(program, np.zeros(len(program)), {}, {}, {})
-    assert drawn(nothing.step_times, nothing.names, scenario.cluster) == PredictionInterval(1.0, 1.0, {})
+    nothing = Response(program, np.zeros(len(program)), {}, {}, Priors.of((), scenario.cluster))
+    assert of_response(nothing) == PredictionInterval(1.0, 1.0, {})
 
 
 def test_the_summary_tells_the_interval_and_what_matters_most(small: Make) -> None:

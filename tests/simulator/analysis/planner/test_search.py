@@ -14,7 +14,6 @@ import yaml
 from scaleproof import main
 from scaleproof.commands.text.plan import describe, plain
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
-from scaleproof.simulator.analysis.planner.intervals import common_error_share, plan_uncertainty
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
@@ -24,6 +23,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.priors import common_error_share
 
 SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")
 
@@ -121,7 +121,7 @@ def test_a_batch_beyond_the_largest_total_is_refused() -> None:
 
 def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
     found = planned()
-    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     low, high = uncertainty.interval(0)
     assert low < 1 < high
     # of two identical steps neither is sure to be faster
@@ -132,7 +132,7 @@ def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
 
 def test_the_plan_as_text_and_as_data() -> None:
     found = planned()
-    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     text, data = describe(found, uncertainty), plain(found, uncertainty)
     assert "proved: no other configuration that fits beats the best in time by replay" in text
     assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
@@ -141,7 +141,7 @@ def test_the_plan_as_text_and_as_data() -> None:
 
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
-    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     result, text = plain(found, uncertainty), describe(found, uncertainty)
     assert result["framework_is_default"] is True
     assert set(result["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
@@ -248,7 +248,7 @@ def test_machines_for_servers_are_paid_for() -> None:
 
 def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
-    uncertainty = plan_uncertainty(found.configurations.take([choice.row for choice in found.best]))
+    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     text = describe(found, uncertainty)
     assert "by replay, or with servers by prediction" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text

@@ -247,7 +247,7 @@ def test_intervals_that_cannot_be_batched_are_nan(monkeypatch: pytest.MonkeyPatc
     def wants_a_number(*arguments: object) -> None:
         raise PlainNumberNeededError("a plain number is wanted")
 
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.relative_intervals", wants_a_number)
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.added_seconds", wants_a_number)
     rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})
     found = timed_together(load("resnet50-ring-p100"), rates, intervals=True)
     assert np.isnan(found.low_s).all()

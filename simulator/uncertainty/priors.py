@@ -1,0 +1,121 @@
+"""Priors of uncertain quantities: log-normal slowdown factors, and the errors that two scenarios have in common.
+
+A shared error changes the step times of both scenarios and hardly their ratio. Quantities on which both clusters agree
+therefore have one error for both, and all others, such as a network that only one cluster has, independent ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, uncertain
+from scaleproof.simulator.scenario.schema import Scenario
+
+Amounts = NDArray[np.float64]
+
+# The quantity that slows the step as a whole instead of tasks: the simulator's model error.
+MODEL: Final = "model"
+# Share of the variance of the model error that two settings of one kind of strategy have in common: an assumption.
+_OTHER_SETTINGS: Final = 0.5
+# Fields of a device that do not affect layer times.
+_NO_TIMES: Final = {"name", "description", "source", "memory_bytes", "measured_optimizers"}
+
+
+class Priors(NamedTuple):
+    """Log-normal slowdown factors of quantities, with independent errors.
+
+    low, high: natural logarithms of the ends of the 90 % intervals, shape (quantities,).
+    """
+
+    names: tuple[str, ...]
+    low: Amounts
+    high: Amounts
+
+    @classmethod
+    def of(cls, names: Iterable[str], cluster: Cluster) -> Priors:
+        """The priors of some quantities of a cluster."""
+        names = tuple(names)
+        low, high = np.log([QUANTITIES[name].slowdown_interval(cluster) for name in names]).reshape(-1, 2).T
+        return cls(names, low, high)
+
+    @property
+    def middle(self) -> Amounts:
+        """Mean of the natural logarithm of each slowdown factor."""
+        return np.asarray((self.low + self.high) / 2)
+
+    @property
+    def deviation(self) -> Amounts:
+        """Standard deviation of the natural logarithm of each slowdown factor."""
+        return np.asarray((self.high - self.low) / (2 * DEVIATIONS))
+
+    def factors(self, normal: Amounts) -> Amounts:
+        """Slowdown factors, shape (quantities, draws). normal: their errors in standard deviations, of the same shape."""
+        return np.asarray(np.exp(self.middle[:, None] + self.deviation[:, None] * normal))
+
+
+def quantity_deviations(scenario: Scenario) -> dict[str, float]:
+    """Standard deviations of the logarithms of the uncertain quantities that may affect the step time, by name."""
+    cluster, strategy = scenario.cluster, scenario.strategy
+    # emulated compute takes exactly the predicted time
+    exact = {"device", "optimizer"} if scenario.compute == "paced" else set()
+    unused = [] if strategy.communicates_in_nodes(cluster) else ["node.link."]
+    unused += [] if strategy.nodes_needed(cluster) > 1 else ["network."]
+    return {
+        name: deviation
+        for name, deviation in uncertain(cluster).items()
+        if name not in exact
+        and not name.startswith(tuple(unused))
+        and QUANTITIES[name].slowdown_interval(cluster) != (1.0, 1.0)
+    }
+
+
+def joint_errors(a: Scenario, b: Scenario, names: tuple[Sequence[str], Sequence[str]]) -> tuple[Amounts, Amounts]:
+    """Weights of independent standard normal variables in the errors of two scenarios' quantities, each of shape (quantities,
+    variables).
+
+    names: the quantities that affect each scenario.
+    """
+    columns = []
+    for name in dict.fromkeys([*names[0], *names[1]]):
+        first, second = np.equal(names[0], name), np.equal(names[1], name)
+        share = common(name, a, b)
+        shared, own = share**0.5, (1 - share) ** 0.5
+        columns += [(shared * first, shared * second), (own * first, 0.0 * second), (0.0 * first, own * second)]
+    weights = np.array([np.concatenate(column) for column in columns]).reshape(len(columns), -1).T
+    in_a, in_b = np.split(weights[:, weights.any(axis=0)], [len(names[0])])
+    return in_a, in_b
+
+
+def common(name: str, a: Scenario, b: Scenario) -> float:
+    """Share of a quantity's variance that two scenarios have in common: 1 if their clusters give the same value, else 0; for
+    the model error, see `common_error_share`."""
+    quantity = QUANTITIES[name]
+    in_a, in_b = (
+        (quantity.value(one.cluster), quantity.slowdown_interval(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
+    )
+    if in_a != in_b:
+        return 0.0
+    return common_error_share(a, b) if name == MODEL else 1.0
+
+
+def common_error_share(a: Scenario, b: Scenario) -> float:
+    """Share of the variance of the simulator's model error that two scenarios have in common: 1 if both train the same model in
+    the same way, `_OTHER_SETTINGS` for two settings of one kind of strategy, 0 for different kinds or different models."""
+    if a.strategy.kind != b.strategy.kind or a.model != b.model:
+        return 0.0
+    is_equal = all(getattr(a, part) == getattr(b, part) for part in ("strategy", "training", "input", "unevenness"))
+    return 1.0 if is_equal else _OTHER_SETTINGS
+
+
+def _parameters(name: str, cluster: Cluster) -> Any:
+    """The parameters of a cluster that a quantity scales, for quantities that scale many at once."""
+    if name == "device":
+        return cluster.device.model_dump(exclude=_NO_TIMES)
+    if name == "optimizer":
+        return cluster.device.measured_optimizers
+    return cluster.collectives.measured if name == "collectives" else None
