@@ -55,7 +55,7 @@ def rates() -> None:
 
 
 def plans() -> None:
-    """A whole plan, with intervals of what it tells."""
+    """Prints the time of a whole plan, with the intervals of its results."""
     scenario = load("megatron-175b-3d-selene", (f"batch={_BATCH}",))
     for call in ("first call", "second call"):
         began_s = time.perf_counter()
@@ -63,9 +63,9 @@ def plans() -> None:
         plan_uncertainty(planned.configurations.take([choice.row for choice in planned.best]))
         took_s = time.perf_counter() - began_s
         count = f"{len(planned.configurations):,}"
-        told = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"
-        told += f", proved: {planned.proved}"
-        print(f"plan for {_PLANNED:,} GPUs, {call}: {took_s:.2f} s; {count} {told}")
+        detail = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"
+        detail += f", proved: {planned.proved}"
+        print(f"plan for {_PLANNED:,} GPUs, {call}: {took_s:.2f} s; {count} {detail}")
 
 
 def errors() -> None:

@@ -33,7 +33,7 @@ _CHANGE = """([id, by]) => new Promise((done) => {
   slider.dispatchEvent(new Event('input', {bubbles: true}));
   slider.dispatchEvent(new Event('change', {bubbles: true}));
 })"""
-# which sliders, and whither: no state is met twice, which would be answered from what is kept
+# Sliders and directions: no state occurs twice, since a repeated one would come from a cache.
 _SLIDERS = (
     ("control-cluster-network-bandwidth", -1),
     ("control-cluster-network-latency", 1),
@@ -50,14 +50,14 @@ def main() -> None:
         where = process.stdout.readline().partition("?")[0]
         try:
             for scenario in SCENARIOS:
-                tell(f"{scenario}: answered by the server", served_ms(where, scenario))
+                print_times(f"{scenario}: response of the server", served_ms(where, scenario))
             for name, times_ms in changes_ms(where):
-                tell(name, times_ms)
+                print_times(name, times_ms)
         finally:
             process.terminate()
 
 
-def tell(name: str, times_ms: list[float]) -> None:
+def print_times(name: str, times_ms: list[float]) -> None:
     """Prints a row of the table."""
     p95 = statistics.quantiles(times_ms, n=20)[-1]
     print(f"{name:<60} median {statistics.median(times_ms):6.1f} ms, 95th percentile {p95:6.1f} ms of {len(times_ms)}")

@@ -1,6 +1,6 @@
 """Flows on one link: the allocator's cost per flow against bare SimPy's for the same two events; and a fabric of 512 flows.
 
-A flow is a start and an end. As many flows as asked for are always under way: where one ends, the next starts after a short
+A flow is a start and an end. A fixed number of flows is always active: where one ends, the next starts after a short
 pause. Bare SimPy knows beforehand how long each flow takes and makes a timeout for its start and one for its end. The allocator
 shares the link: every start and end changes the rates of all who are there.
 

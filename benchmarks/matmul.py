@@ -1,6 +1,6 @@
 """What bends a device's matrix products away from its peak, fitted on half of the published shapes and tried on the rest.
 
-A GPU of which one shape alone is published, the best of a search, takes the curve of the GPU named beside it, scaled so
+A GPU of which one shape alone is published, the best of a search, takes the curve of the GPU named next to it, scaled so
 that the shares of the peak that their best shapes reach are in proportion.
 
 Run: python benchmarks/matmul.py
@@ -23,7 +23,7 @@ from scaleproof.simulator.common import catalog
 
 _SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 _FITTED = ("tile_share", "sustained_share", "burst_s")
-# What memory-bound kernels reach of the data sheet's bandwidth: a round assumption, since few of the shapes tell.
+# What memory-bound kernels reach of the data sheet's bandwidth: a round assumption, since few of the shapes are memory-bound.
 _MEMORY_SHARE = 0.85
 _LAUNCH_S = 3e-6  # a round assumption; shapes this short are few
 _GPUS: dict[str, tuple[Generation, int, float, float]] = {  # generation, processors, peak, memory's bandwidth
@@ -37,7 +37,7 @@ _LIKE = {
 # Watts and peaks of GPUs made in the same process as the B200, whose power sustains as much for each watt (NVIDIA's data
 # sheets; the last as pytorch/torchtitan's benchmark page says).
 _B200_W = 1000
-_HOPPERS = {"H100 SXM, H200": (700, 989e12), "H100 held to 500 W": (500, 989e12)}
+_HOPPERS = {"H100 SXM, H200": (700, 989e12), "H100 limited to 500 W": (500, 989e12)}
 # Errors are counted as they are beyond about this, and squared below.
 _ROBUST = 0.03
 

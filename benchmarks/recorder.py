@@ -43,7 +43,7 @@ _CASES = {
 
 
 class Switched(Recorder):
-    """A recorder that can be told to do nothing."""
+    """Recorder that can be switched off."""
 
     def switch(self, on: bool) -> None:
         for name in ("add", "span", "interruption", "waiting", "begin_step", "end_step"):
@@ -117,13 +117,13 @@ def main() -> None:
 
     print(f"{'':<36} {'a step':>9} {'longer by':>10} {'to 95 %':^17} {'spans':>6} {'alone':>8}")
     for name, ((scenario, *overrides), steps, pairs) in _CASES.items():
-        told = run_on_ranks(block_times, 2, load(scenario, overrides), steps, pairs, timeout_s=300.0)[0]
-        times_s = np.array(told["pairs_s"])
+        measured = run_on_ranks(block_times, 2, load(scenario, overrides), steps, pairs, timeout_s=300.0)[0]
+        times_s = np.array(measured["pairs_s"])
         ratio, low, high = (value - 1 for value in median_interval(times_s[:, 0] / times_s[:, 1]))
         step_s = float(np.median(times_s[:, 1])) / steps
         interval = f"{low:.1%} to {high:.1%}"
-        alone = told["alone_s"] / step_s
-        print(f"{name:<36} {step_s * 1e3:>6.2f} ms {ratio:>10.2%} {interval:^17} {told['spans']:>6} {alone:>8.3%}")
+        alone = measured["alone_s"] / step_s
+        print(f"{name:<36} {step_s * 1e3:>6.2f} ms {ratio:>10.2%} {interval:^17} {measured['spans']:>6} {alone:>8.3%}")
 
 
 if __name__ == "__main__":

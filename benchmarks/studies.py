@@ -61,7 +61,7 @@ def main() -> None:
         ("together, with intervals", study, together, True),
         ("one by one", study, alone, False),
         ("one by one, with intervals", study, alone, True),
-        ("on unlike devices, together", of_devices, tasks(of_devices, np.arange(len(of_devices)), alone=8), False),
+        ("on different devices, together", of_devices, tasks(of_devices, np.arange(len(of_devices)), alone=8), False),
     ):
         begun_s, points = time.process_time(), sum(len(part.points) for part in parts)
         blob = pickle.dumps(one)

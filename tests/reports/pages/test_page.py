@@ -101,7 +101,7 @@ def test_a_study_s_page_has_all_sections_and_what_to_run_it_again(built_study: P
     page = _Page(built_study / "index.html")
     for heading in (
         "How it scales", "Where the time goes", "Which strategy wins where", "What fits", "What would help most",
-        "Time, memory and money", "One step, rank by rank", "What this was made from",
+        "Time, memory and money", "One step, rank by rank", "Sources",
     ):  # fmt: skip
         assert heading in page.text
     for made_from in ("made up for tests", "scaleproof sweep study.yaml --intervals --out again", "pandas"):
