@@ -59,7 +59,7 @@ def outside(python: Path, folder: Path, *arguments: str) -> subprocess.Completed
     )
 
 
-def test_a_wheel_and_a_source_distribution_hold_one_package(built: Path) -> None:
+def test_wheel_and_source_distribution_contain_one_package(built: Path) -> None:
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

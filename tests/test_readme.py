@@ -60,7 +60,7 @@ def test_the_readme_shows_all_four_uses() -> None:
         assert use in shown
 
 
-def test_the_readmes_scenario_loads_and_its_error_is_the_one_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_scenario_loads_and_gives_the_error_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (text,) = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     Path("scenario.yaml").write_text(text)
@@ -80,7 +80,7 @@ def in_turn() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("command", "shown", "measured"), list(in_turn()))
-def test_commands_print_what_is_shown(
+def test_readme_commands_print_the_output_shown(
     command: str, shown: str, measured: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, *words = shlex.split(command)

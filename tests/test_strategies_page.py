@@ -40,7 +40,7 @@ def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: Path(command[-1]).stem)
-def test_pictures_show_todays_forecasts(command: list[str]) -> None:
+def test_pictures_show_current_predictions(command: list[str]) -> None:
     shown, now = drawn(command)
     told = "draw them again: python docs/pictures.py"
     assert shown["strategy"] == now["strategy"], told

@@ -28,7 +28,7 @@ def exposed(found: Run) -> float:
 
 
 @pytest.mark.parametrize("name", catalog.names("what-if"))
-def test_each_predicts(name: str) -> None:
+def test_each_what_if_scenario_predicts(name: str) -> None:
     found = run(name)
     assert found.scenario == name
     assert 0 < found.step_time_s < math.inf
@@ -36,7 +36,7 @@ def test_each_predicts(name: str) -> None:
     assert found.fits is (name not in TOO_LARGE)
 
 
-def test_a_slow_worker_holds_up_servers_that_wait_for_it() -> None:
+def test_a_slow_worker_delays_synchronous_servers_only() -> None:
     name = "resnet50-async-straggler-p100"
     asynchronous, synchronous = run(name), run(name, "mode=synchronous")
     bounded, spared = run(name, "mode=stale_synchronous", "bound=2"), run(name, "mode=synchronous", "backups=1")
@@ -44,7 +44,7 @@ def test_a_slow_worker_holds_up_servers_that_wait_for_it() -> None:
     assert bounded.samples_per_s < 1.1 * synchronous.samples_per_s
 
 
-def test_a_looser_bound_evens_out_a_pace_that_varies() -> None:
+def test_a_larger_staleness_bound_absorbs_jitter() -> None:
     rates = [run("resnet50-stale-p100", f"bound={bound}").samples_per_s for bound in (0, 1, 3)]
     assert rates == sorted(rates)
     assert rates[2] > 1.2 * rates[0]
@@ -77,7 +77,7 @@ def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:
     assert exposed(run(name)) < exposed(run(name, "context_by=all_gather"))
 
 
-def test_averaging_every_500_steps_makes_a_slow_network_do() -> None:
+def test_averaging_every_500_steps_tolerates_a_slow_network() -> None:
     name = "gpt3-1.3b-diloco-wan"
     assert exposed(run(name, "period=1")) > 0.95
     assert exposed(run(name)) < 0.1
@@ -92,7 +92,7 @@ def test_compression_pays_on_10_gbit_ethernet() -> None:
     assert factors.step_time_s < largest.step_time_s < plain.step_time_s / 2
 
 
-def test_a_pipeline_without_bubbles_pays_in_memory() -> None:
+def test_a_zero_bubble_pipeline_needs_more_memory() -> None:
     name = "llama-2-7b-zero-bubble-a100"
     free, plain = run(name), run(name, "schedule=1f1b")
     assert free.bubble_fraction < plain.bubble_fraction / 3

@@ -64,7 +64,7 @@ def _imported(package: str) -> Iterator[tuple[str, str]]:
         ("scaleproof", ()),
     ],
 )
-def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> None:
+def test_every_imported_package_is_declared(package: str, extras: tuple[str, ...]) -> None:
     brought, declared = packages_distributions(), _declared(*extras)
     unknown = {
         f"{file}: {module}"
@@ -74,7 +74,7 @@ def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> 
     assert unknown == set()
 
 
-def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> None:
+def test_the_base_package_imports_extras_only_where_declared() -> None:
     """`pip install .` is enough to predict and to plan."""
     brought, declared = packages_distributions(), _declared()
     extra = {
@@ -86,7 +86,7 @@ def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> 
     assert extra <= {"distributed", "joblib", "pandas", "pyarrow", "submitit", "torch"}
 
 
-def test_what_is_declared_is_pinned() -> None:
+def test_every_declared_dependency_is_pinned() -> None:
     lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
     assert _declared(*_PROJECT["optional-dependencies"]) - pinned == set()
@@ -105,7 +105,7 @@ def _needed(names: set[str]) -> set[str]:
     return found
 
 
-def test_licences_go_with_ours() -> None:
+def test_dependencies_have_compatible_licences() -> None:
     """Of what is installed to use all of it, not of what develops it."""
     odd = {name: _licence(name) for name in _needed(_declared("validator", "executors")) if not _is_good(_licence(name))}
     assert odd == {}
@@ -125,7 +125,7 @@ def _is_good(licence: str) -> bool:
     )
 
 
-def test_nothing_is_unpickled_but_what_our_own_processes_made() -> None:
+def test_only_pickles_of_own_processes_are_loaded() -> None:
     """A file that is unpickled runs what it says. Where it is done all the same, the line says whose pickle it is."""
     found = {
         f"{file.relative_to(ROOT)}"

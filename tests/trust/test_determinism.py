@@ -72,7 +72,7 @@ def _threads(count: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
-def test_processes_hashes_threads_and_order_change_no_byte(tmp_path: Path) -> None:
+def test_results_are_bit_identical_across_processes_hash_seeds_threads_and_order(tmp_path: Path) -> None:
     first = _told(tmp_path, COMMANDS, {"PYTHONHASHSEED": "0"} | _threads(1))
     other = _told(tmp_path, COMMANDS[::-1], {"PYTHONHASHSEED": "4242", "TZ": "Asia/Tokyo", "LC_ALL": "C"} | _threads(4))
     assert first.keys() == other.keys()
@@ -86,9 +86,7 @@ def _untimed(text: str) -> str:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_both_engines_time_a_scenario_alike_where_nothing_is_shared(
-    small: Callable[..., Scenario], data: st.DataObject
-) -> None:
+def test_both_engines_give_equal_times_without_shared_resources(small: Callable[..., Scenario], data: st.DataObject) -> None:
     """Of programs as strategies compile them; tests/simulator/engine/test_replay.py draws programs of all other kinds."""
     static = [one for one in STRATEGIES if "mode" not in one and "backups" not in one]
     overrides = [
@@ -106,7 +104,7 @@ def test_both_engines_time_a_scenario_alike_where_nothing_is_shared(
 
 @settings(max_examples=6)
 @given(st.permutations(range(4)))
-def test_predictions_do_not_depend_on_those_before(order: list[int]) -> None:
+def test_predictions_do_not_depend_on_earlier_predictions(order: list[int]) -> None:
     expected = _predicted([0, 1, 2, 3])
     found = _predicted(order)
     assert [found[number] for number in range(4)] == [expected[number] for number in range(4)]
