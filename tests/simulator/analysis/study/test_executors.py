@@ -78,7 +78,7 @@ def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: 
         assert row["step_time_s"] == expected["step_time_s"][point]
 
 
-def test_what_dies_once_is_tried_again(study: Study, expected: pd.DataFrame) -> None:
+def test_points_whose_worker_died_once_are_retried(study: Study, expected: pd.DataFrame) -> None:
     started = []
 
     def start() -> Executor:
@@ -113,7 +113,7 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
+def test_results_are_complete_if_a_dask_worker_is_killed(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
     pids = [worker.process.pid for worker in cluster.workers.values()]
     parts: list[int] = []
 
@@ -128,7 +128,7 @@ def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_pa
     pd.testing.assert_frame_equal(found, expected)
 
 
-def test_jobs_of_a_queue_do_the_same(study: Study, tmp_path: Path) -> None:
+def test_queue_jobs_give_the_same_results(study: Study, tmp_path: Path) -> None:
     import submitit  # type: ignore[import-untyped]
 
     some = read(STUDY | {"axes": {"strategy.workers": [2, 4]}})
@@ -164,7 +164,7 @@ def test_unreachable_workers_are_reported_in_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_scheduler_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_absent_scheduler_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._TIMEOUT_S", 0.2)
     with pytest.raises(InputError, match="no connection"):
         workers("dask", "tcp://127.0.0.1:1", tmp_path)

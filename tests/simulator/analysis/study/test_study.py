@@ -23,7 +23,7 @@ def of(axes: Any, **more: Any) -> Any:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
-def test_points_are_all_combinations_each_once(counts: list[int], zipped: bool) -> None:
+def test_points_are_all_combinations_without_repetition(counts: list[int], zipped: bool) -> None:
     together = zipped and len(counts) > 1
     if together:
         counts[-1] = counts[0]
@@ -37,7 +37,7 @@ def test_points_are_all_combinations_each_once(counts: list[int], zipped: bool) 
         assert (places[:, 0] == places[:, -1]).all()
 
 
-def test_a_point_is_the_scenario_that_overrides_make() -> None:
+def test_a_point_equals_the_scenario_with_its_overrides() -> None:
     study = read(
         of({"strategy": {"cut": "model_parallel", "ring": "data_parallel"}, "strategy.workers": [2, 4]}), ["batch.per_worker=8"]
     )
@@ -50,7 +50,7 @@ def test_a_point_is_the_scenario_that_overrides_make() -> None:
 
 
 @pytest.mark.parametrize("name", catalog.names("studies"))
-def test_those_that_ship_are_read(name: str) -> None:
+def test_shipped_studies_are_valid(name: str) -> None:
     study = read(name)
     study.scenario(study.places(np.array([0]))[0].tolist())
 
@@ -78,7 +78,7 @@ def test_those_that_ship_are_read(name: str) -> None:
         ("scenario: {model: resnet50}\naxes:\n  steps: [1]\n", ":1:1: cluster: missing"),
     ],
 )
-def test_an_invalid_study_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_studies_are_rejected_with_their_place(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -86,12 +86,12 @@ def test_an_invalid_study_is_refused_with_its_place(text: str, message: str, tmp
     assert f"{path}{message}" in str(caught.value)
 
 
-def test_too_many_points_are_refused_before_they_are_made() -> None:
+def test_too_many_points_are_rejected_before_they_are_created() -> None:
     with pytest.raises(ScenarioError, match="a study has at most"):
         read(of({field: {"from": 1, "to": 10_000, "points": 10_000} for field in ("steps", "training.seed")}))
 
 
-def test_a_study_that_is_not_there_is_named() -> None:
+def test_a_missing_study_is_named_in_the_error() -> None:
     with pytest.raises(NotFoundError, match="no such study"):
         read("resnet50-ring-p100")
 

@@ -68,7 +68,7 @@ def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> N
     assert {known.between_s for known in found.values()} == {0}
 
 
-def test_steps_follow_one_another() -> None:
+def test_times_of_consecutive_steps_add_up() -> None:
     steps = {pair: alone(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
     assert steps == {
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
@@ -83,7 +83,7 @@ def test_steps_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (6, 1), (2, 4), (3, 4), (8, 2)])
-def test_a_ring_crosses_between_nodes_once_a_lap(nodes: int, devices: int) -> None:
+def test_a_ring_crosses_each_node_boundary_once(nodes: int, devices: int) -> None:
     found, n = over(nodes, "ring", "all_reduce", devices), nodes * devices
     assert found.between_steps == 2 * (nodes - 1)
     assert found.inside_steps == 2 * (n - 1) - found.between_steps
@@ -111,7 +111,7 @@ def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: st
     assert found.between_s * BETWEEN_Bps == pytest.approx(max(between.values(), default=0))
 
 
-def test_an_alltoall_leaves_a_node_for_all_others() -> None:
+def test_an_alltoall_sends_to_all_other_nodes() -> None:
     found = over(4, "pairwise", "alltoall", devices=2)
     assert found.remote_messages == 6
     assert (found.inside_steps, found.between_steps) == (1, 1)
@@ -119,7 +119,7 @@ def test_an_alltoall_leaves_a_node_for_all_others() -> None:
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 6 / 8)
 
 
-def test_a_tree_is_as_deep_as_the_logarithm_and_a_node_carries_both_its_parts() -> None:
+def test_trees_have_logarithmic_depth_and_nodes_carry_both_trees() -> None:
     two, many = (over(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
     assert (two.between_steps, many.between_steps) == (2, 12)
     assert (two.inside_steps, many.inside_steps) == (14, 14)
@@ -128,7 +128,7 @@ def test_a_tree_is_as_deep_as_the_logarithm_and_a_node_carries_both_its_parts() 
     assert many.between_s * BETWEEN_Bps == pytest.approx(2)
 
 
-def test_reducing_inside_first_sends_least_between_nodes_and_a_switch_that_reduces_half_of_that() -> None:
+def test_hierarchical_sends_least_between_nodes_and_in_switch_reduction_half() -> None:
     flat, inside_first = (over(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
     assert inside_first.between_steps == flat.between_steps
     assert inside_first.inside_steps == 14 < flat.inside_steps
@@ -137,18 +137,18 @@ def test_reducing_inside_first_sends_least_between_nodes_and_a_switch_that_reduc
 
 
 @pytest.mark.parametrize(("name", "op"), [("ring", "all_gather"), ("ring", "broadcast"), ("pairwise", "sendrecv")])
-def test_who_crosses_alone_has_one_of_the_nodes_cards(name: str, op: Op) -> None:
+def test_algorithms_with_one_sender_per_node_use_one_card(name: str, op: Op) -> None:
     one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
     assert four == pytest.approx(4 * one)
 
 
-def test_who_cross_together_have_a_card_each() -> None:
+def test_algorithms_with_several_senders_per_node_use_all_cards() -> None:
     for name, op in (("hierarchical", "all_reduce"), ("pairwise", "alltoall"), ("halving_doubling", "all_reduce")):
         one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
         assert four == pytest.approx(one)
 
 
-def test_rings_that_take_turns_use_all_cards() -> None:
+def test_rotated_rings_use_all_cards() -> None:
     turning, fixed = (over(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
     assert turning.between_s * BETWEEN_Bps == pytest.approx(7 / 8)
     assert fixed.between_s * BETWEEN_Bps == pytest.approx(4 * 7 / 8)
@@ -157,19 +157,19 @@ def test_rings_that_take_turns_use_all_cards() -> None:
 
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 2), (3, 2), (1, 4)])
-def test_a_scatter_is_a_gather_backwards(nodes: int, devices: int, cards: int) -> None:
+def test_a_scatter_is_a_reversed_gather(nodes: int, devices: int, cards: int) -> None:
     gather, scatter = (over(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
     assert (gather.inside_s, gather.between_s) == (scatter.inside_s, scatter.between_s)
 
 
-def test_half_duplex_takes_what_is_sent_and_what_is_got_together() -> None:
+def test_half_duplex_time_is_the_sum_of_both_directions() -> None:
     full, half = (alone(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(2 * full.inside_s)
     full, half = (alone(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(full.inside_s)  # nothing is sent to where all is got
 
 
-def test_the_slowest_link_holds_a_ring_up() -> None:
+def test_the_slowest_link_determines_the_time_of_a_ring() -> None:
     slow = [{"at": [2], "bandwidth": "2 GB/s"}]
     assert over(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
 
@@ -189,7 +189,7 @@ def test_the_uplinks_of_a_leaf_spine_limit_an_alltoall(per_leaf: int, oversubscr
 
 
 @pytest.mark.parametrize(("leaf", "pod"), [(1.0, 6.0), (4.0, 1.0), (2.0, 3.0)])
-def test_each_level_of_a_fat_tree_may_limit_an_alltoall(leaf: float, pod: float) -> None:
+def test_each_level_of_a_fat_tree_can_limit_an_alltoall(leaf: float, pod: float) -> None:
     found = over(
         16, "pairwise", "alltoall", kind="fat_tree", per_leaf=2, leaves_per_pod=4, spines_per_pod=2, cores=2,
         oversubscription=leaf, pod_oversubscription=pod,
@@ -206,7 +206,7 @@ def test_rails_keep_rings_off_the_spines_and_an_alltoall_on_them() -> None:
 
 
 @pytest.mark.parametrize("ring", [4, 6, 8])
-def test_a_ring_between_the_nodes_of_a_torus_of_one_dimension_uses_both_ways(ring: int) -> None:
+def test_a_ring_on_a_one_dimensional_torus_uses_both_directions(ring: int) -> None:
     found = over(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
     assert found.between_s * BETWEEN_Bps == pytest.approx((ring - 1) / ring)
 
@@ -231,14 +231,14 @@ def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimens
         (6, {"kind": "torus", "dimensions": [6]}, 1.0),
     ],
 )
-def test_rings_inside_a_node_use_this_part_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
+def test_rings_inside_a_node_use_the_expected_share_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
     found = alone(devices, "ring", "all_reduce", **fields)
     assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (devices - 1) / devices / used)
     some = alone(devices, "ring", "all_reduce", ranks=2, **fields)
     assert some.inside_s > 0  # a part of the node has no such rings, but an answer
 
 
-def test_a_node_without_a_switch_has_none_that_could_reduce() -> None:
+def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
     for name in ("nvls", "in_network"):
         for kind in ("mesh", "hybrid_cube_mesh"):
             node, network = Node(devices=4, link=link(INSIDE_Bps, kind)), link(BETWEEN_Bps, "torus", dimensions=[2])
@@ -246,13 +246,13 @@ def test_a_node_without_a_switch_has_none_that_could_reduce() -> None:
                 traffic(name, "all_reduce", Group.of(8, 4) if name == "in_network" else Group.of(4, 4), node, network, False)
 
 
-def test_switches_that_reduce_may_stand_in_a_network_of_several() -> None:
+def test_in_switch_reduction_works_in_networks_of_several_switches() -> None:
     fields = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0}
     found = over(4, "in_network", "all_reduce", devices=2, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(1)
 
 
-def test_links_beyond_the_shortest_way_add_their_latency_to_each_step() -> None:
+def test_links_beyond_the_shortest_route_add_their_latency_to_each_step() -> None:
     hop = {"hop_latency": "1 us"}
     leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0, **hop}
     assert over(2, "ring", "all_gather", **leaves).further_s == 0
@@ -267,11 +267,11 @@ def test_links_beyond_the_shortest_way_add_their_latency_to_each_step() -> None:
 @pytest.mark.parametrize(
     ("devices", "fields"), [(16, {"kind": "torus", "dimensions": [4, 4]}), (8, {"kind": "hybrid_cube_mesh"})]
 )
-def test_rings_inside_a_node_go_to_neighbours(devices: int, fields: dict[str, object]) -> None:
+def test_rings_inside_a_node_connect_neighbours(devices: int, fields: dict[str, object]) -> None:
     assert alone(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
 
 
-def test_messages_at_once_take_the_longest_way_once() -> None:
+def test_concurrent_messages_cost_the_longest_route_once() -> None:
     found = over(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
     assert found.further_s == pytest.approx(3 * HOP_S)
 
@@ -282,7 +282,7 @@ def test_messages_to_another_rail_change_inside_the_node_first() -> None:
     assert found.inside_s * INSIDE_Bps == pytest.approx(6 / 8)
 
 
-def test_all_rings_of_a_node_have_the_same_root() -> None:
+def test_all_rings_of_a_node_share_the_root() -> None:
     """The root's seven links of a seventh of the bandwidth each carry one part."""
     for op in ("gather", "scatter"):
         assert alone(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
@@ -290,7 +290,7 @@ def test_all_rings_of_a_node_have_the_same_root() -> None:
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
 @pytest.mark.parametrize("devices", [2, 8])
-def test_a_root_sends_or_gets_all_of_the_data_itself(op: Op, devices: int) -> None:
+def test_a_root_transfers_all_data_itself(op: Op, devices: int) -> None:
     node = Node(devices=devices, link=link(INSIDE_Bps))
     found = traffic("ring", op, Group.of(devices, devices), node, None, rotate=True)
     assert found.inside_s * INSIDE_Bps >= 1 - 1e-9
@@ -313,7 +313,7 @@ kinds = st.sampled_from(
     st.sampled_from([pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")]), kinds, st.integers(2, 12)
 )
 @settings(max_examples=80, deadline=None)
-def test_the_networks_loads_say_how_long_its_busiest_wire_is_busy(
+def test_the_busy_time_of_the_busiest_link_follows_from_network_loads(
     pair: tuple[str, Op], fields: dict[str, object], nodes: int
 ) -> None:
     group, node, network = Group.of(nodes, 1), Node(), link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_the_networks_loads_say_how_long_its_busiest_wire_is_busy(
 
 @given(st.sampled_from([pair for pair in PAIRS if pair[0] != "nvls"]), st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
-def test_rounds_add_up_to_no_less_than_all_of_it(pair: tuple[str, Op], nodes: int, devices: int) -> None:
+def test_traffic_by_round_adds_up_to_at_least_the_total(pair: tuple[str, Op], nodes: int, devices: int) -> None:
     group, node = Group.of(nodes * devices, devices), Node(devices=devices, link=link(INSIDE_Bps))
     if group.size == 1:
         return
