@@ -73,7 +73,7 @@ def test_a_reduce_scatter_and_an_all_gather_take_about_as_long_as_an_allreduce(n
 
 # But for racks that NVLink joins, whose rings of 288 ranks take a gigabyte's time for their steps.
 @pytest.mark.parametrize("name", [name for name in NCCL if cluster(name).node.devices <= 16])
-def test_where_bytes_take_the_time_rings_are_about_as_fast_as_what_nccl_chooses(name: str) -> None:
+def test_large_rings_are_about_as_fast_as_the_algorithm_that_nccl_chooses(name: str) -> None:
     known = cluster(name)
     for group in groups(known):
         for size in (2**26, 2**28, 2**30):
@@ -88,7 +88,7 @@ def readme_cluster() -> Cluster:
 
 
 @pytest.mark.parametrize("cards", [1, 4, 8])
-def test_on_a_device_of_ones_own_zero_moves_its_bytes_as_fast_as_an_allreduce(cards: int) -> None:
+def test_reduce_scatter_and_all_gather_take_an_allreduce_on_custom_devices(cards: int) -> None:
     known = readme_cluster()
     known = known.model_copy(update={"node": known.node.model_copy(update={"cards": cards})})
     assert library_of(known) == "fastest"
@@ -107,7 +107,7 @@ def test_all_cards_of_a_node_carry_a_reduce_scatter_and_an_all_gather() -> None:
         assert collective_cost(op, 1e9, Group.of(32, 8), known).seconds <= found.seconds  # type: ignore[arg-type]
 
 
-def test_halving_and_doubling_reach_every_rank_whatever_their_number() -> None:
+def test_halving_doubling_works_for_any_number_of_ranks() -> None:
     for ranks in (2, 3, 4, 6, 8, 12):
         known = plain(ranks)
         for op in ("reduce_scatter", "all_gather"):
@@ -152,7 +152,7 @@ def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     return float(wires.seconds()[number])
 
 
-def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
+def test_a_sendrecv_uses_the_link_between_its_ranks() -> None:
     """However many do the same at that time: MI300X are joined pair by pair."""
     known = cluster("azure-nd-mi300x-v5")
     alone, together = (collective_cost("sendrecv", 2**30, Group.of(ranks, 8), known).seconds for ranks in (2, 8))
@@ -160,7 +160,7 @@ def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
 
 
 @pytest.mark.parametrize("name", NCCL)
-def test_a_pipelines_message_takes_what_a_sendrecv_takes(name: str) -> None:
+def test_a_pipeline_message_takes_the_time_of_a_sendrecv(name: str) -> None:
     known = cluster(name)
     for pair in pairs(known):
         for size in (1, *SIZES):

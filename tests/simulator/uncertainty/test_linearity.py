@@ -26,7 +26,7 @@ some_paths = st.integers(1, 3).flatmap(
 
 
 @given(some_paths, st.integers(0, 100))
-def test_linear_functions_are_exact_in_the_whole_box(paths: Values, seed: int) -> None:
+def test_linear_functions_are_recovered_exactly(paths: Values, seed: int) -> None:
     paths[:, 0] += 20
     low, high = -np.ones(paths.shape[1] - 1), np.ones(paths.shape[1] - 1) * 0.5
     found = linear_box(lambda places: longest(paths, places), low, high, EXACT)
@@ -50,7 +50,7 @@ def test_the_error_is_within_the_tolerance(paths: Values, seed: int, tolerance: 
         assert np.abs(found.at(places) - longest(paths, places)).max() <= tolerance * middle * (1 + 1e-9)
 
 
-def test_one_path_is_linear_and_two_that_cross_are_not() -> None:
+def test_crossing_paths_are_not_linear() -> None:
     low, high = np.array([-1.0]), np.array([1.0])
     line = linear_box(lambda places: longest(np.array([[3.0, 2.0]]), places), low, high, EXACT)
     assert line is not None

@@ -54,7 +54,7 @@ def test_power_sgd_sends_two_factors_of_each_matrix(side: int, rank: int) -> Non
 
 
 @given(TENSORS, st.integers(1, 64), st.sampled_from([2, 4]))
-def test_power_sgd_never_sends_more_than_there_is(tensors: list[int], rank: int, element_bytes: int) -> None:
+def test_power_sgd_never_sends_more_than_the_gradient(tensors: list[int], rank: int, element_bytes: int) -> None:
     method = compression("power_sgd", rank=rank)
     assert sent_bytes(method, tensors, element_bytes) <= sum(tensors) * element_bytes
     alone = sum(sent_bytes(method, [tensor], element_bytes) for tensor in tensors)
@@ -106,7 +106,7 @@ def test_work_is_at_least_reading_the_gradients(method: Compression, precision: 
         assert sent_bytes(method, RESNET, ELEMENT_BYTES[precision]) == sum(RESNET) * ELEMENT_BYTES[precision]
 
 
-def test_it_works_on_a_device_without_kernels() -> None:
+def test_work_is_timed_on_devices_without_kernels() -> None:
     whole = cluster("dgx1").device
     plain = whole.model_copy(update={"kernels": None})
     for method in ALL:

@@ -39,7 +39,7 @@ def on(small: Make, strategy: str, *overrides: str) -> float:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("network", ["leaf_spine", "fat_tree", "rails"])
-def test_a_tree_that_never_limits_is_one_switch(small: Make, strategy: str, network: str) -> None:
+def test_a_non_blocking_tree_equals_one_switch(small: Make, strategy: str, network: str) -> None:
     """Every link and every rank modelled individually, against equivalent ones folded on one switch.
 
     If the topology distinguishes cards, a rank's messages cannot use the others' cards while they are free.
@@ -51,7 +51,9 @@ def test_a_tree_that_never_limits_is_one_switch(small: Make, strategy: str, netw
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("network", [*NETWORKS, *INSIDE])
-def test_every_strategy_runs_on_every_topology_and_none_beats_one_switch(small: Make, strategy: str, network: str) -> None:
+def test_every_strategy_runs_on_every_topology_and_none_is_faster_than_one_switch(
+    small: Make, strategy: str, network: str
+) -> None:
     inside = network in INSIDE
     link, topology = ("node.link", INSIDE[network]) if inside else ("network", NETWORKS[network])
     assert on(small, strategy, f"cluster.{link}.topology={topology}") >= on(small, strategy) * 0.999
@@ -71,7 +73,7 @@ def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, s
         assert on(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
 
 
-def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
+def test_half_duplex_halves_bidirectional_bandwidth(small: Make) -> None:
     """A ring sends and receives all the time."""
     ring = "strategy={kind: data_parallel, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
     fixed = (
@@ -86,7 +88,7 @@ def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
     assert ratio == pytest.approx(2, rel=1e-6)
 
 
-def test_a_server_that_many_push_to_suffers_from_incast(small: Make) -> None:
+def test_servers_with_many_senders_are_slowed_by_incast(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 1}"
     one_device = "cluster.node.devices=1"
     plain, incast = (predict(small(servers, one_device, f"cluster.network.incast={i}")) for i in (0, 0.5))
@@ -95,14 +97,14 @@ def test_a_server_that_many_push_to_suffers_from_incast(small: Make) -> None:
     assert push_s[1] / push_s[0] == pytest.approx(2.5, rel=0.02)
 
 
-def test_a_host_that_is_slow_to_handle_messages_bounds_small_ones(small: Make) -> None:
+def test_host_overhead_limits_small_messages(small: Make) -> None:
     """Twelve microbatches' activations of 6 kB leave a stage in a step: at a millisecond each they take twelve."""
     fixed = ("strategy={kind: pipeline, stages: 2, microbatches: 12}", "cluster.node.devices=1", "batch=12")
     fast, slow = (predict(small(*fixed, f"cluster.network.overhead={overhead}")) for overhead in ("0", "1 ms"))
     assert slow.step_time_s > 12e-3 > fast.step_time_s
 
 
-def test_equivalent_nodes_stay_folded_if_the_network_acts_as_one_switch(small: Make) -> None:
+def test_equivalent_nodes_stay_folded_on_a_non_blocking_network(small: Make) -> None:
     def classes(*overrides: str) -> int:
         scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
         return len(scenario.strategy.compile(scenario.job(scenario.samples_per_worker)).ranks.names)
