@@ -33,7 +33,7 @@ def fail_on_last(text: str) -> None:
     dist.barrier()
 
 
-def test_processes_of_this_machine_are_one_node() -> None:
+def test_local_processes_form_one_node() -> None:
     with site("local", None, 3, WATCH) as where:
         assert where.nodes == (0, 0, 0)
         assert where.heads == [0]
@@ -52,7 +52,7 @@ def test_hosts_of_a_lab_are_nodes() -> None:
         assert "link rate" in where.lab
 
 
-def test_ranks_that_torchrun_started_run_the_same_and_name_who_failed() -> None:
+def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
     (told,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
     assert told.endswith("exit 0"), told
     assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in told
@@ -67,14 +67,14 @@ def test_ranks_that_torchrun_started_run_the_same_and_name_who_failed() -> None:
         ("cluster", None, "started by torchrun or srun"),
     ],
 )
-def test_places_that_cannot_be_are_refused(on: Any, hosts: int | None, told: str) -> None:
+def test_invalid_places_are_rejected(on: Any, hosts: int | None, told: str) -> None:
     with pytest.raises(InputError, match=told), site(on, None, 2, WATCH, hosts):
         pass
 
 
 @needs_netlab
 @pytest.mark.parametrize("hosts", [1, 5])
-def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
+def test_a_lab_has_at_most_the_hosts_of_the_cluster(hosts: int) -> None:
     with pytest.raises(InputError, match=f"--hosts {hosts}: .* 4 nodes"), site("netlab", lab_cluster(4), 2, WATCH, hosts):
         pass
 
@@ -86,13 +86,11 @@ def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
         (WATCH, 999, "999 ranks: at most 128"),
     ],
 )
-def test_what_this_machine_cannot_give_is_told_before_anything_is_measured(
-    watch: MeasureOptions, ranks: int, told: str
-) -> None:
+def test_missing_machine_capabilities_are_reported_before_measuring(watch: MeasureOptions, ranks: int, told: str) -> None:
     with pytest.raises(InputError, match=told), site("local", None, ranks, watch):
         pass
 
 
-def test_a_group_of_more_ranks_than_there_are_is_refused() -> None:
+def test_groups_larger_than_the_number_of_ranks_are_rejected() -> None:
     with site("local", None, 2, WATCH) as where, pytest.raises(InputError, match="--groups 3: there are 2 ranks"):
         tasks(ProbePlan((), groups=(2, 3)), where, None)

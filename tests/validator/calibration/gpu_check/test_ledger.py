@@ -26,7 +26,7 @@ def fail() -> None:
     raise ValueError("no\nmore of it")
 
 
-def test_a_part_is_told_and_kept_as_it_is_done(tmp_path: Path) -> None:
+def test_finished_parts_are_printed_and_saved_at_once(tmp_path: Path) -> None:
     own, told = ledger(tmp_path)
 
     assert own.part("first", lambda: [1, 2], lambda found: f"{len(found)} numbers", sum) == [1, 2]
@@ -37,7 +37,7 @@ def test_a_part_is_told_and_kept_as_it_is_done(tmp_path: Path) -> None:
     assert told[0].endswith("2 numbers")
 
 
-def test_a_part_that_fails_is_one_line_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_failed_part_gives_one_line_and_the_next_runs(tmp_path: Path) -> None:
     own, told = ledger(tmp_path)
 
     assert own.attempt("first", fail, str) is None
@@ -50,7 +50,7 @@ def test_a_part_that_fails_is_one_line_and_the_next_one_runs(tmp_path: Path) -> 
         own.part("third", fail, str)
 
 
-def test_no_part_is_begun_when_time_is_out(tmp_path: Path) -> None:
+def test_no_part_begins_after_the_time_limit(tmp_path: Path) -> None:
     own, told = ledger(tmp_path, limit_s=0.0)
 
     with pytest.raises(NotRunError):
