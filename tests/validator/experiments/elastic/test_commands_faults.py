@@ -36,13 +36,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
-def test_all_faults_are_told(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_are_reported(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["faults"]) == 0
     assert asked == list(faults.KINDS)
     assert capsys.readouterr().out.startswith("a rank killed\n  in the middle\n")
 
 
-def test_those_that_are_asked_for_are_told_as_json_and_kept(
+def test_selected_faults_are_printed_as_json_and_saved(
     asked: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["faults", "--only", "rank", "--only", "link", "--json", "--out", str(tmp_path)]) == 0
@@ -54,12 +54,12 @@ def test_those_that_are_asked_for_are_told_as_json_and_kept(
     assert (tmp_path / "rank" / "trainer-1.jsonl").exists()
 
 
-def test_wrong_parameters_fail(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+def test_wrong_parameters_after_recovery_set_the_exit_code(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
     monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, right=False)])
     assert main(["faults"]) == 1
 
 
-def test_warnings_are_told_apart(monkeypatch: pytest.MonkeyPatch, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_go_to_stderr(monkeypatch: pytest.MonkeyPatch, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, warning="the machine is busy")])
     assert main(["faults"]) == 0
     told = capsys.readouterr()
@@ -67,7 +67,9 @@ def test_warnings_are_told_apart(monkeypatch: pytest.MonkeyPatch, asked: list[st
     assert "warning: a rank killed: the machine is busy" in told.err.splitlines()
 
 
-def test_where_no_lab_can_be_built_that_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lab_that_cannot_be_built_gives_a_one_line_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def require() -> None:
         raise RunError("netlab makes network namespaces, which only root may; run it with sudo")
 
@@ -76,7 +78,7 @@ def test_where_no_lab_can_be_built_that_is_told(monkeypatch: pytest.MonkeyPatch,
     assert capsys.readouterr().err == "netlab makes network namespaces, which only root may; run it with sudo\n"
 
 
-def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_faults_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["faults", "--only", "disk"])
     assert "choose from" in capsys.readouterr().err

@@ -91,7 +91,7 @@ def rows_of(outcome: FaultOutcome) -> dict[str, TimeComparison]:
     return {row.name.strip(): row for row in outcome.rows}
 
 
-def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> None:
+def test_cost_of_a_killed_rank_follows_from_its_run(lab: MadeLab, tmp_path: Path) -> None:
     told: list[str] = []
     rank, node = faults.inject_faults(["rank", "node"], tmp_path, told.append)
     rows = rows_of(rank)
@@ -121,7 +121,7 @@ def test_a_killed_server_has_no_rendezvous(lab: MadeLab, tmp_path: Path, monkeyp
     assert outcome.name == "a server killed, and restored"
 
 
-def test_a_link_is_slowed_once_half_of_the_steps_are_done(lab: MadeLab, tmp_path: Path) -> None:
+def test_the_link_is_slowed_after_half_of_the_steps(lab: MadeLab, tmp_path: Path) -> None:
     (outcome,) = faults.inject_faults(["link"], tmp_path, lambda _: None)
     assert lab.limits == [(1, 200e6 / 8)]
     rows = rows_of(outcome)

@@ -17,7 +17,7 @@ ROWS = (TimeComparison("detection", 2.0, 1.6, 1.1, 2.9), TimeComparison("step", 
 OUTCOME = FaultOutcome("a rank killed", "in the middle", ROWS, "the same", True)
 
 
-def test_times_that_nobody_knows_have_what_they_are_between() -> None:
+def test_random_times_are_shown_with_their_range() -> None:
     rows = {one.name.strip(): one for one in loss_rows(FORECAST, Loss(1.0, 1.6, 3.0, 4.0))}
     drawn = rows["detection"]
     assert (drawn.predicted_s, drawn.low_s, drawn.high_s) == pytest.approx((2.0, 1.1, 2.9))
@@ -25,7 +25,7 @@ def test_times_that_nobody_knows_have_what_they_are_between() -> None:
     assert [name for name, one in rows.items() if one.low_s is not None] == ["detection", "rendezvous"]
 
 
-def test_hosts_that_need_not_meet_are_not_told_of() -> None:
+def test_rendezvous_rows_are_omitted_without_a_rendezvous() -> None:
     rows = list(loss_rows(FORECAST, Loss(1.0, 2.0, 3.0, 4.0)))
     told = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
     assert [one.name.strip() for one in rows] == told

@@ -58,7 +58,7 @@ def _proved(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str
 
 
 @pytest.mark.usefixtures("_lab")
-def test_errors_are_told_by_family_and_a_case_that_failed_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_listed_by_family_and_failed_cases_set_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = _proved(capsys)
     assert code == 1
     assert "could not be measured: " in err
@@ -70,7 +70,7 @@ def test_errors_are_told_by_family_and_a_case_that_failed_is_an_exit_code(capsys
 
 
 @pytest.mark.usefixtures("_lab")
-def test_what_is_kept_is_not_measured_again(
+def test_saved_cases_are_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, first, _ = _proved(capsys, "--out", str(tmp_path), "--json")
@@ -92,6 +92,8 @@ def test_what_is_kept_is_not_measured_again(
         (["--resume"], "--resume continues an earlier run; name its folder with --out DIR"),
     ],
 )
-def test_what_is_refused_before_anything_runs(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected_before_measuring(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = _proved(capsys, *options)
     assert (code, out, err.strip()) == (2, "", message)

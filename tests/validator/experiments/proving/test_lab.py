@@ -12,7 +12,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.lab import CalibratedLab
 
 
-def test_what_was_odd_about_the_probed_links_is_not_said_of_others() -> None:
+def test_exceptions_of_probed_links_are_not_applied_to_other_rates() -> None:
     nominal = load_cluster(catalog.find_part("cluster", "netlab-200mbit", Path()))
     assert nominal.network is not None
     odd = {

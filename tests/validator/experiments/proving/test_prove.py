@@ -49,7 +49,7 @@ def _takes(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
     monkeypatch.setattr(prove, "Processors", _Taken)
 
 
-def test_a_case_is_told_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_case_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.0)
     told: list[CaseOutcome] = []
     (outcome,) = prove.prove([_case()], {}, _slower(1.25), told.append)
@@ -59,7 +59,7 @@ def test_a_case_is_told_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.low_s < outcome.predicted_s < outcome.high_s
 
 
-def test_a_disturbed_run_is_repeated_in_its_turn_and_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_runs_are_repeated_later_and_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.5, 0.0, 0.2, 0.3, 0.04)
     monkeypatch.setattr(prove, "_is_quiet", lambda: True)
     measured: list[str] = []
@@ -77,7 +77,7 @@ def test_a_disturbed_run_is_repeated_in_its_turn_and_the_least_disturbed_counts(
     assert not ddp.is_disturbed
 
 
-def test_a_disturbed_run_stays_as_it_is_once_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_run_is_accepted_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.5)
     monkeypatch.setattr(prove, "_is_quiet", lambda: False)
     monkeypatch.setattr(prove, "_PAUSE_S", 0.01)
@@ -86,7 +86,7 @@ def test_a_disturbed_run_stays_as_it_is_once_patience_is_over(monkeypatch: pytes
     assert outcome.error == pytest.approx(-0.5)
 
 
-def test_a_run_beside_other_work_is_disturbed_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_concurrent_other_work_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.0, 0.0)
     monkeypatch.setattr(prove, "_is_quiet", lambda: True)
     loads = [0.52, 0.1]
@@ -101,14 +101,14 @@ def test_a_run_beside_other_work_is_disturbed_and_repeated(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("busy", "quiet"), [(0.5, True), (0.9, False)])
-def test_it_is_not_quiet_while_others_work(busy: float, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_other_work_is_not_quiet(busy: float, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.0)
     monkeypatch.setattr(_Taken, "busy", lambda _: busy, raising=False)
     monkeypatch.setattr(prove, "usable", lambda: [0, 1])
     assert prove._is_quiet() is quiet
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_cases_are_reported_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.0, 0.0)
 
     def measure(case: ProvingCase) -> Run:
@@ -121,7 +121,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch
     assert fine.error == 0.0
 
 
-def test_what_is_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_saved_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _takes(monkeypatch, 0.0)
     done = prove.prove([_case()], {}, _slower(1.5), lambda _: None)
     prove.write(done, tmp_path)
@@ -129,7 +129,7 @@ def test_what_is_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp
     assert again == done
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_rejected(tmp_path: Path) -> None:
     (tmp_path / prove.OUTCOMES_FILE).write_text('{"name": 3}\n')
     with pytest.raises(InputError, match=r"outcomes.jsonl:1: not an outcome of a case; remove the file, or give another --out"):
         prove.read(tmp_path)
@@ -138,7 +138,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.alone
 @pytest.mark.timeout(1200)
-def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
+def test_the_short_form_has_sixteen_cases(tmp_path: Path) -> None:
     program = shutil.which("scaleproof", path=str(Path(sys.executable).parent))
     assert program is not None
     command = [program, "prove", "--on", "netlab", "--short", "--json", "--out", str(tmp_path / "out")]
