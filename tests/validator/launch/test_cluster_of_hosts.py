@@ -77,7 +77,7 @@ def ours(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.match(r"(scenario|a|b|rank|not measured|interrupted|.*--|MASTER)\b", line)]
 
 
-def test_several_scenarios_in_one_group_and_only_rank_0_speaks(folder: Path) -> None:
+def test_several_scenarios_run_in_one_group_and_only_rank_0_prints(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml", "b.yaml", "--verify", "--out", "out"]
     told, silent = run_all([command] * 2, folder, slurm(0, 2), slurm(1, 2))
     assert told.endswith("exit 0"), told
@@ -95,7 +95,7 @@ def test_several_scenarios_in_one_group_and_only_rank_0_speaks(folder: Path) -> 
     assert sorted((path, path.stat().st_mtime_ns) for path in (folder / "out").rglob("*")) == before
 
 
-def test_a_failure_on_one_rank_is_told_once_and_the_next_scenario_is_measured(folder: Path) -> None:
+def test_a_failure_on_one_rank_is_reported_once_and_the_next_scenario_is_measured(folder: Path) -> None:
     arguments = ["measure", "a.yaml", "b.yaml", "--timeout", "15", "--out", "out"]
     told, _ = run_all([[sys.executable, FAULTY, "fail", *arguments]] * 2, folder, slurm(0, 2), slurm(1, 2))
     assert told.endswith("exit 1")
@@ -106,14 +106,14 @@ def test_a_failure_on_one_rank_is_told_once_and_the_next_scenario_is_measured(fo
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
-def test_a_rank_that_hangs_is_named_and_the_rest_ends(folder: Path) -> None:
+def test_a_hung_rank_is_named_and_the_others_end(folder: Path) -> None:
     arguments = ["measure", "b.yaml", "a.yaml", "--timeout", "15", "--out", "out"]
     (told,) = run_all([on_this_machine(2, FAULTY, "hang", *arguments)], folder)
     assert "a could not be measured: rank 1 has not responded" in told
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
-def test_kill_9_of_a_rank_ends_the_others_and_keeps_what_was_measured(folder: Path) -> None:
+def test_kill_9_of_a_rank_ends_the_others_and_keeps_finished_runs(folder: Path) -> None:
     arguments = ["measure", "b.yaml", "a.yaml", "--out", "out"]
     (told,) = run_all([on_this_machine(2, FAULTY, "die", *arguments)], folder)
     assert told.endswith("exit 1")
@@ -151,7 +151,7 @@ def slurm(rank: int, ranks: int, **more: str) -> dict[str, str]:
     } | more
 
 
-def test_a_port_in_use_is_one_line(folder: Path) -> None:
+def test_a_port_in_use_gives_a_one_line_error(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -161,7 +161,7 @@ def test_a_port_in_use_is_one_line(folder: Path) -> None:
     assert told.splitlines() == [expected, "exit 2"]
 
 
-def test_nobody_there_is_one_line(folder: Path) -> None:
+def test_an_unreachable_rank_0_gives_a_one_line_error(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml", "--timeout", "2"]
     (told,) = run_all([command], folder, slurm(1, 2))
     (line, end) = told.splitlines()
@@ -170,7 +170,7 @@ def test_nobody_there_is_one_line(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_ranks_listen_on_the_loopback_interface_alone(folder: Path) -> None:
+def test_ranks_listen_only_on_the_loopback_interface(folder: Path) -> None:
     """The store that rank 0 has, and gloo's sockets, as the kernel sees them while a rank hangs."""
     command = [sys.executable, FAULTY, "hang", "measure", "a.yaml"]
     with started([command] * 2, folder, slurm(0, 2), slurm(1, 2)) as running:
@@ -193,7 +193,7 @@ def listening(pid: int) -> list[tuple[str, str]]:
 
 @needs_netlab
 @pytest.mark.parametrize(("hosts", "ranks"), [(2, 2), *at_night((4, 1))])
-def test_torchrun_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None:
+def test_torchrun_works_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None:
     (folder / "c.yaml").write_text(MODEL + "strategy: {kind: hybrid, workers: 2, stages: 2, microbatches: 2}\n")
     with Netlab(lab_cluster(hosts)) as lab:
         static = [
@@ -217,7 +217,7 @@ def test_torchrun_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None
 
 
 @needs_netlab
-def test_srun_on_several_hosts_listens_on_their_network_alone(folder: Path) -> None:
+def test_srun_on_several_hosts_listens_only_on_their_network(folder: Path) -> None:
     with Netlab(lab_cluster(2)) as lab:
         point = {"MASTER_ADDR": lab.address(0), "MASTER_PORT": "29500", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
         places = [slurm(host, 2, SLURM_LOCALID="0", SLURM_NODEID=str(host), **point) for host in range(2)]
@@ -232,7 +232,7 @@ def test_srun_on_several_hosts_listens_on_their_network_alone(folder: Path) -> N
 
 
 @needs_netlab
-def test_a_host_that_is_gone_is_told(folder: Path) -> None:
+def test_an_unreachable_host_is_reported(folder: Path) -> None:
     """Kill -9 of all that runs on one host: the others end within their timeout."""
     with Netlab(lab_cluster(2)) as lab:
         point = {"MASTER_ADDR": lab.address(0), "MASTER_PORT": "29500", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}

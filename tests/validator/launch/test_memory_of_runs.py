@@ -90,7 +90,9 @@ def held_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> i
         *((spec, samples, optimizer) for spec, samples in SHAPES[::3] for optimizer in ("momentum", "adam")),
     ],
 )
-def test_a_workers_peak(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, optimizer: str) -> None:
+def test_peak_memory_of_a_worker_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, optimizer: str
+) -> None:
     scenario = make_scenario(ALONE, spec, batch=samples, optimizer=optimizer)
     module = nn.Sequential(*models.build(scenario.model, range(len(scenario.model.build_layers())), seed=0))
     updates = build_optimizer(optimizer, module.parameters(), 0.01)
@@ -108,7 +110,9 @@ def test_a_workers_peak(make_scenario: MakeScenario, spec: dict[str, Any], sampl
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("spec", "samples"), [(GPT_MINI, 16), (GPT_MINI, 48), (MLP_MINI, 2048)])
-def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, schedule: str) -> None:
+def test_peak_memory_of_a_stage_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, schedule: str
+) -> None:
     """The first of two stages, with the gradients of all microbatches' outputs in buffers of their own."""
     strategy = {"kind": "pipeline", "stages": 2, "microbatches": 8, "schedule": schedule}
     scenario = make_scenario(strategy, spec, batch=samples, optimizer="momentum")
@@ -137,7 +141,9 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
     ("spec", "samples", "every"),
     [(GPT_MINI, 8, 1), (GPT_MINI | {"layers": 5}, 8, 2), (MLP_MINI, 1024, 3)],
 )
-def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int) -> None:
+def test_peak_memory_with_recomputation_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int
+) -> None:
     """Layers checkpointed in groups of `every`, but for those that are pinned_to_end."""
     scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"group": every})
     layers = scenario.model.build_layers()
@@ -213,7 +219,9 @@ def every_second_product() -> Any:
         ({"layers": 6, "hidden": 64, "heads": 4, "key_heads": 2, "feedforward": 224, "vocabulary": 4096, "sequence": 64}, 16),
     ],
 )
-def test_the_peak_with_every_second_product_kept(make_scenario: MakeScenario, spec: dict[str, Any], samples: int) -> None:
+def test_peak_memory_with_every_second_product_kept_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int
+) -> None:
     training = {"optimizer": "momentum", "recompute": {"products": "every_second"}}
     scenario = make_scenario(ALONE, {"kind": "llama", **spec}, batch=samples, **training)
     widths = spec["hidden"], spec["heads"], spec["key_heads"], spec["feedforward"]
@@ -250,7 +258,7 @@ def published_runs() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("row", published_runs(), ids=lambda row: f"{row['model']} {row['microbatches']}")
-def test_the_peak_of_published_pipelines(row: dict[str, str]) -> None:
+def test_peak_memory_of_published_pipelines_is_predicted(row: dict[str, str]) -> None:
     """arXiv 2401.10241, tables 4 and 12: GPTs on eight A100, trained by Megatron-LM, the largest peak of what is allocated.
 
     Heads as in table 3; the first and the last stage have a layer less than the others; Transformer Engine is not used, and
@@ -280,7 +288,7 @@ def test_the_peak_of_published_pipelines(row: dict[str, str]) -> None:
     assert held_bytes == pytest.approx(float(row["memory_GB"]) * 1e9, rel=CLOSE)
 
 
-def test_the_models_that_ship_are_the_ones_looked_at() -> None:
+def test_tested_models_equal_the_shipped_ones() -> None:
     for name, fields in (("gpt-mini", GPT_MINI), ("mlp-mini", MLP_MINI)):
         shipped = load_model(catalog.find_part("model", name, Path()))
         assert {field: getattr(shipped, field) for field in fields} == fields
@@ -301,7 +309,7 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
         ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],
 )
-def test_what_saves_memory_in_forecasts_alone_is_refused(
+def test_memory_savings_that_are_only_predicted_are_rejected(
     make_scenario: MakeScenario, training: dict[str, Any], message: str
 ) -> None:
     scenario = make_scenario({"kind": "data_parallel", "workers": 2}, **training)
