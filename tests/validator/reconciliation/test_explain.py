@@ -34,7 +34,7 @@ def part(told: Explanation, name: str) -> ErrorPart:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_what_is_as_predicted_needs_no_explaining(small: Make, strategy: str) -> None:
+def test_runs_that_match_the_prediction_have_no_explanation(small: Make, strategy: str) -> None:
     scenario = small(f"strategy={strategy}", *APART)
     told = explain(predict(scenario), as_measured(scenario))
     assert [one.difference_s for one in told.parts] == pytest.approx([0.0] * len(told.parts), abs=1e-9)
@@ -50,7 +50,7 @@ def test_what_is_as_predicted_needs_no_explaining(small: Make, strategy: str) ->
         ("cluster.device.peak.fp32=0.4 TFLOP/s", {"compute", "waiting"}),
     ],
 )
-def test_parts_add_up_and_are_where_the_difference_is(small: Make, strategy: str, change: str, where: set[str]) -> None:
+def test_parts_add_up_and_are_largest_at_the_cause(small: Make, strategy: str, change: str, where: set[str]) -> None:
     predicted, measured = (
         predict(small(f"strategy={strategy}", *APART)),
         as_measured(small(f"strategy={strategy}", *APART, change)),
@@ -62,14 +62,14 @@ def test_parts_add_up_and_are_where_the_difference_is(small: Make, strategy: str
     assert all(pair.kind.rank >= 0 for pair in match(predicted, measured).pairs)  # type: ignore[union-attr]
 
 
-def test_slow_bytes_are_told_as_a_rate(small: Make) -> None:
+def test_slow_transfers_are_explained_by_their_rate(small: Make) -> None:
     ring = (f"strategy={STRATEGIES['ring']}", *APART)
     told = explain(predict(small(*ring)), as_measured(small(*ring, "cluster.network.bandwidth=5 Gbit/s")))
     assert max(told.parts, key=lambda one: abs(one.difference_s)).name == "rate"
     assert any("of the predicted rate: calibrate --cluster FILE --probe collective" in sentence for sentence in told.sentences)
 
 
-def test_other_bytes_are_told_as_volume(small: Make) -> None:
+def test_different_bytes_are_explained_by_volume(small: Make) -> None:
     scenario = small(f"strategy={STRATEGIES['ring']}", *APART)
     predicted, measured = predict(scenario), as_measured(scenario)
     assert measured.spans is not None
@@ -83,7 +83,7 @@ def test_other_bytes_are_told_as_volume(small: Make) -> None:
 
 
 @pytest.mark.parametrize("payload", [2 / 3, 4 / 3], ids=["sum", "gather"])
-def test_payload_and_what_a_rank_sends_of_it_are_the_same_volume(small: Make, payload: float) -> None:
+def test_payload_and_bytes_sent_per_rank_count_as_equal_volume(small: Make, payload: float) -> None:
     scenario = small(f"strategy={STRATEGIES['ring']}", *APART)
     measured = as_measured(scenario)
     assert measured.spans is not None
@@ -91,7 +91,7 @@ def test_payload_and_what_a_rank_sends_of_it_are_the_same_volume(small: Make, pa
     assert part(explain(predict(scenario), told), "volume").difference_s == 0.0
 
 
-def test_what_has_no_partner_is_unmodelled(small: Make) -> None:
+def test_spans_without_counterpart_are_unmodelled(small: Make) -> None:
     scenario = small("strategy.workers=2")
     predicted, measured = predict(scenario), as_measured(scenario)
     assert predicted.spans is not None
@@ -102,7 +102,7 @@ def test_what_has_no_partner_is_unmodelled(small: Make) -> None:
     assert part(told, "optimizer").difference_s == pytest.approx(optimizer_s, rel=1e-6)
 
 
-def test_without_spans_breakdowns_explain(small: Make) -> None:
+def test_runs_without_spans_are_explained_by_breakdowns(small: Make) -> None:
     scenario, slow = small(), small("cluster.device.peak.fp32=0.4 TFLOP/s")
     told = explain(predict(scenario), replace(predict(slow), spans=None))
     assert part(told, "backward").difference_s < 0
@@ -127,14 +127,14 @@ def test_a_slow_rank_is_named(small: Make) -> None:
     assert fault.words == "compute of worker 2 takes 1.8 times as long as of its peers"
 
 
-def test_a_slow_stage_is_named_against_what_was_predicted_of_it(small: Make) -> None:
+def test_a_slow_stage_is_named_relative_to_its_prediction(small: Make) -> None:
     pipeline = f"strategy={STRATEGIES['pipeline']}"
     told = explain(predict(small(pipeline)), as_measured(small(pipeline, "unevenness={stragglers: [{ranks: 1, slowdown: 2}]}")))
     assert [(fault.kind, fault.who) for fault in told.faults] == [("compute", ("stage 1",))]
     assert explain(predict(small(pipeline)), as_measured(small(pipeline))).faults == ()
 
 
-def test_a_rank_that_was_predicted_to_be_slow_is_no_fault(small: Make) -> None:
+def test_a_rank_predicted_to_be_slow_is_not_a_fault(small: Make) -> None:
     uneven = small("unevenness={stragglers: [{ranks: 2, slowdown: 1.8}]}")
     assert explain(predict(uneven), as_measured(uneven)).faults == ()
 
@@ -158,7 +158,7 @@ def test_a_slow_server_is_named(small: Make) -> None:
     assert "on other servers" in found[0].words
 
 
-def test_a_server_with_none_to_compare_with_is_held_against_what_was_predicted(small: Make) -> None:
+def test_a_single_server_is_compared_with_its_prediction(small: Make) -> None:
     servers = ("strategy={kind: parameter_server, workers: 4, servers: 1}", *APART, "cluster.network.bandwidth=100 Gbit/s")
     slow = small(*servers, "unevenness={stragglers: [{ranks: 4, slowdown: 8}]}")
     found = explain(predict(small(*servers)), as_measured(slow)).faults
@@ -166,7 +166,7 @@ def test_a_server_with_none_to_compare_with_is_held_against_what_was_predicted(s
     assert found[0].words.endswith("as long as predicted")
 
 
-def test_marks_are_where_both_part_the_most(small: Make) -> None:
+def test_marks_are_at_the_largest_differences(small: Make) -> None:
     pipeline = f"strategy={STRATEGIES['pipeline']}"
     told = explain(predict(small(pipeline)), as_measured(small(pipeline, "unevenness={stragglers: [{ranks: 1, slowdown: 2}]}")))
     assert 1 <= len(told.partings) <= 3
@@ -193,7 +193,7 @@ _PHASES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(ours=st.tuples(_PARTS, st.floats(0, 5), _PHASES), theirs=st.tuples(_PARTS, st.floats(0, 5), _PHASES))
-def test_parts_of_any_two_runs_add_up_and_are_said(
+def test_parts_of_any_two_runs_add_up_and_are_printed(
     ours: tuple[list[float], float, list[float]], theirs: tuple[list[float], float, list[float]]
 ) -> None:
     predicted, measured = made(*ours), made(*theirs)
@@ -204,7 +204,7 @@ def test_parts_of_any_two_runs_add_up_and_are_said(
     assert told.plain()["difference_s"] == told.difference_s
 
 
-def test_waiting_for_the_slowest_device_is_waiting_for_ranks() -> None:
+def test_waiting_for_the_slowest_device_counts_as_waiting_for_ranks() -> None:
     """Predicted phases are those of the slowest device; measured ranks compute at their own speed, then wait for it."""
     predicted = made([0.3, 1.0, 0.0, 0.0, 0.2, 0.0, 0.0], 0.0, [1.1, 2.2, 0.0])
     predicted = replace(predicted, breakdown_s={**predicted.breakdown_s, "compute": 3.0})
@@ -216,7 +216,7 @@ def test_waiting_for_the_slowest_device_is_waiting_for_ranks() -> None:
     assert part(told, "forward").predicted_s == pytest.approx(1.0)
 
 
-def test_times_in_words() -> None:
+def test_times_are_formatted_as_text() -> None:
     assert times(1.0, 1.8) == "1.8 times as long as predicted"
     assert times(1.0, 1.04) == "1.04 times as long as predicted"
     assert times(1.0, 0.57) == "57% of the predicted time"
