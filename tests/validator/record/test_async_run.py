@@ -57,7 +57,7 @@ def two_workers(make_scenario: MakeScenario, steps: int = 8) -> Run:
     return assemble(make_scenario(ASYNCHRONOUS, steps=steps), ranks, steps)
 
 
-def test_throughput_is_that_of_all_workers_together(make_scenario: MakeScenario) -> None:
+def test_throughput_is_the_sum_over_workers(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     assert run.step_time_s == pytest.approx(4 / 3, rel=0.15), "in two seconds they take three steps"
@@ -65,7 +65,7 @@ def test_throughput_is_that_of_all_workers_together(make_scenario: MakeScenario)
     assert run.breakdown_s["compute"] / run.step_time_s == pytest.approx(0.5, abs=0.05)
 
 
-def test_staleness_is_what_others_changed_meanwhile(make_scenario: MakeScenario) -> None:
+def test_staleness_counts_updates_by_others(make_scenario: MakeScenario) -> None:
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
@@ -76,7 +76,7 @@ def test_staleness_is_what_others_changed_meanwhile(make_scenario: MakeScenario)
     assert servers["updates_per_s"] == pytest.approx(1.5, rel=0.15)
 
 
-def test_the_clock_gap_grows_where_nothing_keeps_workers_together(make_scenario: MakeScenario) -> None:
+def test_the_clock_gap_grows_without_synchronisation(make_scenario: MakeScenario) -> None:
     short, long = (two_workers(make_scenario, steps).servers for steps in (4, 12))
 
     assert short is not None
@@ -84,7 +84,7 @@ def test_the_clock_gap_grows_where_nothing_keeps_workers_together(make_scenario:
     assert 0 < short["clock_gap"]["max"] < long["clock_gap"]["max"]
 
 
-def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario) -> None:
+def test_server_busy_time_is_its_service_time(make_scenario: MakeScenario) -> None:
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
@@ -93,7 +93,7 @@ def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario)
     assert servers["queue_length"] == {"mean": 0.0, "max": 0}
 
 
-def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
+def test_card_utilisation_follows_from_bytes(make_scenario: MakeScenario) -> None:
     """Messages are under way for most of the time; the server gets 1.5 pushes a second, and the fast worker sends one."""
     servers = two_workers(make_scenario, 24).servers
 
@@ -102,7 +102,7 @@ def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
     assert servers["busy"]["worker NIC"] == pytest.approx(0.05, rel=0.1)
 
 
-def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeScenario) -> None:
+def test_a_pull_is_split_where_the_server_replies_to_its_worker(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     waits, pulls = (spans_of(run, 0, phase) for phase in (Phase.WAIT, Phase.RECEIVE))
@@ -110,7 +110,7 @@ def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeS
     assert all(stop_s - start_s == pytest.approx(0.3) for start_s, _, stop_s in pulls)
 
 
-def test_messages_beside_last_from_one_side_to_the_other(make_scenario: MakeScenario) -> None:
+def test_overlapped_messages_span_from_sender_to_receiver(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     for phase, took_s in ((Phase.RECEIVE, 0.1), (Phase.SEND, 0.3)):
@@ -118,7 +118,7 @@ def test_messages_beside_last_from_one_side_to_the_other(make_scenario: MakeScen
         assert any(stop_s - start_s == pytest.approx(took_s) for start_s, _, stop_s in of_server)
 
 
-def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
+def test_with_backup_workers_a_step_is_a_round(make_scenario: MakeScenario) -> None:
     strategy: dict[str, Any] = {"kind": "parameter_server", "workers": 2, "backups": 1}
     pushes = [(0, number, number + 0.6, True) for number in range(10)]
     dropped = [(1, number, 2 * number + 1.7, False) for number in range(5)]
@@ -133,7 +133,7 @@ def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
     assert run.servers["version_staleness"]["max"] == 0
 
 
-def test_rounds_tell_how_well_the_step_time_is_known(make_scenario: MakeScenario) -> None:
+def test_rounds_give_an_interval_of_the_step_time(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario, 24)
 
     assert len(run.step_times_s) >= 6

@@ -13,11 +13,11 @@ from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 
 
-def test_one_machine_has_one_clock() -> None:
+def test_ranks_of_one_machine_need_no_correction() -> None:
     assert run_on_ranks(faults.clock_correction, 3, False) == [None, None, None]
 
 
-def test_the_offset_between_clocks_is_found() -> None:
+def test_the_offset_between_clocks_is_recovered() -> None:
     here, *far = run_on_ranks(faults.clock_correction, 3, True)
 
     assert here is None
@@ -27,9 +27,7 @@ def test_the_offset_between_clocks_is_found() -> None:
     assert abs(far[0]["drift"]) <= far[0]["drift_uncertainty"]
 
 
-def test_spans_of_ranks_on_different_machines_are_told_by_one_clock(
-    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_of_different_machines_use_one_clock(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.train_on_two_machines)
 
     run = measure(make_scenario({"kind": "data_parallel", "workers": 2, "bucket": "1 MiB"}, steps=60))

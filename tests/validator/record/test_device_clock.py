@@ -104,7 +104,7 @@ class Training:
         return times_s if correction is None else np.asarray(correction.of(times_s))
 
 
-def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(device: Device) -> None:
+def test_steps_are_emitted_after_the_device_finished_them(device: Device) -> None:
     training = Training(device)
     waits = device.waits
 
@@ -120,7 +120,7 @@ def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(dev
     assert [int(step) for step in training.rows()["step"][training.rows()["phase"] == END_OF_STEP]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_times_are_the_devices_and_told_by_the_hosts_clock(device: Device) -> None:
+def test_device_times_are_converted_to_the_host_clock(device: Device) -> None:
     training = Training(device)
     for number in range(1, 2001):
         training.step(number, seconds=0.05)
@@ -136,7 +136,7 @@ def test_times_are_the_devices_and_told_by_the_hosts_clock(device: Device) -> No
     assert np.abs(training.told_s(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
 
 
-def test_events_are_used_again(device: Device) -> None:
+def test_events_are_reused(device: Device) -> None:
     training = Training(device)
     made = []
     for number in range(1, 200):
@@ -147,7 +147,7 @@ def test_events_are_used_again(device: Device) -> None:
     assert made[-1] == made[20], "none is made in the steady state"
 
 
-def test_a_mark_that_is_noted_in_the_next_step_keeps_its_time(device: Device) -> None:
+def test_marks_read_in_the_next_step_keep_their_time(device: Device) -> None:
     training = Training(device)
     begun_s = device.host_s
     begun = training.recorder.now()
@@ -164,7 +164,7 @@ def test_a_mark_that_is_noted_in_the_next_step_keeps_its_time(device: Device) ->
     assert late["arrival_s"] == pytest.approx(begun_s, abs=10 * CALL_S + DRIFT)
 
 
-def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> None:
+def test_a_step_waits_for_unfinished_work_of_other_streams(device: Device) -> None:
     training = Training(device)
     training.recorder.begin_step(1)
     begin, end = training.recorder.now(), training.recorder.now()
@@ -180,7 +180,7 @@ def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> No
     assert training.rows()["end_s"][0] - training.rows()["arrival_s"][0] == pytest.approx(1.0, rel=1e-3)
 
 
-def test_the_hosts_clock_needs_no_telling() -> None:
+def test_the_host_clock_needs_no_conversion() -> None:
     clock = CpuClock()
     begin, end = clock.mark(), clock.mark()
 
