@@ -36,7 +36,7 @@ MORE_CASES: list[Case] = [
 
 
 @pytest.mark.parametrize(("strategy", "training"), [*CASES, *at_night(*MORE_CASES)])
-def test_training_leaves_nothing_behind(
+def test_training_leaves_no_global_state(
     strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}

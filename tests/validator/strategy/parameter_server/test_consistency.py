@@ -30,7 +30,7 @@ def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
 
 @pytest.mark.parametrize("consistency", CONSISTENCIES)
 @given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
-def test_all_that_push_are_answered_as_often(consistency: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
+def test_every_push_gets_one_reply(consistency: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
     """order: which pusher is fastest at any time, of those that have been replied; the others follow in turn."""
     decided = push_order(consistency, dict(enumerate(pushes)))
     pushed, replied = [0] * 4, [0] * 4
@@ -49,7 +49,7 @@ def test_all_that_push_are_answered_as_often(consistency: ConsistencyModel, orde
     assert decided.left == {}
 
 
-def test_a_round_takes_the_first_and_drops_the_last() -> None:
+def test_a_round_accepts_the_first_and_drops_the_last_pushes() -> None:
     order = push_order(Bsp(1), dict.fromkeys(range(3), 10))
 
     assert push(order, 2) == (True, [])
@@ -59,7 +59,7 @@ def test_a_round_takes_the_first_and_drops_the_last() -> None:
     assert push(order, 2) == (True, [1, 2])
 
 
-def test_a_clock_lets_nobody_run_ahead() -> None:
+def test_ssp_limits_how_far_a_worker_runs_ahead() -> None:
     order = push_order(Ssp(1), dict.fromkeys(range(2), 10))
 
     assert push(order, 0) == (True, [0]), "one step ahead"
@@ -67,7 +67,7 @@ def test_a_clock_lets_nobody_run_ahead() -> None:
     assert push(order, 1) == (True, [0, 1]), "in the order in which they came"
 
 
-def test_rounds_do_not_wait_for_those_that_are_done() -> None:
+def test_rounds_do_not_wait_for_finished_workers() -> None:
     order = push_order(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
 
     assert push(order, 0) == (True, [])

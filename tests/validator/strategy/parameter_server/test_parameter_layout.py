@@ -33,7 +33,7 @@ def parts(
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("shard", SHARDINGS)
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])
-def test_messages_are_as_long_as_predicted(
+def test_message_sizes_equal_predicted_ones(
     kind: str, shard: Sharding, servers: int, limit: str | None, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     scenario, layout, _ = parts(make_scenario, models[kind], shard, servers, limit)
@@ -49,7 +49,7 @@ def test_messages_are_as_long_as_predicted(
 
 @pytest.mark.parametrize("limit", [None, "2 KiB"])
 @pytest.mark.parametrize("shard", SHARDINGS)
-def test_what_servers_hold_is_the_whole(
+def test_server_shards_add_up_to_all_parameters(
     shard: str, limit: str | None, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     _, layout, parameters = parts(make_scenario, models["gpt"], shard, 3, limit)

@@ -46,7 +46,7 @@ def played(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, A
 
 
 @given(EVENTS)
-def test_spans_follow_each_other(events: list[tuple[str, int]]) -> None:
+def test_spans_are_sequential(events: list[tuple[str, int]]) -> None:
     spans = played(events)
 
     for before, after in pairwise(spans):
@@ -56,7 +56,7 @@ def test_spans_follow_each_other(events: list[tuple[str, int]]) -> None:
 
 
 @given(EVENTS)
-def test_every_pass_and_every_send_is_told(events: list[tuple[str, int]]) -> None:
+def test_every_pass_and_send_is_recorded(events: list[tuple[str, int]]) -> None:
     spans = played(events)
 
     told = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
@@ -64,14 +64,14 @@ def test_every_pass_and_every_send_is_told(events: list[tuple[str, int]]) -> Non
     assert [span["match"] - 10 for span in told[Phase.SEND] if "match" in span] == [n for kind, n in events if kind == "send"]
 
 
-def test_a_receive_is_waited_for_from_the_end_of_what_came_before_however_early_it_was_posted() -> None:
+def test_a_receive_wait_starts_at_the_end_of_the_previous_task() -> None:
     spans = played([("post", 0), ("post", 1), ("pass", 0), ("pass", 1)])
 
     assert [span["phase"] for span in spans] == [Phase.RECEIVE, Phase.FORWARD, Phase.RECEIVE, Phase.FORWARD]
     assert [span["arrival_s"] for span in spans[1:]] == [span["end_s"] for span in spans[:-1]]
 
 
-def test_what_was_sent_is_waited_for_at_the_end_of_the_step_where_that_is_so() -> None:
+def test_send_waits_are_at_the_end_of_the_step_if_scheduled_there() -> None:
     events = [("send", 0), ("pass", 0)]
 
     assert played(events)[-1]["phase"] == Phase.SEND
