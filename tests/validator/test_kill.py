@@ -181,7 +181,7 @@ KILLS = {
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_whoever_is_killed(kill: str, folder: Path) -> None:
+def test_killing_any_process_gives_an_error_and_leaves_nothing(kill: str, folder: Path) -> None:
     find, message = KILLS[kill]
     with started(folder, *measure("long.yaml")) as one:
         strike(one, find)
@@ -203,7 +203,7 @@ def test_a_killed_parameter_server_is_named(folder: Path) -> None:
     assert one.process.returncode == 1
 
 
-def test_what_was_measured_before_can_be_read_and_the_rest_goes_on(folder: Path) -> None:
+def test_finished_runs_are_readable_and_resume_measures_the_rest(folder: Path) -> None:
     (folder / "last.yaml").write_text(SHORT)
     with started(folder, *measure("short.yaml", "long.yaml", "last.yaml")) as one:
         strike(one, in_phase("rank", Phase.BACKWARD, 1))
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
         "scaleproof.simulator.run.run.write_atomically",
     ],
 )
-def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder: Path) -> None:
+def test_a_launcher_killed_while_gathering_or_writing_leaves_readable_results(place: str, folder: Path) -> None:
     """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
     (folder / "last.yaml").write_text(SHORT)
     times = {"scaleproof.simulator.run.run.write_atomically": "4"}.get(place, "2")
@@ -258,7 +258,7 @@ def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder
 @needs_netlab
 @pytest.mark.alone
 @pytest.mark.parametrize("victim", ["holder", "launcher", "rank"])
-def test_in_a_lab(victim: str, folder: Path) -> None:
+def test_killing_a_process_in_a_lab_leaves_nothing(victim: str, folder: Path) -> None:
     with started(folder, *measure("long.yaml", on="netlab")) as one:
         spaces: set[str] = set()
 
