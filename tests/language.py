@@ -58,7 +58,9 @@ def files(folders: list[str]) -> Iterator[Path]:
     """Python files, pages, templates and scenarios below some folders of the repository."""
     for folder in folders:
         path = ROOT / folder
-        below = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and ".min." not in p.name)
+        below = (
+            [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and ".min." not in p.name)
+        )
         yield from (p for p in below if p.relative_to(ROOT).as_posix() not in _NOT_SEARCHED)
 
 
