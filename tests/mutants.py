@@ -1,7 +1,7 @@
 """Mutation testing: what share of small faults, put into the engines and the clusters, do tests find?
 
 mutmut puts them there, in a copy of the tree (`mutants/`), and runs the tests that reach each; [tool.mutmut] in pyproject.toml
-names modules and tests. All of them take a night and more, so that a random sample tells, with its interval.
+names modules and tests. All of them take a night and more, so that a random sample gives an estimate with its interval.
 
     python -m tests.mutants                        # 300 of them, seed 1
     python -m tests.mutants --sample 50 --seed 2

@@ -31,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A Python module with the example's package beside ours."""
+    """Runs a Python module with the example's package installed in addition to this one."""
     environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{ROOT}"}
     return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder, env=environment)
 

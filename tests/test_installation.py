@@ -23,8 +23,8 @@ def interpreter(version: str) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
     for candidate in filter(None, candidates):
-        asked = subprocess.run([candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
-        if asked.stdout.strip() == f"({version.replace('.', ', ')})":
+        done = subprocess.run([candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
+        if done.stdout.strip() == f"({version.replace('.', ', ')})":
             return candidate
     return None
 

@@ -72,7 +72,7 @@ def test_the_readmes_scenario_loads_and_gives_the_error_shown(folder: Path, monk
 
 
 def in_turn() -> Iterator[Any]:
-    """What measures depends on how quiet the machine is; fitted constants change little of a score that is held up anyway."""
+    """Commands of the README. Those that measure, or score with calibrated constants, run nightly only."""
     for command, shown, measured in commands():
         at_night = measured or "--calibrated" in command
         marks = [pytest.mark.nightly] if at_night else [pytest.mark.full] if command.split()[1] in _LONG else []

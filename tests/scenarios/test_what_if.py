@@ -65,11 +65,11 @@ def test_interleaving_shrinks_the_bubble_by_the_number_of_chunks() -> None:
 
 def test_experts_on_their_own_workers_save_memory_and_cost_all_to_alls() -> None:
     name = "mixtral-8x7b-experts-h100"
-    apart, together = run(name), run(name, "expert=1")
-    assert apart.memory_bytes is not None
+    shared, together = run(name), run(name, "expert=1")
+    assert shared.memory_bytes is not None
     assert together.memory_bytes is not None
-    assert apart.memory_bytes["parameters"] < together.memory_bytes["parameters"] / 4
-    assert exposed(apart) > exposed(together)
+    assert shared.memory_bytes["parameters"] < together.memory_bytes["parameters"] / 4
+    assert exposed(shared) > exposed(together)
 
 
 def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:

@@ -42,8 +42,8 @@ def work_s(program: Program, phase: Phase) -> NDArray[np.float64]:
     return np.bincount(program.rank[rows], program.amount[rows], len(program.ranks.names)).astype(np.float64)
 
 
-def held_up_s(program: Program, phase: Phase) -> NDArray[np.float64]:
-    """Seconds that passes of each rank class are held up by what ranks in one model-parallel group exchange within them."""
+def exchange_s(program: Program, phase: Phase) -> NDArray[np.float64]:
+    """Seconds of model-parallel exchanges within the passes of each rank class."""
     rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
     return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names)).astype(np.float64)
 

@@ -147,9 +147,9 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """As estimates time it."""
-    wires = TransferTimes(known)
-    number = wires.message(pair, size_bytes, wires.fabric.concurrent_messages(*pair, size_bytes))
-    return float(wires.seconds()[number])
+    times = TransferTimes(known)
+    number = times.message(pair, size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
+    return float(times.seconds()[number])
 
 
 def test_a_sendrecv_uses_the_link_between_its_ranks() -> None:

@@ -90,7 +90,7 @@ def test_a_baseline_has_itself_as_baseline(small: Make) -> None:
 
 
 def test_baselines_are_not_reused_for_another_scenario(small: Make) -> None:
-    """They are kept from one prediction to the next; what they depend on tells them apart."""
+    """Baselines are cached between predictions, by everything that they depend on."""
     changes = ("cluster.device.peak.fp32=2 TFLOP/s", "training.optimizer=adam", "model.hidden=128", "input={decode: 10 ms}")
     first = [predict(small("strategy.workers=8", *more)).baseline for more in ((), *((change,) for change in changes))]
     forget()
@@ -112,7 +112,7 @@ def test_extrapolated_long_pipelines_equal_full_predictions(small: Make, schedul
 
 
 def test_a_step_of_local_sgd_is_one_local_step(small: Make) -> None:
-    """Averages are told as a mean over the period, so that a longer one costs less a step."""
+    """Averaging time is a mean over the period, so that a longer period costs less per step."""
     short, long = (predict(small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}")) for period in (1, 10))
     assert short.samples == long.samples == 48
     assert long.breakdown_s["compute"] == pytest.approx(short.breakdown_s["compute"])

@@ -23,14 +23,14 @@ OUT: Final = "{out}"
 
 @dataclass(frozen=True)
 class Seed:
-    """A file that is right. name: of the file. beside: other files that it needs, by their path. folder: whether the command
+    """A valid file. name: of the file. others: other files that it needs, by their path. folder: whether the command
     is given the folder that it lies in. keeps: whether what is done before an error is meant to stay."""
 
     name: str
     content: bytes
     form: Form
     commands: Sequence[Sequence[str]]
-    beside: Mapping[str, bytes] = field(default_factory=dict)
+    others: Mapping[str, bytes] = field(default_factory=dict)
     keeps: bool = False
 
 
@@ -222,7 +222,7 @@ def _results() -> Mapping[str, bytes]:
         (folder / "reconcile.json").write_text(json.dumps(plain))
         history.append_cluster(scenario.cluster, folder)
         for path in folder.rglob("run.json"):
-            # as it was before runs told which spans are theirs, so that damaged ones are looked at
+            # in the format before runs named their spans, so that damaged spans are read
             path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "spans_digest"}))
         files = (path for path in folder.rglob("*") if path.is_file() and path.name != "small.yaml")
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -236,8 +236,8 @@ def results() -> list[Seed]:
     found = []
     for name, content in all_files.items():
         form: Form = "json" if name.endswith(".json") else "bytes"
-        beside = {f"out/{other}": its for other, its in all_files.items() if other != name}
-        found.append(Seed(f"out/{name}", content, form, commands, beside, keeps=True))
+        others = {f"out/{other}": its for other, its in all_files.items() if other != name}
+        found.append(Seed(f"out/{name}", content, form, commands, others, keeps=True))
     return [*found, _studied(), _historic(), _points()]
 
 
@@ -252,9 +252,9 @@ def _studied() -> Seed:
         sweep(study, name)
         files = {path.name: path.read_bytes() for path in Path(name).iterdir()}
     part = next(one for one in files if one.endswith(".parquet"))
-    beside = {f"out/{other}": content for other, content in files.items() if other != "study.json"}
+    others = {f"out/{other}": content for other, content in files.items() if other != "study.json"}
     assert part
-    return Seed("out/study.json", files["study.json"], "json", [["report", OUT]], beside, keeps=True)
+    return Seed("out/study.json", files["study.json"], "json", [["report", OUT]], others, keeps=True)
 
 
 def _historic() -> Seed:

@@ -2,7 +2,7 @@
 
 python -m tests.trust.kill 25
 
-kills each of them so many times, and prints what became of it.
+kills each of them N times, and prints the outcome.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Subject:
 def _swept(folder: Path) -> Any:
     from scaleproof.simulator.analysis.study.store import table
 
-    # as text: what is not told compares with nothing
+    # as text, since NaN does not equal itself
     return table(folder / "out").to_json(orient="records", double_precision=15)
 
 
@@ -123,7 +123,7 @@ class Killed:
 
 def kill(name: str, rounds: int, seed: int) -> Killed:
     """Kills a command at random moments, runs it again, and raises AssertionError where that comes to something else."""
-    subject, moments, told = SUBJECTS[name], random.Random(seed), Killed()
+    subject, moments, reported = SUBJECTS[name], random.Random(seed), Killed()
     with tempfile.TemporaryDirectory() as place:
         folder = _fresh(Path(place) / "undisturbed", subject)
         begun_s = time.monotonic()
@@ -138,15 +138,15 @@ def kill(name: str, rounds: int, seed: int) -> Killed:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            told.rounds += 1
-            told.midst += process.returncode == -signal.SIGKILL
-            told.files += len(_whole(folder, before))
+            reported.rounds += 1
+            reported.midst += process.returncode == -signal.SIGKILL
+            reported.files += len(_whole(folder, before))
             _end(_started(subject.again, folder))
             assert subject.result(folder) == expected, (
                 f"{name}, killed in round {number} of seed {seed}, comes to something else"
             )
             assert not list(folder.rglob("*.lock"))
-    return told
+    return reported
 
 
 def _fresh(folder: Path, subject: Subject) -> Path:
@@ -184,8 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(f"{'killed':<10} {'times':>6} {'in midst':>9} {'files there':>12}  then")
     for name in SUBJECTS:
-        told = kill(name, options.rounds, options.seed)
-        print(f"{name:<10} {told.rounds:>6} {told.midst:>9} {told.files:>12}  the same result each time", flush=True)
+        reported = kill(name, options.rounds, options.seed)
+        print(
+            f"{name:<10} {reported.rounds:>6} {reported.midst:>9} {reported.files:>12}  the same result each time", flush=True
+        )
     return 0
 
 

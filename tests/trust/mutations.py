@@ -55,9 +55,9 @@ QUANTITIES: Final = (
 )  # fmt: skip
 
 
-# What is done to a value; half of it leaves it of its kind, so that it is not refused before anything is reckoned with it.
+# What is done to a value; half of it keeps its type, so that it is not rejected before anything is computed with it.
 _CHANGES: Final = (
-    *["alike"] * 5, *["number"] * 4, "value", "value", "raw", "drop", "double", "rename", "another", "wrap", "add", "whole",
+    *["same kind"] * 5, *["number"] * 4, "value", "value", "raw", "drop", "double", "rename", "another", "wrap", "add", "whole",
 )  # fmt: skip
 
 
@@ -92,9 +92,9 @@ def mutated(draw: Draw, content: bytes, form: Form) -> bytes:
     data = yaml.safe_load(content) if form == "yaml" else json.loads(content)
     raw: list[str] = []
     if draw(st.booleans()):
-        # most of these are valid still, and all is reckoned with them
+        # most of these are still valid, and everything is computed with them
         for parent, key in _some_leaves(draw, data):
-            parent[key] = _alike(draw, parent[key], [])
+            parent[key] = _same_kind(draw, parent[key], [])
         return _dumped(data, form).encode()
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         data = _change(draw, data, form, raw)
@@ -143,8 +143,8 @@ def _change(draw: Draw, data: Any, form: str, raw: list[str]) -> Any:
         parent[key] = draw(odd_value())
     elif how == "number":
         parent[key] = _other_number(draw, parent[key])
-    elif how == "alike":
-        parent[key] = _alike(draw, parent[key], [holder[at] for holder, at in places])
+    elif how == "same kind":
+        parent[key] = _same_kind(draw, parent[key], [holder[at] for holder, at in places])
     elif how == "raw":
         raw.append(draw(st.sampled_from(RAW[form])))
         parent[key] = _RAW.format(len(raw) - 1)
@@ -169,7 +169,7 @@ def _change(draw: Draw, data: Any, form: str, raw: list[str]) -> Any:
     return data
 
 
-def _alike(draw: Draw, value: Any, others: list[Any]) -> Any:
+def _same_kind(draw: Draw, value: Any, others: list[Any]) -> Any:
     """Another value of the same kind: of the document, or one that a field of the kind may well have."""
     if isinstance(value, bool):
         return not value
@@ -182,8 +182,8 @@ def _alike(draw: Draw, value: Any, others: list[Any]) -> Any:
         return draw(
             st.sampled_from([f"{number} {value.partition(' ')[2]}"] * 3 + [QUANTITIES[0]]) | st.sampled_from(QUANTITIES)
         )
-    alike = [one for one in others if type(one) is type(value)] or [value]
-    return copy.deepcopy(draw(st.sampled_from(alike)))
+    same_kind = [one for one in others if type(one) is type(value)] or [value]
+    return copy.deepcopy(draw(st.sampled_from(same_kind)))
 
 
 def _other_number(draw: Draw, value: Any) -> Any:

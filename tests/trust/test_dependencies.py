@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OWN: Final = ("scaleproof",)
-# Licences that whoever uses Apache-2.0 code can live with beside it, where nothing is changed in theirs.
+# Licences that are compatible with Apache-2.0 for unmodified dependencies.
 _GOOD: Final = re.compile(
     r"(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla|Zlib|BSL-1\.0|CC0|Unlicense|DFSG)[\w\s.()-]*"
 )
@@ -100,8 +100,10 @@ def _needed(names: set[str]) -> set[str]:
         name = left.pop()
         if name not in found:
             found.add(name)
-            told = [Requirement(one) for one in distribution(name).requires or []]
-            left += [canonicalize_name(one.name) for one in told if one.marker is None or one.marker.evaluate({"extra": ""})]
+            reported = [Requirement(one) for one in distribution(name).requires or []]
+            left += [
+                canonicalize_name(one.name) for one in reported if one.marker is None or one.marker.evaluate({"extra": ""})
+            ]
     return found
 
 

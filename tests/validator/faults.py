@@ -106,8 +106,8 @@ def clock_correction(pretend: bool) -> dict[str, float] | None:
 
 def train_on_two_machines(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """The last rank is on a machine whose clock is two hours ahead, and gains 100 ppm."""
-    told = time.perf_counter
+    reported = time.perf_counter
     if here().rank == here().ranks - 1:
         clock_sync.machine = lambda: "elsewhere"
-        time.perf_counter = lambda: told() * (1 + 100e-6) + 7200.0
+        time.perf_counter = lambda: reported() * (1 + 100e-6) + 7200.0
     return train_here(scenario, parameters_folder)

@@ -23,7 +23,7 @@ from scaleproof.validator.strategy.data_parallel import (
 from scaleproof.validator.strategy.layout.collectives import Collectives
 
 
-def counts_workers_alike(*arguments: Any) -> Mapping[str, Any]:
+def weights_workers_equally(*arguments: Any) -> Mapping[str, Any]:
     """Gradients of unequal shares are averaged as if these were equal."""
     strategy.weight_of = lambda context: 1 / context.scenario.strategy.workers
     return train_here(*arguments)

@@ -27,7 +27,7 @@ def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mappi
     return train_here(scenario, parameters_folder)
 
 
-def keep_parts_apart(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+def keep_parts_separate(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Gradients of norms are those of a rank's part of the tokens."""
     TensorParallel.of_parts = lambda self, module: []  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

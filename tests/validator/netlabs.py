@@ -42,7 +42,7 @@ def lab_cluster(nodes: int = 4, bandwidth: str = "500 Mbit/s", **network: Any) -
 
 
 def namespace_numbers(paths: Iterable[Path]) -> set[int]:
-    """The inodes by which namespaces are told apart."""
+    """The inodes that identify namespaces."""
     return {path.stat().st_ino for path in paths}
 
 

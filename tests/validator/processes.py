@@ -43,7 +43,7 @@ def kill(pid: int) -> None:
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 120.0) -> bool:
-    """Whether it held before the timeout."""
+    """Whether the condition became true before the timeout."""
     until_s = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > until_s:

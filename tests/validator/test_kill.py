@@ -121,8 +121,8 @@ def at_start(victim: str) -> Callable[[Command], list[int]]:
     """Once the fork server is to start ranks and has started none; one that dies before that has another take its place."""
 
     def find(one: Command) -> list[int]:
-        asked = any(JobFolder(path).job.exists() for path in one.temporary.glob("scaleproof-*"))
-        return {"server": one.server(), "launcher": [one.pid]}[victim] if asked and not one.ranks() else []
+        has_job = any(JobFolder(path).job.exists() for path in one.temporary.glob("scaleproof-*"))
+        return {"server": one.server(), "launcher": [one.pid]}[victim] if has_job and not one.ranks() else []
 
     return find
 
@@ -185,21 +185,21 @@ def test_killing_any_process_gives_an_error_and_leaves_nothing(kill: str, folder
     find, message = KILLS[kill]
     with started(folder, *measure("long.yaml")) as one:
         strike(one, find)
-        told = one.process.communicate(timeout=200)[1]
+        reported = one.process.communicate(timeout=200)[1]
     if message is None:
         assert one.process.returncode == -9
     else:
         assert one.process.returncode == 1
-        assert len(told.splitlines()) == 1
-        assert message in told
+        assert len(reported.splitlines()) == 1
+        assert message in reported
 
 
 def test_a_killed_parameter_server_is_named(folder: Path) -> None:
     waits = in_phase("rank", Phase.WAIT, 0, ranks=3)
     with started(folder, *measure("servers.yaml")) as one:
         strike(one, lambda one: one.ranks()[2:] if waits(one) else [])
-        told = one.process.communicate(timeout=200)[1]
-    assert "rank 2 (server 0) was killed by signal 9" in told
+        reported = one.process.communicate(timeout=200)[1]
+    assert "rank 2 (server 0) was killed by signal 9" in reported
     assert one.process.returncode == 1
 
 
@@ -247,8 +247,8 @@ def test_a_launcher_killed_while_gathering_or_writing_leaves_readable_results(pl
     assert load_run(folder / "out" / "short" / "measured").ranks == 2
     assert not (folder / "out" / "last" / "measured" / "run.json").exists()
     with started(folder, "-m", "scaleproof", *arguments, "--resume") as again:
-        told, _ = again.process.communicate(timeout=200)
-    _, first, second = told.splitlines()
+        reported, _ = again.process.communicate(timeout=200)
+    _, first, second = reported.splitlines()
     assert first.endswith("measured before")
     assert second.startswith("last")
     assert "measured before" not in second
@@ -269,12 +269,12 @@ def test_killing_a_process_in_a_lab_leaves_nothing(victim: str, folder: Path) ->
             return found
 
         strike(one, find)
-        told = one.process.communicate(timeout=200)[1]
+        reported = one.process.communicate(timeout=200)[1]
     assert len(spaces) >= 3, "two hosts and what joins them"
     assert not spaces & {space for pid in os.listdir("/proc") if pid.isdecimal() for space in namespaces_of(int(pid))}
     assert one.process.returncode == (-9 if victim == "launcher" else 1)
-    assert victim == "launcher" or len(told.splitlines()) == 1, told
-    assert victim != "holder" or "the process that keeps it was ended" in told
+    assert victim == "launcher" or len(reported.splitlines()) == 1, reported
+    assert victim != "holder" or "the process that keeps it was ended" in reported
 
 
 def namespaces_of(pid: int) -> set[str]:

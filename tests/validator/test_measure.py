@@ -1,4 +1,4 @@
-"""A measured Run tells where the time went, and a run that fails tells which rank, where, and what is kept."""
+"""A measured Run has a breakdown of its time; a failed run names the rank, its phase and the kept steps."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_spans_cover_the_step(strategy: dict[str, Any], phases: set[str], make_s
     assert all(in_turn(main_of(run, rank)) for rank in range(run.ranks))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     # what no span explains is Python between them: small next to a step in which the machine did nothing else
-    assert max(told_of(run, rank, step) for rank in range(run.ranks) for step in range(1, scenario.steps + 1)) > 0.5
+    assert max(accounted_share(run, rank, step) for rank in range(run.ranks) for step in range(1, scenario.steps + 1)) > 0.5
 
 
-def told_of(run: Run, rank: int, step: int) -> float:
+def accounted_share(run: Run, rank: int, step: int) -> float:
     """The share of a rank's step that its spans are."""
     spans = main_of(run, rank)
     own = spans.where(spans.step == step)

@@ -1,4 +1,4 @@
-"""Measured runs are found again where they are the same, complete and right; what is damaged is told."""
+"""Saved runs are found if they are equal, complete and correct; damaged ones are reported."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_run_is_correct_if_its_deviation_is_rounding(small: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "overrides", "told"),
+    ("on", "overrides", "reported"),
     [
         ("local", ["compute=paced", "strategy.workers=8"], True),
         ("netlab", ["compute=paced", "strategy.workers=8"], False),
@@ -106,10 +106,10 @@ def test_a_run_is_correct_if_its_deviation_is_rounding(small: Make) -> None:
         ("local", ["compute=paced"], False),
     ],
 )
-def test_emulated_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], told: bool, small: Make) -> None:
+def test_emulated_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], reported: bool, small: Make) -> None:
     warnings = measured(small(*overrides), on, provenance={"warnings": "too loud"}).warnings
-    apart = "2 nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
-    assert warnings == ("too loud", apart) if told else warnings == ("too loud",)
+    memory_warning = "2 nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
+    assert warnings == ("too loud", memory_warning) if reported else warnings == ("too loud",)
 
 
 def test_runs_are_listed_in_all_subfolders(small: Make, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a measured run says of how rightly it trained, and how it was told."""
+"""Verification results of measured runs."""
 
 from __future__ import annotations
 

@@ -118,11 +118,13 @@ def test_the_first_line_names_the_origin_and_the_kind_of_compute(
 
 
 def test_an_emulated_network_is_described(small: Make) -> None:
-    lab = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
+    lab = {"link rate": "500 Mbit/s requested, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
 
     shown = rows(describe(replace(predict(small()), provenance=lab)))
 
-    assert shown["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
+    assert shown["network"] == [
+        "links: 500 Mbit/s requested, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"
+    ]
 
 
 def test_the_interval_is_divided_with_the_step_time(small: Make) -> None:

@@ -15,7 +15,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import Kept
 
 Make = Callable[..., Scenario]
-LAB = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own, and more"}
+LAB = {
+    "link rate": "500 Mbit/s requested, 99.3% of it measured",
+    "round trip": "17 us over TCP",
+    "latency": "its own, and more",
+}
 RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
 
 

@@ -176,12 +176,12 @@ def test_flows_into_a_port_with_incast_take_longer_than_their_bytes() -> None:
 
 def test_a_late_start_delays_only_dependent_tasks() -> None:
     builder = ProgramBuilder()
-    late, waits, apart = builder.rank("late"), builder.rank("waits"), builder.rank("apart")
+    late, waits, separate = builder.rank("late"), builder.rank("waits"), builder.rank("separate")
     sent = builder.compute(late, Phase.FORWARD, 1.0)
     message = builder.transfer(late, waits, 10.0, Path(0.0, 5.0), Phase.SEND, (sent,))
     builder.compute(waits, Phase.FORWARD, 1.0)
     builder.compute(waits, Phase.BACKWARD, 1.0, (message,))
-    builder.compute(apart, Phase.FORWARD, 1.0)
+    builder.compute(separate, Phase.FORWARD, 1.0)
     program = builder.build()
     on_time = simulate(program, 2)
     delayed = simulate(program, 2, Variation(start_s=np.array([5.0, 0.5, 0.0])))
@@ -254,7 +254,7 @@ def test_server_jitter_affects_requests_but_not_the_update() -> None:
 
 
 def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
-    """Workers that compute for so long, ask a server, which takes a tenth of a second, and go on when it answers."""
+    """Workers that compute for the given time, send a request that a server processes in 0.1 s, and continue at its reply."""
     builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
     for number, seconds in enumerate(work_s):

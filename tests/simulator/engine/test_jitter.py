@@ -1,4 +1,4 @@
-"""Variation: what is drawn for each task, and that every engine is given the sample that was asked for."""
+"""Jitter: the factors drawn for each task, and engines that use the requested sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_OF_FOUR = 1.0294
 
 
 def alone(small: Make, model_parallel_size: int = 1) -> Program:
-    """Of ranks that each stand for so many, which wait for one another."""
+    """Ranks that each represent a model-parallel group of the given size."""
     program = compiled(small("strategy={kind: data_parallel, workers: 4}"))
     ranks = program.ranks
     return replace(

@@ -76,9 +76,9 @@ def test_weights_divide_in_proportion() -> None:
 
 
 def test_folded_equivalent_activities_take_as_long_as_separate_ones() -> None:
-    apart = ends_s([10.0], [Demand(5, ((0, 1),)) for _ in range(4)] + [Demand(7, ((0, 1),))])
+    separate = ends_s([10.0], [Demand(5, ((0, 1),)) for _ in range(4)] + [Demand(7, ((0, 1),))])
     folded = ends_s([10.0], [Demand(5, ((0, 4.0),)), Demand(7, ((0, 1),))])
-    assert folded == pytest.approx([apart[0], apart[4]])
+    assert folded == pytest.approx([separate[0], separate[4]])
 
 
 def test_using_a_resource_twice_counts_twice() -> None:
@@ -94,7 +94,7 @@ def test_capacity_unused_by_one_activity_goes_to_the_others(slower_first: bool) 
 
 
 def test_shares_are_restored_after_a_temporary_activity_ends() -> None:
-    # 0–2: each of two has 5; 2–4: the third, held to 1 by its other resource, leaves them 4.5 each; then 5 each again
+    # 0–2: each of two has 5; 2–4: the third, limited to 1 by its other resource, leaves them 4.5 each; then 5 each again
     demands = [Demand(44, ((0, 1),)), Demand(44, ((0, 1),)), Demand(2, ((0, 1), (1, 1)), start_s=2)]
     assert ends_s([10.0, 1.0], demands) == pytest.approx([9.0, 9.0, 4.0])
 
@@ -126,8 +126,8 @@ def test_a_port_regains_its_capacity_with_one_flow_left() -> None:
 
 
 def test_folded_flows_have_the_incast_loss_of_separate_flows() -> None:
-    apart = ends_s([10.0], [Demand(5, ((0, 1),))] * 4, incast=[0.1])
-    assert ends_s([10.0], [Demand(5, ((0, 4.0),))], incast=[0.1]) == pytest.approx(apart[:1])
+    separate = ends_s([10.0], [Demand(5, ((0, 1),))] * 4, incast=[0.1])
+    assert ends_s([10.0], [Demand(5, ((0, 4.0),))], incast=[0.1]) == pytest.approx(separate[:1])
 
 
 amounts = st.floats(1, 1e3)
@@ -198,7 +198,7 @@ ORACLE = json.loads((Path(__file__).parents[2] / "oracles" / "max_min_flows.json
 
 @pytest.mark.parametrize("case", ORACLE["cases"], ids=range(len(ORACLE["cases"])))
 def test_finish_times_agree_with_an_independent_simulator(case: dict[str, Any]) -> None:
-    """SimGrid's answers, to one part in a million."""
+    """SimGrid's results, to one part in a million."""
     flows = case["flows"]
     ends_s = finish_times(
         [link["bandwidth_Bps"] for link in case["links"]],

@@ -48,7 +48,7 @@ def programs(draw: st.DrawFn, capacity: float) -> Program:
 
 @st.composite
 def server_programs(draw: st.DrawFn) -> Program:
-    """Workers that compute, send requests to some servers, wait for the answers, and go on; no two requests arrive at once."""
+    """Workers that compute, send requests to some servers, wait for replies and continue; no two requests arrive at once."""
     builder = ProgramBuilder()
     # what is shorter than rounding may end before it began
     seconds = st.floats(0.0, 10.0).map(lambda value: value if value > 1e-9 else 0.0)

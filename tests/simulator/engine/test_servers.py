@@ -1,4 +1,4 @@
-"""Servers on their own: what they serve, when they update, and whom they answer when."""
+"""Servers alone: order of service, updates, and replies of each consistency model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVICE_S, UPDATE_S = 1.0, 0.5
 
 
 class Log(ServerHost):
-    """A server of so many workers, each of one request a step, and all that it says."""
+    """A server of N workers with one request per step each, and all its replies."""
 
     def __init__(self, consistency: ConsistencyModel, workers: int) -> None:
         self.environment = simpy.Environment()

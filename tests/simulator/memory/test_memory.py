@@ -129,10 +129,10 @@ def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: i
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_activation_memory_follows_the_schedule(small: Make, schedule: str) -> None:
     """Of stages of two equal layers: what one microbatch keeps, times those in flight; what the model reads is all there."""
-    held = memory(small(TALL, pipeline(4, 8, schedule), BATCH))
+    allocated = memory(small(TALL, pipeline(4, 8, schedule), BATCH))
     input_bytes = 65536 / 8 * 64 * 4
     flights = [8] * 4 if schedule == "gpipe" else [4, 3, 2, 1]
-    activations = [rank.holders_bytes["activations"] / input_bytes for rank in held.ranks[:3]]
+    activations = [rank.holders_bytes["activations"] / input_bytes for rank in allocated.ranks[:3]]
     # the fullest moment may come when one of the two layers is through
     assert activations == pytest.approx([8 + flights[0], 2 * flights[1], 2 * flights[2]], abs=1)
 
@@ -145,9 +145,9 @@ def test_activation_memory_of_stages_equals_published_formulas(small: Make, reco
     microbatches of its layers, so as much as all layers hold for one, and a mask for the embedding's dropout of each."""
     model = "{kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, sequence: 512, dropout: true, flash: false}"
     training = f"training={{precision: bf16, recompute: {recompute}}}"
-    held = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
+    allocated = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
     sbh = 512 * (16 / 8) * 1024
-    layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks]
+    layers = [rank.holders_bytes["activations"] / sbh for rank in allocated.ranks]
     assert layers[0] == pytest.approx(16 * per_layer + 4)
     assert layers[1:3] == pytest.approx([3 * 4 * per_layer, 2 * 4 * per_layer])
 
@@ -188,10 +188,10 @@ def test_offloaded_states_are_in_host_memory(small: Make) -> None:
 
 def test_servers_store_the_optimizer_states_of_their_workers(small: Make) -> None:
     scenario = small("strategy={kind: parameter_server, workers: 4, servers: 2}", "training.optimizer=adam")
-    held = memory(scenario)
-    assert held.servers is not None
-    assert held.servers.holders_bytes["optimizer_states"] == 4 * 2 * scenario.model.parameters() / 2
-    assert held.worst.holders_bytes["optimizer_states"] == 0
+    allocated = memory(scenario)
+    assert allocated.servers is not None
+    assert allocated.servers.holders_bytes["optimizer_states"] == 4 * 2 * scenario.model.parameters() / 2
+    assert allocated.worst.holders_bytes["optimizer_states"] == 0
 
 
 def test_gpu_memory_includes_context_and_libraries(small: Make) -> None:

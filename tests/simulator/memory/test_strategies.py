@@ -82,7 +82,7 @@ def test_nemo_stores_the_low_16_bits_of_master_weights(small: Make) -> None:
 
 
 def test_deepspeed_copies_its_gradient_partition(small: Make) -> None:
-    """A whole gradient in 16 bits, or beside one in 32 bits; of a rank's part 8 bytes more, or none."""
+    """A whole gradient in 16 bits, or also one in 32 bits; a rank's part has 8 bytes more, or none."""
     base = (*HEAVY, *ON, training(precision="bf16", zero=1), hybrid(workers=4, microbatches=4))
     wide, narrow = (small(*base, f"framework={name}") for name in ("megatron-deepspeed-bf16", "megatron-deepspeed"))
     parameters = wide.model.parameters()
@@ -92,8 +92,8 @@ def test_deepspeed_copies_its_gradient_partition(small: Make) -> None:
 
 def test_context_parallel_ranks_share_states(small: Make) -> None:
     fields = (GPT.replace("flash: false", "flash: true"), training(zero=1), "batch=4")
-    apart, together = (memory(small(*fields, hybrid(workers=w, context=c))).worst for w, c in ((4, 1), (1, 4)))
-    assert states_of(apart) == states_of(together)
+    separate, together = (memory(small(*fields, hybrid(workers=w, context=c))).worst for w, c in ((4, 1), (1, 4)))
+    assert states_of(separate) == states_of(together)
 
 
 def test_each_sharding_group_has_a_full_copy_of_states(small: Make) -> None:
@@ -118,10 +118,10 @@ def test_tensor_parallel_memory_equals_published_formulas(small: Make, tensor: i
     if recompute == "full":
         each = 2 / tensor if sequence else 2
     strategy = hybrid(stages=4, microbatches=8, tensor=tensor, sequence_parallel=str(sequence).lower())
-    held = memory(small(GPT, *ON, BARE, strategy, "batch=16", training(precision="fp16", recompute=recompute)))
+    allocated = memory(small(GPT, *ON, BARE, strategy, "batch=16", training(precision="fp16", recompute=recompute)))
     sbh = 512 * (16 / 8) * 1024
     # stages have four layers; the second three microbatches of them in flight, the third two
-    layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks[1:3]]
+    layers = [rank.holders_bytes["activations"] / sbh for rank in allocated.ranks[1:3]]
     # the fullest moment may come when a layer is through
     assert layers == pytest.approx([3 * 4 * each, 2 * 4 * each], abs=each if recompute == "full" else None)
 
@@ -141,10 +141,10 @@ def test_interleaving_needs_more_memory(small: Make, stages: int, chunks: int) -
     fields = (model, *ON, BARE, "batch=64", training(precision="fp16", recompute="full"))
     plain = memory(small(*fields, hybrid(stages=stages, microbatches=32)))
     looped = memory(small(*fields, hybrid(stages=stages, microbatches=32, chunks=chunks, schedule="interleaved_1f1b")))
-    held, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
+    allocated, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
     # 16 layers, each of which keeps its input, of 32 microbatches of two samples
-    assert held == 16 * 2 * 512 * 2 * 1024
-    assert more / held == pytest.approx(1 + (stages - 1) / (stages * chunks))
+    assert allocated == 16 * 2 * 512 * 2 * 1024
+    assert more / allocated == pytest.approx(1 + (stages - 1) / (stages * chunks))
 
 
 SCHEDULES: dict[ScheduleName, int] = {
@@ -160,36 +160,36 @@ SCHEDULES: dict[ScheduleName, int] = {
 def test_microbatches_in_flight_follow_the_order_of_passes(
     schedule: ScheduleName, ranks: int, rounds: int, kept: list[float], left: list[float]
 ) -> None:
-    """Whatever chunks weigh: pass by pass what is held beside the pass that begins, against what is found once for all."""
+    """Activations of other chunks at the begin of each pass, counted pass by pass and compared with the closed result."""
     chunks, microbatches = SCHEDULES[schedule], 2 * ranks * rounds
     found, passes = flights(schedule, ranks, microbatches, chunks), order(schedule, ranks, microbatches, chunks)
     weights = np.array([*kept[:chunks], *left[:chunks]])
     for rank in range(ranks):
-        held, most, beside = 0.0, 0.0, [0.0] * chunks
+        allocated, most, others = 0.0, 0.0, [0.0] * chunks
         for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
             if kind in (Pass.BACKWARD, Pass.INPUT):
-                beside[chunk] = max(beside[chunk], held - kept[chunk])
+                others[chunk] = max(others[chunk], allocated - kept[chunk])
             changes = {Pass.FORWARD: kept[chunk], Pass.BACKWARD: -kept[chunk], Pass.INPUT: left[chunk] - kept[chunk]}
-            held += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
-            most = max(most, held)
-        assert held == pytest.approx(0, abs=1e-9)
+            allocated += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
+            most = max(most, allocated)
+        assert allocated == pytest.approx(0, abs=1e-9)
         assert (found.between[rank] @ weights).max() == pytest.approx(most, abs=1e-9)
         for chunk in range(chunks):
             either = max((found.first[rank, chunk] @ weights).max(), (found.later[rank, chunk] @ weights).max())
-            assert either == pytest.approx(beside[chunk], abs=1e-9)
-    alike = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
-    assert alike.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
+            assert either == pytest.approx(others[chunk], abs=1e-9)
+    combined = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
+    assert combined.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
 
 
 def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> None:
-    """arXiv 2401.10241, table 1: of s·b·h · (34 + 5as/h) bytes of a layer 32 are held until the gradients of its weights."""
+    """arXiv 2401.10241, table 1: of s·b·h · (34 + 5as/h) bytes of a layer 32 are kept until the gradients of its weights."""
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
     sbh, parts = 512 * (32 / 16) * 1024, 5 * 16 * 512 / 1024
     for schedule in ("zb_h1", "zb_h2"):
         counts = flights(schedule, 4, 16).between[1]
-        expected = max(4 * (held * (34 + parts) + left * 32) for held, left in counts.tolist())
-        held = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
-        assert held.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
+        expected = max(4 * (allocated * (34 + parts) + left * 32) for allocated, left in counts.tolist())
+        allocated = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
+        assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
 
 
 def test_zero_bubble_schedules_need_more_memory(small: Make) -> None:
@@ -240,22 +240,24 @@ def test_the_last_stage_stores_a_copy_of_tied_weights(small: Make) -> None:
     ("fields", "layers"), [("prefetch: 0", 1), ("prefetch: 1", 2), ("prefetch: 3", 4), ("reshard: false", 8)]
 )
 def test_gathered_layers_are_in_memory_during_their_passes(small: Make, fields: str, layers: int) -> None:
-    """Beside what is pinned to the ends, which PyTorch's FSDP gathers at the root, and keeps."""
+    """In addition to layers pinned to the ends, which PyTorch's FSDP gathers at the root, and keeps."""
     scenario = small(f"model={LLAMA}", "batch=256", f"strategy={{kind: data_parallel, workers: 8, {fields}}}", training(zero=3))
     ends, blocks = (
         [layer.parameters for layer in scenario.model.build_layers() if layer.pinned_to_end == pinned_to_end]
         for pinned_to_end in (True, False)
     )
-    held = memory(scenario).worst.holders_bytes["communication"]
+    allocated = memory(scenario).worst.holders_bytes["communication"]
     # with the loss the most is there: gradients are not yet on their way
-    assert held == pytest.approx(4 * (sum(ends) + layers * blocks[0]))
+    assert allocated == pytest.approx(4 * (sum(ends) + layers * blocks[0]))
 
 
 def test_buckets_add_memory_unless_gradients_are_views_of_them(small: Make) -> None:
     fields = (*HEAVY, "strategy={kind: data_parallel, workers: 4, microbatches: 2}")
-    apart, views = (memory(small(*fields, trained_by("pytorch-ddp", copies_buckets=copies))).worst for copies in (True, False))
+    separate, views = (
+        memory(small(*fields, trained_by("pytorch-ddp", copies_buckets=copies))).worst for copies in (True, False)
+    )
     gradients = 4 * small(*fields).model.parameters()
-    assert apart.total_bytes - views.total_bytes == gradients
+    assert separate.total_bytes - views.total_bytes == gradients
     in_buffers = small(*HEAVY, hybrid(workers=4, microbatches=2), "framework=megatron-core-0.12")
     assert memory(in_buffers).worst.holders_bytes["communication"] == 0
 
@@ -279,7 +281,7 @@ def test_memory_of_the_loss_depends_on_the_framework(small: Make, framework: str
 
 
 def test_selective_recomputation_keeps_every_second_product() -> None:
-    """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, beside
+    """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, in addition to
     attention's output, its statistics, and the layer's input."""
     model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
     block = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
@@ -322,8 +324,8 @@ def test_compression_residuals_are_kept_in_memory(small: Make, compression: str,
     fields = (*HEAVY, "strategy.workers=4")
     plain, compressed = (memory(small(*fields, *more)).worst for more in ((), (f"strategy.compression={compression}",)))
     scenario = small(*fields, f"strategy.compression={compression}")
-    wires = scenario.strategy.plan.compression.wire([t for layer in scenario.model.build_layers() for t in layer.tensors], 4)
-    sent = sum(wire.collective_bytes(4) for wire in wires)
+    messages = scenario.strategy.plan.compression.wire([t for layer in scenario.model.build_layers() for t in layer.tensors], 4)
+    sent = sum(wire.collective_bytes(4) for wire in messages)
     assert compressed.total_bytes - plain.total_bytes == pytest.approx(left * scenario.model.parameters() + sent)
 
 
@@ -337,8 +339,8 @@ def test_local_sgd_with_momentum_keeps_the_period_start(small: Make) -> None:
 
 
 def test_the_main_worker_gathers_all_gradients(small: Make) -> None:
-    held = memory(small(*HEAVY, "strategy={kind: gather_average, workers: 4}", "training.optimizer=adam"))
-    main, other = held.ranks
+    allocated = memory(small(*HEAVY, "strategy={kind: gather_average, workers: 4}", "training.optimizer=adam"))
+    main, other = allocated.ranks
     parameters = small(*HEAVY).model.parameters()
     assert (main.name, other.name) == ("main worker", "worker")
     assert main.holders_bytes["communication"] - other.holders_bytes["communication"] == 3 * 4 * parameters
@@ -379,10 +381,10 @@ def test_receive_buffers_depend_on_the_framework(small: Make) -> None:
 def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     """The last rank of two has the third and the fourth stage, which holds all but one block."""
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
-    held = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
+    allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
     counts = flights("interleaved_1f1b", 2, 8, 2).between[1]
-    assert held.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
+    assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
         max(2 * one + 2 * 13 * other for one, other, *_ in counts.tolist()), rel=0.02
     )
 
@@ -403,7 +405,7 @@ def test_more_groups_need_more_buffers(small: Make) -> None:
 
 
 def test_reported_memory_separates_allocated_reserved_and_total(small: Make) -> None:
-    held = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
-    outside = held.holders_bytes["library"] + held.holders_bytes["context"]
-    assert held.total_bytes - held.reserved_bytes == pytest.approx(outside)
-    assert held.reserved_bytes - held.allocated_bytes == pytest.approx(held.holders_bytes["fragmentation"])
+    allocated = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
+    outside = allocated.holders_bytes["library"] + allocated.holders_bytes["context"]
+    assert allocated.total_bytes - allocated.reserved_bytes == pytest.approx(outside)
+    assert allocated.reserved_bytes - allocated.allocated_bytes == pytest.approx(allocated.holders_bytes["fragmentation"])

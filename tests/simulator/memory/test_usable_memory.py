@@ -27,8 +27,8 @@ def test_capacity_is_the_usable_memory(small: Make) -> None:
 
 
 def test_exceeding_usable_memory_does_not_fit(small: Make) -> None:
-    held_bytes = memory(small()).worst.total_bytes
-    fields = f"cluster.device.memory={held_bytes * 1.01} B", f"cluster.device.usable_memory={held_bytes * 0.99} B"
+    allocated_bytes = memory(small()).worst.total_bytes
+    fields = f"cluster.device.memory={allocated_bytes * 1.01} B", f"cluster.device.usable_memory={allocated_bytes * 0.99} B"
     assert memory(small(fields[0])).fits
     assert not memory(small(*fields)).fits
 

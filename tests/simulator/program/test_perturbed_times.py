@@ -1,4 +1,4 @@
-"""Noise, throttling and heavy tails: theoretical results, and agreement of both engines."""
+"""Noise, throttling and heavy tails: theoretical results, and equal results of both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed profiles compared with step-by-step integration, and agreement of both engines."""
+"""Speed profiles compared with step-by-step integration, and equal results of both engines."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_hfu_with_recomputation_is_the_efficiency_of_a_compute_bound_device(smal
 
 
 def test_full_recomputation_gives_hfu_four_thirds_of_mfu_except_pinned_layers(small: Make) -> None:
-    """A backward pass is twice a forward pass F, so of three parts four are done: HFU / MFU = 4/3 − F_glued / 3F."""
+    """A backward pass is twice a forward pass F, so of three parts four are done: HFU / MFU = 4/3 − F_pinned / 3F."""
     scenario = small("strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}", "training.recompute=full")
     run, layers = predict(scenario), scenario.model.build_layers()
     forward = sum(layer.forward_flops for layer in layers)
@@ -137,15 +137,15 @@ def test_bubble_fraction_of_a_balanced_pipeline_equals_the_formula(
 
 def test_overlap_hides_communication_without_reducing_it(small: Make) -> None:
     strategy = "strategy={{kind: data_parallel, workers: 8, bucket: 20 KiB, first_bucket: 20 KiB, overlap: {}}}"
-    beside, behind = (predict(small(strategy.format(overlap))) for overlap in ("true", "false"))
+    overlapped, behind = (predict(small(strategy.format(overlap))) for overlap in ("true", "false"))
     assert behind.communication_s["hidden"] == pytest.approx(0, abs=1e-12)
-    assert beside.communication_s["hidden"] > 0
-    assert sum(beside.communication_s.values()) == pytest.approx(sum(behind.communication_s.values()))
+    assert overlapped.communication_s["hidden"] > 0
+    assert sum(overlapped.communication_s.values()) == pytest.approx(sum(behind.communication_s.values()))
 
 
 @pytest.mark.parametrize("strategy", FAMILIES)
 def test_hidden_and_exposed_communication_add_up(small: Make, strategy: str) -> None:
-    """Counted instant by instant: of each rank, when something of it moves. Jitter tells ranks apart that are not in
+    """Counted instant by instant for each rank: when a transfer of it is active. Jitter makes ranks different that are not in
     model_parallel_size,
     of which each class here has as many."""
     run = predict(small(f"strategy={strategy}", "unevenness={compute_jitter: 1.0e-9}", "steps=2"))

@@ -1,4 +1,4 @@
-"""Timelines as traces: every rank has its lanes, everything in them has a name, and nothing in a lane overlaps."""
+"""Chrome traces of timelines: every rank has its streams, every event a name, and events of a stream do not overlap."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_streams_are_named_and_their_spans_do_not_overlap(small: Make, strategy:
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["pid"] for e in spans} <= processes
     assert {name.split()[0] for name in threads.values()} <= {"main", "sends", "receives", "collectives"}
-    for lane in threads:
-        mine = sorted((e for e in spans if (e["pid"], e["tid"]) == lane), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
+    for stream in threads:
+        mine = sorted((e for e in spans if (e["pid"], e["tid"]) == stream), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
         assert mine
         for before, after in itertools.pairwise(mine):
             assert before["ts"] + before["dur"] <= after["ts"] + 1e-6

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Spans, Stream, divided, from_spans, load_run, save, slope
 
 
-def spans(*rows: tuple[float, ...], beside: int = 0) -> Spans:
-    """Spans from (rank, step, phase, arrival, start, end) on the main stream, the last `beside` on the other."""
+def spans(*rows: tuple[float, ...], overlapped: int = 0) -> Spans:
+    """Spans from (rank, step, phase, arrival, start, end) on the main stream, the last `overlapped` on the other."""
     rank, step, phase, arrival_s, start_s, end_s = zip(*rows, strict=True)
     none = [-1] * len(rows)
-    stream = [Stream.MAIN] * (len(rows) - beside) + [Stream.COMMUNICATION] * beside
+    stream = [Stream.MAIN] * (len(rows) - overlapped) + [Stream.COMMUNICATION] * overlapped
     return Spans.of(
         {
             "rank": rank, "step": step, "stream": stream, "phase": phase, "stage": none, "microbatch": none,
@@ -95,11 +95,11 @@ def test_communication_is_hidden_during_compute_and_other_waits() -> None:
     rows = spans(
         (0, 1, Phase.FORWARD, 0, 0, 4),
         (0, 1, Phase.RECEIVE, 4, 7, 8),
-        # beside the main stream: two sends at once, of which one goes on through the bubble, and what is waited for
+        # overlapped with the main stream: two concurrent sends, one of which lasts through the bubble, and an awaited message
         (0, 1, Phase.SEND, 1, 1, 3),
         (0, 1, Phase.SEND, 2, 2, 5),
         (0, 1, Phase.RECEIVE, 7, 7, 8),
-        beside=3,
+        overlapped=3,
     )
     run = made(rows, [0, 8], [False])
     assert run.communication_s == {"exposed": 1, "hidden": 4}
@@ -112,7 +112,7 @@ def test_communication_beyond_a_step_counts_in_the_next() -> None:
         (0, 1, Phase.FORWARD, 2, 2, 10),
         # begins in this step as it did in the one before, whose last two seconds this one waits for
         (0, 1, Phase.SYNCHRONISE, 7, 7, 12),
-        beside=1,
+        overlapped=1,
     )
     assert made(rows, [0, 10], [False]).communication_s == {"exposed": 2, "hidden": 3}
 
@@ -120,7 +120,7 @@ def test_communication_beyond_a_step_counts_in_the_next() -> None:
 def test_communication_of_folded_ranks_is_their_mean() -> None:
     rows = spans(
         (0, 1, Phase.FORWARD, 0, 0, 4), (1, 1, Phase.FORWARD, 0, 0, 4), (2, 1, Phase.OPTIMIZER, 0, 0, 4),
-        (0, 1, Phase.SEND, 0, 0, 4), (2, 1, Phase.RECEIVE, 0, 0, 4), beside=2,
+        (0, 1, Phase.SEND, 0, 0, 4), (2, 1, Phase.RECEIVE, 0, 0, 4), overlapped=2,
     )  # fmt: skip
     assert made(rows, [0, 4], [False, False, True], [3, 1, 1]).communication_s == {"exposed": 0, "hidden": 3}
 

@@ -58,11 +58,11 @@ def test_a_message_with_intermittent_traffic_equals_work_with_that_speed_profile
 
 @given(st.integers(1, 3), st.lists(st.floats(0.1, 9.0), min_size=1, max_size=4), st.floats(0.5, 2.0))
 def test_background_flows_get_the_share_of_own_flows(flows: int, sizes: list[float], weight: float) -> None:
-    """As if so many messages more passed the link that last longer than all others."""
+    """Equal to as many additional messages on the link that last longer than all others."""
     mine = messages([[0]] * len(sizes), sizes, weight=weight)
-    beside = messages([[0]] * (len(sizes) + flows), [*sizes, *[100.0] * flows], weight=weight)
+    explicit = messages([[0]] * (len(sizes) + flows), [*sizes, *[100.0] * flows], weight=weight)
     found = ends_s(let(mine, Tenancy(0, ALWAYS, 0.0, flows * weight)))
-    assert found == pytest.approx(ends_s(beside)[: len(sizes)], rel=1e-9)
+    assert found == pytest.approx(ends_s(explicit)[: len(sizes)], rel=1e-9)
 
 
 @given(
@@ -74,9 +74,9 @@ def test_background_flows_share_equally_on_routes_of_several_links(
     routes: list[tuple[int, ...]], sizes: list[float], flows: int
 ) -> None:
     sizes = sizes[: len(routes)]
-    beside = messages([*routes, *[(0,)] * flows], [*sizes, *[200.0] * flows])
+    explicit = messages([*routes, *[(0,)] * flows], [*sizes, *[200.0] * flows])
     found = ends_s(let(messages(routes, sizes), Tenancy(0, ALWAYS, 0.0, flows)))
-    assert found == pytest.approx(ends_s(beside)[: len(routes)], rel=1e-9)
+    assert found == pytest.approx(ends_s(explicit)[: len(routes)], rel=1e-9)
 
 
 @given(
@@ -145,8 +145,8 @@ def test_traffic_half_of_the_time_costs_between_none_and_permanent(small: Make, 
 
 def test_a_ring_is_slowed_by_background_flows(small: Make) -> None:
     ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
-    even, beside = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
-    assert beside.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
+    even, explicit = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
+    assert explicit.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
 
 
 def test_tenants_on_unused_links_are_rejected(small: Make) -> None:

@@ -114,15 +114,15 @@ def test_the_batch_excludes_backup_workers(small: Make) -> None:
 
 
 def test_the_fastest_batch_to_target_minimises_steps_times_step_time(small: Make) -> None:
-    """Where steps take longer by t per sample beside a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
+    """Where steps take longer by t per sample in addition to a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
     base = predict(small(GIVEN), interval=False)
     fixed_s, sample_s = 2.0, 0.01
     best = math.sqrt(CRITICAL * fixed_s / sample_s)
 
     def time_s(batch: float) -> float:
         run = replace(base, samples=round(batch), step_time_s=fixed_s + sample_s * round(batch))
-        told = replace(run, to_target=to_target(Convergence(minimum_steps=STEPS, critical_batch=CRITICAL), run))
-        return told.time_to_target_s or 0.0
+        reported = replace(run, to_target=to_target(Convergence(minimum_steps=STEPS, critical_batch=CRITICAL), run))
+        return reported.time_to_target_s or 0.0
 
     assert time_s(best) < time_s(best / 1.5)
     assert time_s(best) < time_s(best * 1.5)
@@ -166,7 +166,7 @@ def test_time_to_target_is_printed_and_saved(small: Make, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reported"),
     [
         ((ASYNCHRONOUS, "convergence={minimum_steps: 5, critical_batch: 8}"), "convergence.staleness_penalty: missing"),
         (("strategy={kind: local_sgd, workers: 4, period: 4}", GIVEN), "take several steps alone, as in local_sgd"),
@@ -180,20 +180,20 @@ def test_time_to_target_is_printed_and_saved(small: Make, tmp_path: Path) -> Non
         (("convergence={minimum_steps: 5}",), "convergence.critical_batch: missing"),
     ],
 )
-def test_unsupported_combinations_are_rejected(overrides: tuple[str, ...], told: str, small: Make) -> None:
+def test_unsupported_combinations_are_rejected(overrides: tuple[str, ...], reported: str, small: Make) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_comparisons_include_throughput_and_time_to_target(small: Make) -> None:
-    told = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
-    (effect,) = [one for one in told.effects if one.name == TO_TARGET]
-    assert effect.a == pytest.approx(told.a.time_to_target_s)
-    assert effect.b == pytest.approx(told.b.time_to_target_s)
+    reported = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
+    (effect,) = [one for one in reported.effects if one.name == TO_TARGET]
+    assert effect.a == pytest.approx(reported.a.time_to_target_s)
+    assert effect.b == pytest.approx(reported.b.time_to_target_s)
     assert f"B reaches its target loss in {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(
-        compared_text(told).split()
+        compared_text(reported).split()
     )
     without = compare(small(SERVERS), small(ASYNCHRONOUS))
     assert TO_TARGET not in [one.name for one in without.effects]
@@ -251,9 +251,9 @@ def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> No
 def test_commands_print_the_time_to_target(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "small.yaml")
     assert scaleproof.main(["predict", path, "--set", GIVEN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["to_target"]["steps"] == pytest.approx(3 * STEPS)
-    assert told["time_to_target_s"] == pytest.approx(3 * STEPS * told["step_time_s"])
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["to_target"]["steps"] == pytest.approx(3 * STEPS)
+    assert reported["time_to_target_s"] == pytest.approx(3 * STEPS * reported["step_time_s"])
     study = tmp_path / "study.yaml"
     study.write_text(f"scenario: {path}\naxes: {{batch: [8, 64]}}\n")
     assert scaleproof.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--set", GIVEN]) == 0

@@ -98,16 +98,16 @@ def test_equal_scenarios_have_no_differences(small: Make) -> None:
 
 def test_differences_show_both_values_with_units(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=20 Gbit/s", "strategy.workers=8")
-    told = {change.field: (change.a, change.b) for change in differences(a, b)}
-    assert told == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
-    assert {change.field: (change.b, change.a) for change in differences(b, a)} == told
+    reported = {change.field: (change.a, change.b) for change in differences(a, b)}
+    assert reported == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
+    assert {change.field: (change.b, change.a) for change in differences(b, a)} == reported
 
 
 def test_differences_of_kind_show_only_nondefault_fields(small: Make) -> None:
-    told = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
-    assert told["strategy.kind"] == ("data_parallel", "pipeline")
-    assert told["strategy.stages"] == ("–", "3")
-    assert "strategy.schedule" not in told
+    reported = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
+    assert reported["strategy.kind"] == ("data_parallel", "pipeline")
+    assert reported["strategy.stages"] == ("–", "3")
+    assert "strategy.schedule" not in reported
 
 
 def test_nearly_equal_numbers_are_shown_with_all_digits(small: Make) -> None:
@@ -126,5 +126,5 @@ def test_differences_of_tables_are_summarised_by_entries(small: Make) -> None:
 
 def test_a_part_of_only_one_scenario_is_listed_by_field() -> None:
     a, b = load("resnet50-pipeline-dgx1"), load("resnet50-ring-p100")
-    told = {change.field: change.b for change in differences(a, b)}
-    assert told["cluster.network.bandwidth"] == "25.0 Gbit/s"
+    reported = {change.field: change.b for change in differences(a, b)}
+    assert reported["cluster.network.bandwidth"] == "25.0 Gbit/s"

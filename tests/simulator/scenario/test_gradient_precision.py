@@ -62,7 +62,7 @@ def test_each_microbatch_reads_and_writes_the_gradient_buffer(small: Make, fused
 
 
 def test_additions_are_part_of_weight_gradient_passes(small: Make) -> None:
-    """A zero-bubble schedule makes them apart from gradients of activations."""
+    """A zero-bubble schedule computes them separately from gradients of activations."""
     plain, adding = (small(*ON, *more).job() for more in ((), (WIDE,)))
     assert adding.weights_s() - plain.weights_s() == pytest.approx(adding.costs().backward_s - plain.costs().backward_s)
 
@@ -145,27 +145,33 @@ def test_the_scenarios_precision_overrides_the_framework(small: Make) -> None:
 
 
 def test_fp16_buffers_have_half_the_bytes_of_bf16_ones(small: Make) -> None:
-    held = {
+    holders_bytes = {
         precision: memory(small(*ON, "framework=megatron-core-0.12", f"training.precision={precision}")).worst.holders_bytes
         for precision in ("bf16", "fp16")
     }
-    assert held["fp16"]["gradients"] == pytest.approx(held["bf16"]["gradients"] / 2, rel=0.01)
+    assert holders_bytes["fp16"]["gradients"] == pytest.approx(holders_bytes["bf16"]["gradients"] / 2, rel=0.01)
 
 
 def test_gradient_memory_follows_the_precision(small: Make) -> None:
-    def held(framework: str, *fields: str) -> dict[str, float]:
+    def holders_bytes(framework: str, *fields: str) -> dict[str, float]:
         scenario = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true", bucket="25 MiB"), *fields)
         return dict(memory(scenario).worst.holders_bytes)
 
     parameters = small(*ON).model.parameters()
     buffers = "{base: ideal, memory: {gradients: buffers, copies_buckets: false}}"
-    assert held(buffers)["gradients"] == pytest.approx(2 * parameters)
-    assert held(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
+    assert holders_bytes(buffers)["gradients"] == pytest.approx(2 * parameters)
+    assert holders_bytes(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
     # a bucket is summed while another is filled, in 16 bits
-    buckets = held(buffers, WIDE)["communication"] - held(buffers, "training.reduce_precision=fp32")["communication"]
+    buckets = (
+        holders_bytes(buffers, WIDE)["communication"]
+        - holders_bytes(buffers, "training.reduce_precision=fp32")["communication"]
+    )
     assert buckets == pytest.approx(2 * 25 * 2**20)
     # DistributedDataParallel has buckets of its own for all gradients
-    more = held("pytorch-ddp", "training.reduce_precision=fp32")["communication"] - held("pytorch-ddp")["communication"]
+    more = (
+        holders_bytes("pytorch-ddp", "training.reduce_precision=fp32")["communication"]
+        - holders_bytes("pytorch-ddp")["communication"]
+    )
     assert more == pytest.approx(2 * parameters)
 
 
@@ -175,13 +181,13 @@ def test_estimates_include_gradient_accumulation(small: Make) -> None:
         Space(base, (8, 16), tensor=(1, 2), stages=(1, 2, 4), samples=(1, 2), zero=(0, 1, 2, 3), schedules=("1f1b", "zb_h1"))
     )
     rows = np.random.default_rng(3).choice(len(found), 40, replace=False)
-    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    times, allocated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     errors = np.abs(times.expected_s / replayed_s - 1)
     assert np.median(errors) <= 0.03
     assert errors.max() <= 0.10
-    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    assert allocated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
 
 
 def test_a_scenario_is_indistinguishable_from_itself(small: Make) -> None:
-    told = speedup_interval(small(), small(), 1.0)
-    assert (told.low, told.high, told.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
-    assert not told.is_distinguishable
+    reported = speedup_interval(small(), small(), 1.0)
+    assert (reported.low, reported.high, reported.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
+    assert not reported.is_distinguishable
 
 
 def test_only_equal_cluster_quantities_have_common_errors(small: Make) -> None:
@@ -58,7 +58,7 @@ def test_drawn_slowdown_factors_have_the_clusters_deviation(small: Make) -> None
 
 
 def test_compute_bound_speedup_on_one_device_has_no_device_error(small: Make) -> None:
-    """The device's error moves both alike; a device of twice the peak is another one, whose error is its own."""
+    """The device's error affects both equally; a device with another peak is another device, with an independent error."""
     a = small(*ONLY_COMPUTE)
     same = speedup_interval(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
     assert math.log(same.high / same.low) < 1e-3
@@ -71,18 +71,18 @@ def test_compute_bound_speedup_on_one_device_has_no_device_error(small: Make) ->
 
 def test_model_errors_of_different_strategies_are_independent(small: Make) -> None:
     exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
-    told = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
+    reported = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
-    assert math.log(told.high / told.low) == pytest.approx(width, rel=0.05)
+    assert math.log(reported.high / reported.low) == pytest.approx(width, rel=0.05)
 
 
 @given(mean=st.floats(-0.3, 0.3), deviation=st.floats(0.01, 0.3))
 def test_the_probability_follows_a_lognormal_distribution(mean: float, deviation: float) -> None:
     drawn = mean + deviation * np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-    told = of_log_ratios(drawn)
-    assert told.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
-    assert math.log(told.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
-    assert 1 - told.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
+    reported = of_log_ratios(drawn)
+    assert reported.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
+    assert math.log(reported.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
+    assert 1 - reported.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
 
 
 def test_the_text_names_the_faster_scenario_or_reports_no_difference() -> None:

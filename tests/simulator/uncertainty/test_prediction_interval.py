@@ -160,7 +160,7 @@ def test_jitter_does_not_widen_the_interval(small: Make) -> None:
 
 
 def test_the_interval_of_a_maximum_follows_its_distribution() -> None:
-    """The larger of two alike lognormals is below t with the square of the probability that one is."""
+    """The larger of two equal lognormals is below t with the square of the probability that one is."""
     cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
     found = drawn(lambda slowdown_interval: np.maximum(*slowdown_interval.values()), ("device", "model"), cluster, 512)
     deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)

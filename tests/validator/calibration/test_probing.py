@@ -47,14 +47,14 @@ def parting(budget_s: float) -> Any:
 
 
 def ran(*functions: Callable[[float], Any]) -> Any:
-    told: list[str] = []
-    found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, told.append)
-    return found, told
+    reported: list[str] = []
+    found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, reported.append)
+    return found, reported
 
 
 def test_a_failed_probe_is_reported_and_the_others_run() -> None:
-    found, told = ran(failing, fine)
-    assert told == ["failing", "fine"]
+    found, reported = ran(failing, fine)
+    assert reported == ["failing", "fine"]
     failed, *points = found.points
     assert [point.plain() for point in points] == PLAIN
     assert failed.stopped == "failed: rank 1 failed in work between phases: RuntimeError: no"
@@ -62,8 +62,8 @@ def test_a_failed_probe_is_reported_and_the_others_run() -> None:
 
 
 def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
-    found, told = ran(parting, fine)
-    assert told == ["parting"]
+    found, reported = ran(parting, fine)
+    assert reported == ["parting"]
     assert len(found.points) == 1
 
 
@@ -91,9 +91,9 @@ def test_each_probe_can_be_run_separately() -> None:
 
 def test_the_layer_probe_includes_probes_fitted_with_it() -> None:
     alone, *_ = tasks(ProbePlan([TINY], names=["layer"]), site(0, 0), None)
-    beside = tasks(ProbePlan([TINY], names=["layer", "matmul"]), site(0, 0), None)
-    assert alone.function is beside[0].function is device.probe
-    assert {task.name for task in beside} == {"layer"}
+    both = tasks(ProbePlan([TINY], names=["layer", "matmul"]), site(0, 0), None)
+    assert alone.function is both[0].function is device.probe
+    assert {task.name for task in both} == {"layer"}
 
 
 def test_missing_device_information_is_rejected_before_measuring() -> None:

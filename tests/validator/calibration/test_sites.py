@@ -53,22 +53,22 @@ def test_hosts_of_a_lab_are_nodes() -> None:
 
 
 def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
-    (told,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
-    assert told.endswith("exit 0"), told
-    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in told
-    assert "rank 1 of 2" not in told
+    (reported,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
+    assert reported.endswith("exit 0"), reported
+    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in reported
+    assert "rank 1 of 2" not in reported
 
 
 @pytest.mark.parametrize(
-    ("on", "hosts", "told"),
+    ("on", "hosts", "reported"),
     [
         ("netlab", None, "name the cluster with --cluster"),
         ("local", 4, "--hosts 4: only a lab"),
         ("cluster", None, "started by torchrun or srun"),
     ],
 )
-def test_invalid_places_are_rejected(on: Any, hosts: int | None, told: str) -> None:
-    with pytest.raises(InputError, match=told), site(on, None, 2, WATCH, hosts):
+def test_invalid_places_are_rejected(on: Any, hosts: int | None, reported: str) -> None:
+    with pytest.raises(InputError, match=reported), site(on, None, 2, WATCH, hosts):
         pass
 
 
@@ -80,14 +80,14 @@ def test_a_lab_has_at_most_the_hosts_of_the_cluster(hosts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("watch", "ranks", "told"),
+    ("watch", "ranks", "reported"),
     [
         (MeasureOptions(interface="none7"), 2, "--interface none7: .* has no such interface"),
         (WATCH, 999, "999 ranks: at most 128"),
     ],
 )
-def test_missing_machine_capabilities_are_reported_before_measuring(watch: MeasureOptions, ranks: int, told: str) -> None:
-    with pytest.raises(InputError, match=told), site("local", None, ranks, watch):
+def test_missing_machine_capabilities_are_reported_before_measuring(watch: MeasureOptions, ranks: int, reported: str) -> None:
+    with pytest.raises(InputError, match=reported), site("local", None, ranks, watch):
         pass
 
 

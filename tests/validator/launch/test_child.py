@@ -1,4 +1,4 @@
-"""A child does what it is told, ends with its launcher, and its last line says why it ended."""
+"""Child processes: arguments, end with the launcher, and the reason of their end."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other are slow where others compute as well; what is held does not depend on them."""
+    """Threads that wait for each other are slow where others compute as well; allocated memory does not depend on them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -74,12 +74,12 @@ def peak_bytes(step: Callable[[], None]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         step()
     events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = torch.tensor([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).cumsum(0)
-    assert held[-1] == 0, "a step lets go of all that it takes"
-    return int(held.max())
+    allocated = torch.tensor([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).cumsum(0)
+    assert allocated[-1] == 0, "a step lets go of all that it takes"
+    return int(allocated.max())
 
 
-def held_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def kept_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return size_of(module.parameters()) + size_of(value for state in optimizer.state.values() for value in state.values())
 
 
@@ -104,7 +104,7 @@ def test_peak_memory_of_a_worker_is_predicted(
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
@@ -133,7 +133,7 @@ def test_peak_memory_of_a_stage_is_predicted(
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([*slopes, *inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([*slopes, *inputs])
     assert memory(scenario).ranks[0].total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
@@ -160,8 +160,8 @@ def test_peak_memory_with_recomputation_is_predicted(
     inputs, targets = batch_of(scenario)
 
     def forward(passed: Tensor) -> Tensor:
-        for is_glued, part in parts:
-            passed = part(passed) if is_glued else checkpoint(part, passed, use_reentrant=False)
+        for is_pinned, part in parts:
+            passed = part(passed) if is_pinned else checkpoint(part, passed, use_reentrant=False)
         return passed
 
     def step() -> None:
@@ -170,7 +170,7 @@ def test_peak_memory_with_recomputation_is_predicted(
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(nn.ModuleList(modules), updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(nn.ModuleList(modules), updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=0.01)
 
 
@@ -183,7 +183,7 @@ class Block(nn.Module):
         self.heads = (heads, key_heads, key_heads)
         self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in range(2))
         self.qkv = nn.ModuleList(nn.Linear(hidden, width, bias=False) for width in (hidden, keys, keys))
-        self.projection, self.gate, self.up, self.down = (
+        self.projection, self.gating, self.up, self.down = (
             nn.Linear(*widths, bias=False)
             for widths in ((hidden, hidden), (hidden, feedforward), (hidden, feedforward), (feedforward, hidden))
         )
@@ -195,7 +195,7 @@ class Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(*each, is_causal=True, enable_gqa=True)
         passed = passed + self.projection(mixed.transpose(1, 2).reshape(samples, tokens, hidden))
         normed = self.norms[1](passed)
-        return passed + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return passed + self.down(functional.silu(self.gating(normed)) * self.up(normed))
 
 
 def every_second_product() -> Any:
@@ -246,12 +246,12 @@ def test_peak_memory_with_every_second_product_kept_is_predicted(
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
 def published_runs() -> list[dict[str, str]]:
-    """The first of the rows that tell of 1F1B's memory, for each model and number of microbatches."""
+    """The first of the rows with 1F1B's memory, for each model and number of microbatches."""
     with (Path(__file__).parents[3] / "scenarios" / "published" / "pipeline_schedules.csv").open(newline="") as table:
         rows = [row for row in csv.DictReader(table) if row["schedule"] == "1F1B" and row["memory_GB"]]
     return list({(row["model"], row["microbatches"]): row for row in rows[::-1]}.values())
@@ -284,8 +284,8 @@ def test_peak_memory_of_published_pipelines_is_predicted(row: dict[str, str]) ->
             "training": {"precision": "fp16", "optimizer": "adam", "accumulate_precision": "fp16"},
         }
     )  # fmt: skip
-    held_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)
-    assert held_bytes == pytest.approx(float(row["memory_GB"]) * 1e9, rel=CLOSE)
+    predicted_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)
+    assert predicted_bytes == pytest.approx(float(row["memory_GB"]) * 1e9, rel=CLOSE)
 
 
 def test_tested_models_equal_the_shipped_ones() -> None:

@@ -12,7 +12,7 @@ from scaleproof.validator.launch.rank_environment import MeetingPoint, RankEnvir
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"}
 ADDRESS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-# What srun adds in a step of fewer tasks than the job has; nodes have unlike numbers of them.
+# What srun adds in a step of fewer tasks than the job has; nodes have different numbers of them.
 STEP = SLURM | {
     "SLURM_JOB_ID": "4242",
     "SLURM_STEP_ID": "3",

@@ -1,4 +1,4 @@
-"""What a lab on this machine is not, is refused or told."""
+"""Scenarios that a lab on this machine cannot emulate are rejected or give a warning."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def test_links_too_fast_for_this_machine_are_rejected(monkeypatch: pytest.Monkey
 
 @needs_netlab
 def test_a_run_records_the_link_between_ranks_of_one_host() -> None:
-    told = measure(scenario(), on="netlab").provenance
-    assert told["inside a host"] == "loopback, not limited"
-    assert "cluster.node.link is not limited" in told["warnings"]
+    reported = measure(scenario(), on="netlab").provenance
+    assert reported["inside a host"] == "loopback, not limited"
+    assert "cluster.node.link is not limited" in reported["warnings"]

@@ -1,4 +1,4 @@
-"""A lab is a network of hosts whose links carry what they are asked to; nothing of it stays."""
+"""The lab is a network of hosts whose links have the requested rates; nothing of it is left afterwards."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_the_self_test_measures_the_requested_rates(tree: Netlab) -> None:
     assert all(0 < end.share < 1.25 for end in report.ends)
     assert report.hidden == ("out of leaf 0", "into leaf 0", "out of leaf 1", "into leaf 1"), "two leaves hide each other's"
     assert 0 < report.round_trip_s < 0.1
-    told = report.provenance()
-    assert told.keys() > tree.provenance().keys()
-    assert told["link rate"].startswith("100 Mbit/s requested, ")
-    assert told["uplink rate"] == "50.0 Mbit/s"
-    assert told["mtu"] == "9000"
+    reported = report.provenance()
+    assert reported.keys() > tree.provenance().keys()
+    assert reported["link rate"].startswith("100 Mbit/s requested, ")
+    assert reported["uplink rate"] == "50.0 Mbit/s"
+    assert reported["mtu"] == "9000"
 
 
 @needs_netlab

@@ -26,9 +26,9 @@ SETTINGS = {"ipv4/tcp_slow_start_after_idle": "0", "there/is/no/such": "1"}
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    held = Holder(3, SETTINGS)
-    yield held
-    held.close()
+    opened = Holder(3, SETTINGS)
+    yield opened
+    opened.close()
 
 
 def _interfaces() -> list[str]:

@@ -56,8 +56,8 @@ def test_a_link_end_faster_than_requested_is_named() -> None:
 
 def test_link_ends_that_cannot_be_tested_are_reported() -> None:
     """Two hosts by themselves fill no end that the other's does not fill too."""
-    told = _report([1.0], ends=[], hidden=("out of host 0", "into host 0")).provenance()["link ends"]
-    assert told == "2 tested only together with their other end, which is not faster (out of host 0, into host 0)"
+    reported = _report([1.0], ends=[], hidden=("out of host 0", "into host 0")).provenance()["link ends"]
+    assert reported == "2 tested only together with their other end, which is not faster (out of host 0, into host 0)"
 
 
 def test_long_lists_of_wrong_links_are_shortened() -> None:

@@ -99,8 +99,8 @@ def test_hosts_have_distinct_addresses_in_one_network(hosts: int, per_leaf: int)
 
 @given(st.floats(1e5, 1e11), st.floats(1e5, 1e11))
 def test_every_bucket_has_room_for_two_tcp_segments(rate_bit: float, other_bit: float) -> None:
-    unlike = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
-    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", exceptions=unlike))
+    different = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
+    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", exceptions=different))
     piece = wiring.segment_bytes(lab)
     assert wiring.MTU <= piece <= 65536
     assert all(wiring.bucket_bytes(cable.rate_Bps) >= 2 * piece for cable in lab.hosts)
@@ -122,11 +122,11 @@ def test_impossible_wirings_are_rejected(network: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told", "way"),
+    ("hosts", "reported", "way"),
     [(1, "1 host", "put fewer on each"), (wiring.MOST_HOSTS + 1, "129 hosts", "give fewer ranks")],
 )
-def test_a_lab_has_between_two_and_the_maximum_number_of_hosts(hosts: int, told: str, way: str) -> None:
-    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {told}, and netlab builds 2 to 128; {way}"):
+def test_a_lab_has_between_two_and_the_maximum_number_of_hosts(hosts: int, reported: str, way: str) -> None:
+    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {reported}, and netlab builds 2 to 128; {way}"):
         wiring.plan(lab_cluster(hosts))
 
 

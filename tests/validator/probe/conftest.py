@@ -15,7 +15,7 @@ from scaleproof.validator.probe import adaptive
 
 
 class Hands:
-    """Time that passes only where it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Messages are timed between the ranks that send them, by size, and each probe tells what it says it does."""
+"""Messages are timed between the ranks that send them, by size, and each probe records the quantity of its name."""
 
 from __future__ import annotations
 

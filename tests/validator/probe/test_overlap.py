@@ -1,4 +1,4 @@
-"""What computes while it sums, and sums while it computes, is told beside what takes each alone."""
+"""Times of concurrent computation and communication are recorded with the times of each alone."""
 
 from __future__ import annotations
 

@@ -96,4 +96,4 @@ def test_the_socket_follows_from_the_allowed_cores(tmp_path: Path) -> None:
     assert socket([0, 1], tmp_path) == 0
     assert socket([2], tmp_path) == 1
     assert socket([1, 2], tmp_path) is None, "it may use either"
-    assert socket([7], tmp_path) is None, "nobody can tell"
+    assert socket([7], tmp_path) is None, "unknown"

@@ -49,7 +49,7 @@ def test_predicted_ratios_of_schedules_equal_measured_ones() -> None:
 
 
 def test_1f1b_time_is_the_sum_of_stages_and_messages() -> None:
-    """(m + p − 1) · (F + B + W + 2 messages) and an optimizer's step, with stages that are nearly alike."""
+    """(m + p − 1) · (F + B + W + 2 messages) and an optimizer's step, with nearly equal stages."""
     case = given("1F1B")
     forward_s, input_s, weight_s, send_s, _ = case.times
     theory_s = (case.microbatches + case.ranks - 1) * (forward_s + input_s + weight_s + 2 * send_s)

@@ -34,17 +34,17 @@ def test_the_error_is_signed_and_relative_to_the_measurement(small: Make) -> Non
 
 def test_a_failure_is_recorded_and_the_others_run(small: Make, tmp_path: Path) -> None:
     first, second = (small(f"name={name}") for name in ("first", "second"))
-    told: list[ReconciledCase] = []
+    reported: list[ReconciledCase] = []
 
     def measure(scenario: Scenario) -> Run:
         return failing(scenario) if scenario is first else slower_than_predicted(scenario)
 
-    reconcile([first, second], measure, tmp_path, 0.1, told.append)
-    assert [case.failure for case in told] == ["rank 1 died", None]
+    reconcile([first, second], measure, tmp_path, 0.1, reported.append)
+    assert [case.failure for case in reported] == ["rank 1 died", None]
     plain = json.loads((tmp_path / "reconcile.json").read_text())
     assert [case["failure"] for case in plain["cases"]] == ["rank 1 died", None]
     assert plain["max_error"] == 0.1
-    assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == told[1].measured.step_time_s  # type: ignore[union-attr]
+    assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == reported[1].measured.step_time_s  # type: ignore[union-attr]
     assert not (tmp_path / "runs" / "first" / "measured").exists()
 
 
@@ -89,10 +89,10 @@ def test_strategies_are_described_as_text(small: Make, strategy: str, text: str)
 def test_each_case_has_an_explanation_and_interval_coverage(small: Make, tmp_path: Path) -> None:
     (case,) = reconcile([small()], slower_than_predicted, tmp_path, None, lambda _: None)
     (plain,) = json.loads((tmp_path / "reconcile.json").read_text())["cases"]
-    told = plain["explanation"]
-    assert sum(part["difference_s"] for part in told["parts"]) == pytest.approx(told["difference_s"])
+    reported = plain["explanation"]
+    assert sum(part["difference_s"] for part in reported["parts"]) == pytest.approx(reported["difference_s"])
     assert case.explanation is not None
-    assert told["sentences"] == list(case.explanation.sentences)
+    assert reported["sentences"] == list(case.explanation.sentences)
     assert plain["inside"] is case.inside
 
 

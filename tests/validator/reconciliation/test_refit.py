@@ -1,4 +1,4 @@
-"""Refit finds what a cluster is really like from runs on it, and changes nothing where runs tell nothing new."""
+"""Refitting recovers a cluster's quantities from runs, and leaves quantities unchanged that runs do not determine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scenario(workers: int, samples: int, compute: str = "real", cluster: Mapping
 
 
 def measured(one: Scenario, slowdown_interval: Mapping[str, float], off: float = 0.0) -> Run:
-    """The scenario on a cluster so many times as slow, all of it off by a share that is given as a logarithm."""
+    """The scenario on a cluster slowed by given factors, with a common error given as a logarithm."""
     run, factor = timed(one.model_copy(update={"cluster": slowed(one.cluster, slowdown_interval)})), float(np.exp(off))
     parts = {name: seconds * factor for name, seconds in run.breakdown_s.items()}
     return replace(run, origin="measured", step_time_s=run.step_time_s * factor, breakdown_s=parts)

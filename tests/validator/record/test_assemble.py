@@ -129,10 +129,10 @@ def test_ranks_are_named_by_their_role(strategy: dict[str, Any], names: tuple[st
 
 
 def outcome(**others: Any) -> dict[str, Any]:
-    """What a rank tells beside its spans, of a quiet machine."""
+    """Data that a rank reports in addition to its spans, on a quiet machine."""
     quiet = {"elapsed_s": 1.0, "cores_s": {"0": 1.0, "1": 0.0}, "own_s": 1.0}
-    told = {"provenance": {"host": "here", "date": "today"}, "losses": {"1": 0.5}, "notes": {}, "corrections": []}
-    return told | {"machine": "a", "usage": quiet, "memory_bytes": {}} | others
+    reported = {"provenance": {"host": "here", "date": "today"}, "losses": {"1": 0.5}, "notes": {}, "corrections": []}
+    return reported | {"machine": "a", "usage": quiet, "memory_bytes": {}} | others
 
 
 def worker_with_a_bucket(come_s: float, off_s: float) -> bytes:
@@ -226,7 +226,7 @@ def test_a_push_precedes_the_wait_for_its_reply(make_scenario: MakeScenario) -> 
 
 
 def test_a_push_lasts_until_its_server_received_it(make_scenario: MakeScenario) -> None:
-    """The kernel took it at once; the server noted when it came, and answers later."""
+    """The kernel took it at once; the server noted its arrival, and replies later."""
     labels = {"group": 0, "match": 0}
     push, wait = row(Phase.SEND, 1, 1.5, **labels), row(Phase.WAIT, 1.5, 9, size_bytes=12.0, **labels)
     came = row(Phase.RECEIVE, 4, 4, peer=0, stream=Stream.COMMUNICATION, **labels)
@@ -257,7 +257,7 @@ def test_a_fully_busy_rank_has_no_other_time(early_s: float, make_scenario: Make
 
 
 def test_messages_during_computing_are_hidden(make_scenario: MakeScenario) -> None:
-    """Of two alike the first is waited for and takes a second; the other comes at some time while the receiver is busy."""
+    """Two equal messages: the first is waited for and takes a second; the other arrives while the receiver is busy."""
     first, second = {"match": 0, "size_bytes": 8.0}, {"match": 2, "size_bytes": 8.0}
     sender = [row(Phase.FORWARD, 0, 2), row(Phase.SEND, 2, 2.1, peer=1, **first)]
     sender += [row(Phase.FORWARD, 2.1, 4), row(Phase.SEND, 4, 4.1, peer=1, **second), row(Phase.BACKWARD, 4.1, 9)]

@@ -31,17 +31,17 @@ def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
 
 
 def served(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
-    """A server that is told (worker, number, when it comes, whether it counts), and takes 0.1 s for each that does."""
+    """A server with given pushes (worker, number, arrival, whether it counts), which takes 0.1 s for each that counts."""
     rows, version = [], 0
-    beside = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
+    labels_of_messages = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
     for who, number, at_s, counts in pushes:
         labels = {"peer": who, "match": number}
-        rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **beside))
+        rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **labels_of_messages))
         if counts:
             rows.append(row(Phase.OPTIMIZER, at_s, at_s, 1, **labels, group=0))
             rows.append(row(Phase.OPTIMIZER, at_s, at_s + 0.1, 1, group=0, match=version))
             version += 1
-        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **beside))
+        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **labels_of_messages))
     return recorded(*rows, end(steps, 100.0))
 
 

@@ -1,4 +1,4 @@
-"""However far apart clocks are and however messages dawdle, one is told by the other within what is said."""
+"""Corrections between clocks stay within their stated error for any offset and message delay."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_clocks_are_aligned_within_the_stated_error(
 
     own_s = np.linspace(begin_s, end_s, 101)
     errors_s = np.abs(correction.of(own_s) - clocks.other(own_s))
-    # sums of hours tell nanoseconds at best
+    # sums of hours resolve nanoseconds at best
     assert errors_s.max() <= correction.uncertainty_s + 1e-8
     assert abs(correction.drift - drift) <= correction.drift_uncertainty + 1e-8
 

@@ -32,13 +32,13 @@ def test_spans_of_different_machines_use_one_clock(make_scenario: MakeScenario, 
 
     run = measure(make_scenario({"kind": "data_parallel", "workers": 2, "bucket": "1 MiB"}, steps=60))
 
-    told = re.fullmatch(r"aligned to ±(\d+) us, drift up to \d+\.\d ppm", run.provenance["clocks"])
-    assert told is not None
+    reported = re.fullmatch(r"aligned to ±(\d+) us, drift up to \d+\.\d ppm", run.provenance["clocks"])
+    assert reported is not None
     spans = run.spans
     assert spans is not None
     buckets = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.phase == Phase.SYNCHRONISE))
     first, second = (buckets.where(buckets.rank == rank) for rank in range(2))
     # an allreduce ends no earlier, for either of two ranks, than the last of them comes
-    off_s = int(told[1]) * 1e-6 + 1e-6
+    off_s = int(reported[1]) * 1e-6 + 1e-6
     assert (first.end_s > second.arrival_s - off_s).all()
     assert (second.end_s > first.arrival_s - off_s).all()

@@ -1,4 +1,4 @@
-"""What a device did is told when it did it, though the host runs ahead of it and never waits."""
+"""Device times in spans, while the host runs ahead of the device and never waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Device:
         return self.host_s
 
     def work(self, seconds: float) -> float:
-        """Tells the device to work for so long; returns when it will be done."""
+        """Enqueues work of a duration on the device; returns its end time."""
         self.host_s += CALL_S
         self.done_s = max(self.done_s, self.host_s) + seconds
         return self.done_s
@@ -63,8 +63,8 @@ class Event:
         self.device.host_s = max(self.device.host_s, self.at_s) + CALL_S
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds in 32 bits by a clock that strays, as CUDA tells them; only of what is over."""
-        assert max(self.at_s, end_event.at_s) <= self.device.host_s, "an event that is not over cannot be asked"
+        """Milliseconds in 32 bits by a clock that strays, as CUDA reports them; only for completed events."""
+        assert max(self.at_s, end_event.at_s) <= self.device.host_s, "the time of an incomplete event cannot be read"
         return float(np.float32((end_event.at_s - self.at_s) * (1 + DRIFT) * 1e3))
 
 
@@ -97,7 +97,7 @@ class Training:
     def rows(self) -> NDArray[np.void]:
         return np.frombuffer(b"".join(self.boundary_elements), dtype=RAW_SPAN)
 
-    def told_s(self, correction: Correction | None) -> NDArray[np.float64]:
+    def host_s_of(self, correction: Correction | None) -> NDArray[np.float64]:
         """Begin and end of each pass, corrected."""
         spans = self.rows()[self.rows()["phase"] == Phase.FORWARD]
         times_s = np.stack([spans["start_s"], spans["end_s"]], axis=1)
@@ -132,8 +132,8 @@ def test_device_times_are_converted_to_the_host_clock(device: Device) -> None:
     assert correction is not None
     assert correction.drift == pytest.approx(-DRIFT, abs=correction.drift_uncertainty)
     assert correction.uncertainty_s < 20 * CALL_S
-    assert np.abs(training.told_s(correction) - training.true_s).max() < correction.uncertainty_s + 5 * CALL_S
-    assert np.abs(training.told_s(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
+    assert np.abs(training.host_s_of(correction) - training.true_s).max() < correction.uncertainty_s + 5 * CALL_S
+    assert np.abs(training.host_s_of(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
 
 
 def test_events_are_reused(device: Device) -> None:

@@ -20,13 +20,13 @@ def usage(own_s: float, elapsed_s: float = 10.0, **cores_s: float) -> Mapping[st
 
 
 def test_a_measured_run_describes_its_machine(make_scenario: MakeScenario) -> None:
-    told = measure(make_scenario({"kind": "data_parallel", "workers": 2}, TINY_GPT)).provenance
+    reported = measure(make_scenario({"kind": "data_parallel", "workers": 2}, TINY_GPT)).provenance
 
     known = {"host", "date", "system", "python", "torch", "backend", "cpu", "cores", "threads", "load_average", "device"}
-    assert known <= set(told)
-    assert (told["backend"], told["threads"]) == ("gloo", "1")
-    assert "GLOO_SOCKET_IFNAME=lo" in told["settings"]
-    assert all(isinstance(value, str) and value for value in told.values())
+    assert known <= set(reported)
+    assert (reported["backend"], reported["threads"]) == ("gloo", "1")
+    assert "GLOO_SOCKET_IFNAME=lo" in reported["settings"]
+    assert all(isinstance(value, str) and value for value in reported.values())
 
 
 def test_properties_that_differ_between_ranks_are_listed_for_all() -> None:

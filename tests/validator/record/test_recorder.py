@@ -1,4 +1,4 @@
-"""The recorder keeps what it was told, step by step, and costs next to nothing."""
+"""The recorder keeps the spans of each step, at negligible cost."""
 
 from __future__ import annotations
 

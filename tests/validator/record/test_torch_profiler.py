@@ -1,4 +1,4 @@
-"""A profiled run leaves what torch's profiler tells of the same collectives, and measures what it would without."""
+"""A profiled run also saves torch's profile of its collectives, and has the same measurements as without."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_profiled_run_has_a_trace_and_a_table_of_collectives_per_rank(make_sce
         assert sorted({row["step"] for row in table}) == ["7", "8", "9"]
         assert [float(row["size_bytes"]) for row in table if row["step"] == "8"] == sizes_of_a_step(run)
         assert {row["work"] for row in table} == {"all_reduce"}
-        # what gloo takes is part of what a worker waits for, but for the time to tell it
+        # what gloo takes is part of what a worker waits for, except the time to notify it
         assert all(0 < float(row["work_s"]) < float(row["span_s"]) + 1.0 for row in table)
         with gzip.open(tmp_path / "profile" / f"rank{rank}.json.gz") as file:
             assert json.load(file)["traceEvents"]

@@ -43,6 +43,6 @@ def test_training_leaves_no_global_state(
     monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
     scenario = make_scenario(strategy, **training)
 
-    told = run_on_ranks(left.left_by_training, scenario.strategy.ranks, scenario)
+    reported = run_on_ranks(left.left_by_training, scenario.strategy.ranks, scenario)
 
-    assert told == [{"trainer": False, "parameters": 0, "threads": 0}] * scenario.strategy.ranks
+    assert reported == [{"trainer": False, "parameters": 0, "threads": 0}] * scenario.strategy.ranks

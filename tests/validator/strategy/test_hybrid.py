@@ -90,7 +90,7 @@ def test_parameters_equal_those_of_one_process(
     [
         (faults_hybrid.average_nothing, {**STAGED, "workers": 2, "tensor": 2}, TINY_GPT),
         (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
-        (faults_hybrid.keep_parts_apart, SEQUENCE, TINY_GPT),
+        (faults_hybrid.keep_parts_separate, SEQUENCE, TINY_GPT),
         (faults_hybrid.average_different_experts, EXPERT, MIXED),
         (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
         (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
@@ -197,7 +197,7 @@ def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
 def predicted_bytes(
     make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], hidden: bool = False
 ) -> Counter[float]:
-    """The same by the simulator's model, of what passes wait for. hidden: and of what goes on beside them."""
+    """The same by the simulator's model for exposed exchanges. hidden: also for those overlapped with passes."""
     scenario = make_scenario({"kind": "hybrid", **strategy}, model)
     layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     samples = scenario.samples_per_worker

@@ -52,12 +52,12 @@ def scenario(
 
 def predicted_s(one: Scenario) -> float:
     """Of a step, in which a rank computes."""
-    told = predict(one).phase_s
-    return sum(told[phase.label] for phase in COMPUTE_PHASES)
+    reported = predict(one).phase_s
+    return sum(reported[phase.label] for phase in COMPUTE_PHASES)
 
 
 def waited_s(run: Run) -> float:
-    """Of a step, in which a rank waits out what computing takes: the mean, where a run tells of its median step."""
+    """Seconds per step in which a rank waits for its emulated compute: the mean, where a run reports its median step."""
     assert run.spans is not None
     waits = run.spans.where(np.isin(run.spans.phase, COMPUTE_PHASES))
     return float((waits.end_s - waits.arrival_s).sum()) / run.ranks / len(run.step_times_s)
@@ -173,7 +173,7 @@ def test_lateness_is_made_up_in_later_waits(delays_s: list[float], wake_up_s: fl
 
     note = pace.lateness.note()
     assert note["paced_s"] == pytest.approx(len(delays_s) * duration_s)
-    # late by the last wait, and by what cannot be made up for, which is told
+    # late by the last wait, and by lateness that cannot be made up for, which is reported
     assert took_s == pytest.approx(note["paced_s"] + note["overrun_s"] + pace.lateness.late_s)
 
 
@@ -207,7 +207,7 @@ def train_with_a_slow_start(scenario: Scenario, parameters_folder: Path | None) 
 def test_a_run_records_the_lateness_of_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", train_with_a_slow_start)
 
-    told = measure(scenario()).provenance
+    reported = measure(scenario()).provenance
 
-    assert float(told["compute_overrun"].partition("%")[0]) < 1000
-    assert told["compute_lateness"].startswith("woke up ")
+    assert float(reported["compute_overrun"].partition("%")[0]) < 1000
+    assert reported["compute_lateness"].startswith("woke up ")

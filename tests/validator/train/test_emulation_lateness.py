@@ -1,4 +1,4 @@
-"""How late paced ranks were is told of those that train, with a warning where it matters."""
+"""Lateness of ranks with emulated compute is recorded for training ranks, with a warning if it is large."""
 
 from __future__ import annotations
 

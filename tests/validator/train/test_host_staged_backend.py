@@ -31,7 +31,7 @@ ENOUGH = ("fsdp-4", "ring-4", "asynchronous-4", "pipeline-4", "tensor-4", "exper
 def test_staged_collectives_and_messages_equal_those_on_the_host() -> None:
     for rank, left in enumerate(run_on_ranks(staged.exchange_all, RANKS)):
         assert left["summed"] == left["in place"] == [float(sum(range(RANKS)))] * 3
-        assert left["told"] == [1.0] * 3
+        assert left["broadcast"] == [1.0] * 3
         assert left["gathered"] == [float(other) for other in range(RANKS)]
         assert left["received"] == [float((rank - 1) % RANKS)] * 3
         assert rank != 1 or left["reduced"] == [float(sum(range(RANKS)))] * 3

@@ -219,14 +219,14 @@ def test_a_link_exception_affects_only_its_endpoints() -> None:
 
 def test_uplinks_are_sized_for_the_usual_bandwidth_and_limit_faster_endpoints() -> None:
     """A leaf of one endpoint has one uplink as wide as the links of others; without spreading nothing changes that."""
-    unlike, leaf = {"exceptions": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
-    hashed, spread = (wiring(2, "leaf_spine", link=unlike, routing=routing, **leaf) for routing in ("hashed", "spread"))
+    different, leaf = {"exceptions": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
+    hashed, spread = (wiring(2, "leaf_spine", link=different, routing=routing, **leaf) for routing in ("hashed", "spread"))
     assert hashed.unshared_Bps(hashed.route(0, 1)) == spread.unshared_Bps(spread.route(0, 1)) == 8e9
 
 
 def test_the_bandwidth_of_an_exception_is_shared_among_its_cards() -> None:
-    unlike = {"exceptions": [{"at": [1], "bandwidth": "2 GB/s"}]}
-    net = wiring(2, "rail_optimised", cards=4, link=unlike, nodes_per_group=2, oversubscription=2)
+    different = {"exceptions": [{"at": [1], "bandwidth": "2 GB/s"}]}
+    net = wiring(2, "rail_optimised", cards=4, link=different, nodes_per_group=2, oversubscription=2)
     assert [net.capacity_Bps(net.out_of(card)) for card in range(8)] == [2e9] * 4 + [0.5e9] * 4
 
 

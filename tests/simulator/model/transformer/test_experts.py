@@ -26,7 +26,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import expected_visited
-from tests.simulator.programs import compiled, held_up_s
+from tests.simulator.programs import compiled, exchange_s
 
 Make = Callable[..., Scenario]
 FIELDS = "kind: llama, layers: 4, hidden: 64, heads: 8, vocabulary: 256, sequence: 32"
@@ -47,7 +47,7 @@ def mixtures(scenario: Scenario) -> list[Layer]:
 def delays_s(scenario: Scenario) -> tuple[float, float]:
     """For which all-to-alls and other exchanges hold up the forward and the backward pass."""
     program = compiled(scenario)
-    return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
+    return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
 
 
 @pytest.mark.parametrize("model", [MIXTURE, SHARING])

@@ -122,8 +122,8 @@ def test_compression_pays_on_slow_networks_only(method: Compression) -> None:
         assert slow.network is not None
         network = slow.network.model_copy(update={"bandwidth_Bps": gbit * 1e9 / 8})
         on = slow.model_copy(update={"network": network})
-        wires = method.wire(RESNET, 4)
-        sent_s = sum(collective_time(wire.op, wire.collective_bytes(16), 16, on) for wire in wires)
+        messages = method.wire(RESNET, 4)
+        sent_s = sum(collective_time(wire.op, wire.collective_bytes(16), 16, on) for wire in messages)
         plain_s = collective_time("all_reduce", 4 * sum(RESNET), 16, on)
         return plain_s - sent_s - method.work_s(RESNET, 16, on.device, "fp32")
 

@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
-from tests.simulator.programs import compiled, held_up_s, step_s, work_s
+from tests.simulator.programs import compiled, exchange_s, step_s, work_s
 
 Make = Callable[..., Scenario]
 BLOCKS = 6
@@ -39,7 +39,7 @@ def blocks(scenario: Scenario) -> list[Layer]:
 def seconds(program_of: Scenario) -> tuple[float, float]:
     """Exposed seconds of collectives in the forward and the backward pass."""
     program = compiled(program_of)
-    return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
+    return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
 
 
 def computing(program_of: Scenario) -> tuple[float, float]:

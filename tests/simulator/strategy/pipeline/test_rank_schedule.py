@@ -18,7 +18,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.plan import Plan
-from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, held_up_s, step_s, work_s
+from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, exchange_s, step_s, work_s
 
 Make = Callable[..., Scenario]
 SCHEDULES: tuple[tuple[ScheduleName, int], ...] = (
@@ -236,5 +236,5 @@ def test_input_and_weight_gradient_passes_add_up_to_the_backward_pass(small: Mak
     whole = compiled(small("strategy={kind: hybrid, tensor: 2, stages: 2, microbatches: 4}", "batch=4"))
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
-        assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
+        assert exchange_s(halves, phase).sum() == pytest.approx(exchange_s(whole, phase).sum())
     assert (halves.stream == COLLECTIVE_STREAM).sum() == 0

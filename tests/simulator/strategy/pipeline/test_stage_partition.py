@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, peak_a
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.clusters import plain
-from tests.simulator.programs import compiled, held_up_s, work_s
+from tests.simulator.programs import compiled, exchange_s, work_s
 
 Make = Callable[..., Scenario]
 HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
@@ -144,7 +144,7 @@ def test_balance_includes_collectives_within_passes(small: Make) -> None:
             small(model, f"strategy={{kind: hybrid, {numbers}}}", "cluster.node.link.bandwidth=100 MB/s", "batch=8")
         )
         forward_s, backward_s = (
-            work_s(program, phase) + held_up_s(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
+            work_s(program, phase) + exchange_s(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
         )
         return float((forward_s + backward_s).max())
 

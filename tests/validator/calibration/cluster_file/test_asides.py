@@ -1,4 +1,4 @@
-"""What probes tell beside what predictions are made from."""
+"""Probe results that are shown but not used by predictions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ POINTS = [
 
 
 def test_each_probe_result_is_shown_in_its_unit() -> None:
-    told = asides(POINTS)
-    assert tuple(told) == NAMES
+    reported = asides(POINTS)
+    assert tuple(reported) == NAMES
     products, sums = (
         "matrix products take 1.20 times as long while an all-reduce runs",
         "the all-reduce takes 3.00 times as long",
     )
-    assert told["overlap"] == f"{products}, {sums}"
-    assert told["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
-    assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
+    assert reported["overlap"] == f"{products}, {sums}"
+    assert reported["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
+    assert reported["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,5 +48,5 @@ def test_the_table_prints_results_from_the_file() -> None:
 def test_update_times_are_compared_at_a_common_size_in_fixed_order() -> None:
     sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
     adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
-    told = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
-    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == told
+    reported = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
+    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == reported

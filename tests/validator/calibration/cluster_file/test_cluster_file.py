@@ -1,4 +1,4 @@
-"""The cluster file: it loads, it says what was measured beside what was nominal, and what could not be used."""
+"""The cluster file: it loads, and names measured and nominal numbers and points that could not be used."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ POINTS = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
 
 
 def test_the_written_file_is_a_cluster_with_measured_numbers(tmp_path: Path) -> None:
-    cluster, told = described(POINTS, facts())
-    assert not told
+    cluster, reported = described(POINTS, facts())
+    assert not reported
     path = tmp_path / "lab.yaml"
     write(cluster, path, POINTS)
     read = load_cluster(path)
@@ -79,21 +79,21 @@ def test_a_described_topology_is_kept() -> None:
 
 def test_too_few_sizes_and_failed_probes_are_reported_and_the_rest_is_used() -> None:
     few = [point for point in sends(all_pairs(4)) if point.size < 64]
-    failed = Point("overlap", "computation beside communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
-    cluster, told = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
+    failed = Point("overlap", "computation with communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
+    cluster, reported = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
     assert cluster["network"] == BASE["network"]
     assert cluster["collectives"]["measured"]
-    assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in told)
-    assert any("failed: rank 2 made no progress" in line for line in told)
+    assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in reported)
+    assert any("failed: rank 2 made no progress" in line for line in reported)
     assert "too few" in cluster["provenance"]["odd"]
-    assert not any("\n" in line for line in told)
+    assert not any("\n" in line for line in reported)
 
 
 def test_bimodal_times_are_reported() -> None:
     points = sends(all_pairs(2))
     points[0] = replace(points[0], seconds=(1e-4,) * 8 + (9e-4,) * 8)
-    _, told = described(points, facts(nodes=range(2)))
-    assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in told)
+    _, reported = described(points, facts(nodes=range(2)))
+    assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in reported)
 
 
 def test_a_slower_computing_rank_is_named() -> None:
@@ -105,8 +105,8 @@ def test_a_slower_computing_rank_is_named() -> None:
         for rank in range(4)
         for size in (1, 8)
     ]  # fmt: skip
-    _, told = described([*POINTS, *layers], facts())
-    assert any(line.startswith("rank 2 computes at 50 % of the others") for line in told)
+    _, reported = described([*POINTS, *layers], facts())
+    assert any(line.startswith("rank 2 computes at 50 % of the others") for line in reported)
 
 
 def test_an_undescribed_machine_needs_device_probes() -> None:
@@ -115,7 +115,7 @@ def test_an_undescribed_machine_needs_device_probes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "reported"),
     [
         (("network", "latency"), "-60 us", "negative"),
         (("uncertainty", "network.bandwidth", "low"), "0 Mbit/s", "is no interval"),
@@ -127,7 +127,7 @@ def test_an_undescribed_machine_needs_device_probes() -> None:
     ],
 )
 def test_invalid_edited_numbers_are_reported_with_their_place(
-    tmp_path: Path, path: tuple[str, ...], value: Any, told: str
+    tmp_path: Path, path: tuple[str, ...], value: Any, reported: str
 ) -> None:
     cluster, _ = described(POINTS, facts())
     parent = cluster
@@ -144,7 +144,7 @@ def test_invalid_edited_numbers_are_reported_with_their_place(
         .splitlines()[int(line) - 1][int(column) - 1 :]
         .startswith(path[1] if path[0] == "uncertainty" else path[-1])
     )
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_points_with_an_invalid_cluster_description_are_rejected() -> None:

@@ -45,7 +45,7 @@ def test_network_latency_and_bandwidth_follow_from_message_times() -> None:
 def test_any_latency_and_bandwidth_are_recovered(bandwidth_Bps: float, latency_s: float) -> None:
     section = between(sends(all_pairs(3), rate=lambda one, other: bandwidth_Bps, latency_s=latency_s))
     assert parse_time_s(section.fields["latency"]) == pytest.approx(latency_s, rel=0.05)
-    # where latency hides the rate of the largest messages, nothing tells it
+    # where latency hides the rate of the largest messages, it cannot be determined
     if SIZES[-1] / bandwidth_Bps > latency_s:
         assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(bandwidth_Bps, rel=0.1)
 

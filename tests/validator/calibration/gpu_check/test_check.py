@@ -128,7 +128,7 @@ def test_a_failed_part_does_not_stop_the_others(
 
     assert check.check(tmp_path, True, 60.0, None) == 1
 
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert begun == [3]
-    assert "failed: no matrix product was timed" in told.out
-    assert told.err == "failed: cluster file\n"
+    assert "failed: no matrix product was timed" in reported.out
+    assert reported.err == "failed: cluster file\n"

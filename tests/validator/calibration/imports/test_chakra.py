@@ -45,9 +45,9 @@ def _node(number: int, name: str, kind: int, start: int, duration: int, *attribu
 
 
 def _collective(number: int, kind: int, size: int, start: int, duration: int, ranks: bytes = b"\x00\x01\x02\x03") -> bytes:
-    told = [_attribute("is_cpu_op", 27, 0), _attribute("comm_type", 9, kind), _attribute("comm_size", 9, size)]
-    told += [_attribute("pg_name", 29, "0"), _attribute("pg_ranks", 10, _field(1, ranks)), _attribute("weight", 3, 0.5)]
-    return _node(number, f"collective {number}", COLLECTIVE, start, duration, *told)
+    reported = [_attribute("is_cpu_op", 27, 0), _attribute("comm_type", 9, kind), _attribute("comm_size", 9, size)]
+    reported += [_attribute("pg_name", 29, "0"), _attribute("pg_ranks", 10, _field(1, ranks)), _attribute("weight", 3, 0.5)]
+    return _node(number, f"collective {number}", COLLECTIVE, start, duration, *reported)
 
 
 NODES = [
@@ -117,12 +117,12 @@ def _jsonizer() -> str:
     def attr(name: str, kind: str, value: Any) -> dict[str, Any]:
         return {"name": name, kind: value}
 
-    told = [attr("comm_type", "int64Val", "0"), attr("comm_size", "int64Val", "4096"), attr("is_cpu_op", "boolVal", False)]
-    told += [attr("pg_ranks", "int64List", {"values": ["0", "1", "2", "3"]})]
+    reported = [attr("comm_type", "int64Val", "0"), attr("comm_size", "int64Val", "4096"), attr("is_cpu_op", "boolVal", False)]
+    reported += [attr("pg_ranks", "int64List", {"values": ["0", "1", "2", "3"]})]
     nodes = [
         {"version": "0.0.4"},
         {"id": "2", "name": "gemm", "type": "COMP_NODE", "startTimeMicros": "10", "durationMicros": "300"},
-        {"id": "3", "name": "c", "type": "COMM_COLL_NODE", "startTimeMicros": "210", "durationMicros": "200", "attr": told},
+        {"id": "3", "name": "c", "type": "COMM_COLL_NODE", "startTimeMicros": "210", "durationMicros": "200", "attr": reported},
     ]
     return "\n".join(json.dumps(node, indent=2) for node in nodes)
 

@@ -41,20 +41,20 @@ def test_a_log_is_converted_to_a_cluster_file_and_a_table(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run("nccl-tests", log, "--out", tmp_path / "out" / "made.yaml") == 0
-    told = capsys.readouterr()
-    assert "all_reduce  8 on 1" in told.out
-    assert "made.points.parquet" in told.out
-    assert not told.err
+    reported = capsys.readouterr()
+    assert "all_reduce  8 on 1" in reported.out
+    assert "made.points.parquet" in reported.out
+    assert not reported.err
     assert load_cluster(tmp_path / "out" / "made.yaml").collectives.measured
 
 
 def test_without_out_the_result_is_only_printed(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tmp_path.iterdir())
     assert _run("nccl-tests", log, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["tool"] == "nccl-tests"
-    assert told["found"][0]["collective"] == "all_reduce"
-    assert told["notes"] == []
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["tool"] == "nccl-tests"
+    assert reported["found"][0]["collective"] == "all_reduce"
+    assert reported["notes"] == []
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -75,9 +75,9 @@ def test_a_trace_is_converted_to_a_scenario_of_equal_step_time(
 ) -> None:
     made = tmp_path / "made.yaml"
     assert _run("kineto", *traces, "--out", made, "--model", "mlp-mini", "--samples", "16") == 0
-    told = capsys.readouterr()
-    assert "exposed" in told.out
-    assert "precision: bf16" in told.err
+    reported = capsys.readouterr()
+    assert "exposed" in reported.out
+    assert "precision: bf16" in reported.err
     assert load_cluster(made).collectives.measured[0].op == "all_reduce"
     scenario = load(tmp_path / "made.scenario.yaml")
     assert scenario.training.measured_step is not None

@@ -139,6 +139,6 @@ def test_control_characters_are_escaped_in_messages(tmp_path: Path, capsys: pyte
     path = tmp_path / "m.txt"
     path.write_bytes(content.replace(b"NODE\tSYS", b"NODE\x05SYS", 1))
     assert scaleproof.main(["import", "topo", str(path), "--gpu", "h100-80gb-sxm"]) == 0
-    told = "".join(capsys.readouterr())
-    assert r"NODE\x05SYS" in told
-    assert told.replace("\n", "").isprintable()
+    reported = "".join(capsys.readouterr())
+    assert r"NODE\x05SYS" in reported
+    assert reported.replace("\n", "").isprintable()

@@ -1,4 +1,4 @@
-"""Measured convergence: when a jumping loss is at its target, which runs count, what is kept, and what real runs tell."""
+"""Measured convergence: steps to a target under noise, runs that count, saved trials, and losses of real runs."""
 
 from __future__ import annotations
 
@@ -140,12 +140,16 @@ def test_losses_of_updates_are_in_the_order_of_pushes(make_scenario: MakeScenari
     """Worker 0 takes its steps first. Of each update the loss is that of the one push that it comes from."""
     scenario = make_scenario({**SERVERS, "mode": "asynchronous"})
     order = [0, 0, 1, 0, 1, 0, 1, 1]
-    log = [entry for crew in order for entry in (["add", 0, crew], ["add", 1, crew], ["update", 0, -1], ["answer", 0, crew])]
+    log = [
+        entry
+        for worker in order
+        for entry in (["add", 0, worker], ["add", 1, worker], ["update", 0, -1], ["answer", 0, worker])
+    ]
     workers = [outcome({"1": 10.0, "2": 11.0}), outcome({"1": 20.0, "2": 21.0})]
-    told = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
+    reported = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
     # each worker's first two steps are of the warm-up; shares of a mean over two workers
     assert warmup_steps(scenario) == 2
-    assert told == (20.0, 22.0, 40.0, 42.0)
+    assert reported == (20.0, 22.0, 40.0, 42.0)
 
 
 def test_the_loss_of_an_update_is_the_mean_over_its_pushes(make_scenario: MakeScenario) -> None:
@@ -219,8 +223,8 @@ def trained_by(truth: Convergence) -> Callable[..., Run]:
         steps -= warmup_steps(scenario) * (strategy.workers if free else 1)
         losses = tuple([3.0] * (steps - 1) + [1.0] * (800 - steps))
         servers = {"version_staleness": {"mean": behind}} if free else None
-        told: dict[str, Any] = {"update_losses" if free else "losses": losses}
-        return Run("measured", scenario.name, "parameter_server", 3, 2, 16, 1.0, (1.0,), {}, {}, servers=servers, **told)
+        reported: dict[str, Any] = {"update_losses" if free else "losses": losses}
+        return Run("measured", scenario.name, "parameter_server", 3, 2, 16, 1.0, (1.0,), {}, {}, servers=servers, **reported)
 
     return measured
 
@@ -234,14 +238,14 @@ def test_the_command_recovers_the_parameters_of_simulated_training(
     monkeypatch.setattr("scaleproof.validator.measure.measure", trained_by(TRUTH))
     out = str(tmp_path / "out")
     assert scaleproof.main(["converge", str(file), *OPTIONS, "--out", out, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    found = told["convergence"]
+    reported = json.loads(capsys.readouterr().out)
+    found = reported["convergence"]
     assert found["minimum_steps"] == pytest.approx(60, rel=0.02)
     assert found["critical_batch"] == pytest.approx(12, rel=0.03)
     assert found["staleness_penalty"] == pytest.approx(0.8, rel=0.03)
     assert found["uncertainty"] < 0.03
-    assert len(told["held_out"]) == 6
-    assert len(told["trials"]) == 6 * 3
+    assert len(reported["held_out"]) == 6
+    assert len(reported["trials"]) == 6 * 3
     kept = (tmp_path / "out" / "convergence.yaml").read_text()
     assert kept.splitlines()[-1].startswith("convergence: {minimum_steps: ")
     # what is there is not trained again
@@ -275,7 +279,7 @@ def test_trials_finished_before_an_interruption_are_kept(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--target", "2", "--set", "training.data=null"], "nothing can be learned from random data"),
         (["--target", "2", "--resume"], "name its folder with --out DIR"),
@@ -284,11 +288,11 @@ def test_trials_finished_before_an_interruption_are_kept(
     ],
 )
 def test_errors_of_the_command_are_one_line(
-    arguments: list[str], told: str, file: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reported: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scaleproof.main(["converge", str(file), *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert reported in error
     assert len(error.splitlines()) == 1
 
 
@@ -304,8 +308,8 @@ def test_real_training_by_batch_and_staleness_is_reported(file: Path, capsys: py
     """A few runs each: larger batches need fewer updates, gradients that are behind more."""
     options = ["--target", "2.5", "--batches", "4,16,64", "--workers", "4", "--rates", "0.25,0.5", "--set", "steps=800"]
     assert scaleproof.main(["converge", str(file), *options, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    steps = {one["mode"] + str(one["batch"]): np.mean([run["steps"] for run in one["runs"]]) for one in told["settings"]}
+    reported = json.loads(capsys.readouterr().out)
+    steps = {one["mode"] + str(one["batch"]): np.mean([run["steps"] for run in one["runs"]]) for one in reported["settings"]}
     assert steps["synchronous4"] > steps["synchronous64"]
     assert steps["asynchronous8"] > steps["synchronous16"]
-    assert told["convergence"]["staleness_penalty"] > 0
+    assert reported["convergence"]["staleness_penalty"] > 0

@@ -1,4 +1,4 @@
-"""Made-up runs: what processes would note of a run in which everything takes what it is told to."""
+"""Artificial runs: records of processes for given durations of all parts."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def rows_of(outcome: FaultOutcome) -> dict[str, TimeComparison]:
 
 
 def test_cost_of_a_killed_rank_follows_from_its_run(lab: MadeLab, tmp_path: Path) -> None:
-    told: list[str] = []
-    rank, node = faults.inject_faults(["rank", "node"], tmp_path, told.append)
+    reported: list[str] = []
+    rank, node = faults.inject_faults(["rank", "node"], tmp_path, reported.append)
     rows = rows_of(rank)
     assert rows["detection"].measured_s == pytest.approx(LOST.detection_s)
     assert rows["restart"].measured_s == pytest.approx(LOST.restart_s)
@@ -102,7 +102,7 @@ def test_cost_of_a_killed_rank_follows_from_its_run(lab: MadeLab, tmp_path: Path
         assert rows[exact].error == pytest.approx(0, abs=1e-6)
     assert rank.right
     assert "3 steps since the last checkpoint are done again by 3 ranks" in rank.description
-    assert told == [
+    assert reported == [
         "starting a process of netlab-ddp-after by itself",
         "training netlab-ddp-after undisturbed",
         "killing a rank under torchrun",

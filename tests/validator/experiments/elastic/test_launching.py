@@ -1,4 +1,4 @@
-"""Processes of a job are started on a lab's hosts, killed as asked, and none is left, however the job ends."""
+"""Processes of a job are started on a lab's hosts and killed on request, and none is left when the job ends."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_a_torchrun_timeout_is_reported_and_leaves_no_process(tmp_path: Path) ->
 def test_a_slowed_link_has_less_bandwidth() -> None:
     with Netlab(lab_cluster(3, "200 Mbit/s")) as lab:
         lab.limit(1, 40e6 / 8)
-        into, out, beside = (link.measured_Bps * 8 for link in sorted(lab.self_test().alone, key=lambda link: link.name))
+        into, out, between = (link.measured_Bps * 8 for link in sorted(lab.self_test().alone, key=lambda link: link.name))
     assert into < 60e6, "host 0 to host 1"
     assert out < 60e6, "host 1 to host 2"
-    assert beside > into, "host 2 to host 0"
+    assert between > into, "host 2 to host 0"
 
 
 def test_links_of_a_closed_lab_cannot_be_slowed() -> None:
@@ -66,10 +66,10 @@ def test_links_of_a_closed_lab_cannot_be_slowed() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_cost_of_each_fault_is_the_sum_of_its_parts(kind: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    (outcome,) = inject_faults([kind], tmp_path, told.append)
+    reported: list[str] = []
+    (outcome,) = inject_faults([kind], tmp_path, reported.append)
     assert outcome.right, outcome.state
-    assert told
+    assert reported
     rows = {row.name.strip(): row.measured_s for row in outcome.rows}
     assert rows["step before"] > 0
     if kind == "link":

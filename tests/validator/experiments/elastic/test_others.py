@@ -1,4 +1,4 @@
-"""What other work takes of the cores is told where it is much."""
+"""Warnings about processor time taken by other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a fault is told with its forecast beside it."""
+"""Measured and predicted outcomes of a fault, as text and JSON."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_random_times_are_shown_with_their_range() -> None:
 
 def test_rendezvous_rows_are_omitted_without_a_rendezvous() -> None:
     rows = list(loss_rows(FORECAST, Loss(1.0, 2.0, 3.0, 4.0)))
-    told = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
-    assert [one.name.strip() for one in rows] == told
+    reported = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
+    assert [one.name.strip() for one in rows] == reported
     assert {one.name: (one.predicted_s, one.measured_s) for one in rows}["lost in all"] == pytest.approx((8.0, 10.0))
     alone = list(loss_rows(FORECAST, Loss(1.0, 2.0, 0.0, 4.0)))
     assert [one.name for one in alone] == ["detection", "restart", "lost work", "lost in all"]
@@ -45,6 +45,6 @@ def test_text_has_a_line_for_each_time() -> None:
 
 
 def test_json_has_the_errors() -> None:
-    told = json.loads(json.dumps(OUTCOME.plain()))
-    assert [one["error"] for one in told["rows"]] == pytest.approx([0.25, 0.25])
-    assert told["right"] is True
+    reported = json.loads(json.dumps(OUTCOME.plain()))
+    assert [one["error"] for one in reported["rows"]] == pytest.approx([0.25, 0.25])
+    assert reported["right"] is True

@@ -1,4 +1,4 @@
-"""Forecasts of faults follow from settings and from pieces that were measured apart."""
+"""Predictions of faults from settings and from separately measured pieces."""
 
 from __future__ import annotations
 

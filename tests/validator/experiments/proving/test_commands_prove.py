@@ -25,8 +25,8 @@ FACTORS = {"ring": 1.25, "tree": 0.8, "servers": None}
 class _Drawn:
     """Stands for what is drawn from a seed."""
 
-    def __init__(self, *asked: Any) -> None:
-        self.asked = asked
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def cases(self) -> Iterator[ProvingCase]:
         scenario = load("netlab-ring")
@@ -45,7 +45,7 @@ def _measured(case: ProvingCase) -> Run:
 @pytest.fixture
 def _lab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.netlab.lab.require", lambda: None)
-    monkeypatch.setattr("scaleproof.validator.experiments.proving.lab.calibrated", lambda *asked: SimpleNamespace(at=None))
+    monkeypatch.setattr("scaleproof.validator.experiments.proving.lab.calibrated", lambda *arguments: SimpleNamespace(at=None))
     monkeypatch.setattr("scaleproof.validator.experiments.proving.cases.Draw", _Drawn)
     monkeypatch.setattr("scaleproof.validator.experiments.proving.prove.measured_in_lab", _measured)
     monkeypatch.setattr("scaleproof.validator.experiments.proving.prove.Processors", lambda: SimpleNamespace(taken=lambda: 0.0))

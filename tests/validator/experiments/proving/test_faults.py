@@ -79,15 +79,15 @@ def test_the_spinning_process_stays_on_its_core_and_ends_with_the_context() -> N
 def test_all_planted_faults_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "require", lambda: None)
     monkeypatch.setattr(faults, "measured", made_up)
-    told: list[str] = []
-    found = faults.find_faults(told.append)
+    reported: list[str] = []
+    found = faults.find_faults(reported.append)
     assert all(one.named for one in found)
-    assert told == [f"planting {fault.name}" for fault in FAULTS]
+    assert reported == [f"planting {fault.name}" for fault in FAULTS]
 
 
 @needs_netlab
 @pytest.mark.nightly
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a busy core is planted beside one that is not")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="planting a busy core needs a second core")
 @each_fault
 def test_a_planted_fault_in_a_lab_is_named(fault: PlantedFault) -> None:
     found = planted(fault, measured)

@@ -1,4 +1,4 @@
-"""How far predictions were off, how many intervals held, whether the best was the best."""
+"""Figures of the proof: errors of predictions, coverage of intervals, and whether the predicted best was the best."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def _outcome(predicted_s: float, measured_s: float | None, group: str = "g", fam
 
 def test_errors_are_relative_to_measurements() -> None:
     outcomes = [_outcome(1.1, 1.0), _outcome(0.8, 1.0), _outcome(1.0, 1.0), _outcome(1.0, None)]
-    told = figures(outcomes)["paced"]
-    assert told["cases"] == 3
-    assert told["median"] == pytest.approx(0.1)
-    assert told["p90"] == pytest.approx(0.18)  # between 0.1 and 0.2
-    assert told["coverage90"] == pytest.approx(2 / 3)  # 1.0 is not between 0.72 and 0.88
+    reported = figures(outcomes)["paced"]
+    assert reported["cases"] == 3
+    assert reported["median"] == pytest.approx(0.1)
+    assert reported["p90"] == pytest.approx(0.18)  # between 0.1 and 0.2
+    assert reported["coverage90"] == pytest.approx(2 / 3)  # 1.0 is not between 0.72 and 0.88
 
 
 def test_no_cases_give_no_figures() -> None:
@@ -58,14 +58,16 @@ def test_figures_do_not_depend_on_the_unit_of_time(times_s: list[tuple[float, fl
 
 
 def test_families_are_listed_worst_first_with_signed_errors() -> None:
-    told = by_family([_outcome(1.1, 1.0, family="ring"), _outcome(0.5, 1.0, family="gpipe"), _outcome(1.0, None, family="ddp")])
-    assert list(told) == ["gpipe", "ring"]
-    assert told["gpipe"] == (1, pytest.approx(-0.5), pytest.approx(-0.5))
+    reported = by_family(
+        [_outcome(1.1, 1.0, family="ring"), _outcome(0.5, 1.0, family="gpipe"), _outcome(1.0, None, family="ddp")]
+    )
+    assert list(reported) == ["gpipe", "ring"]
+    assert reported["gpipe"] == (1, pytest.approx(-0.5), pytest.approx(-0.5))
 
 
 def test_undisturbed_cases_are_counted_separately() -> None:
     quiet, disturbed = _outcome(1.0, 1.0), replace(_outcome(1.0, 2.0), taken=0.5)
-    told = figures([quiet, disturbed])
-    assert (told["paced"]["cases"], told["undisturbed"]["paced"]["cases"]) == (2, 1)
-    assert told["paced"]["median"] == pytest.approx(0.25)
-    assert told["undisturbed"]["paced"]["median"] == 0.0
+    reported = figures([quiet, disturbed])
+    assert (reported["paced"]["cases"], reported["undisturbed"]["paced"]["cases"]) == (2, 1)
+    assert reported["paced"]["median"] == pytest.approx(0.25)
+    assert reported["undisturbed"]["paced"]["median"] == 0.0

@@ -23,5 +23,5 @@ def test_exceptions_of_probed_links_are_not_applied_to_other_rates() -> None:
     measured = nominal.model_copy(update={"network": nominal.network.model_copy(update=odd)})
     network = CalibratedLab(nominal, measured).at(12.5e6, "real").network
     assert network is not None
-    assert network.bandwidth_Bps == pytest.approx(12e6)  # as large a share of what is asked
+    assert network.bandwidth_Bps == pytest.approx(12e6)  # the same share of the requested rate
     assert (network.duplex, network.exceptions) == ("full", ())

@@ -51,9 +51,9 @@ def _takes(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
 
 def test_each_case_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _takes(monkeypatch, 0.0)
-    told: list[CaseOutcome] = []
-    (outcome,) = prove.prove([_case()], {}, _slower(1.25), told.append)
-    assert told == [outcome]
+    reported: list[CaseOutcome] = []
+    (outcome,) = prove.prove([_case()], {}, _slower(1.25), reported.append)
+    assert reported == [outcome]
     assert outcome.error == pytest.approx(-0.2)
     assert outcome.hosts == 4
     assert outcome.low_s < outcome.predicted_s < outcome.high_s
@@ -63,15 +63,15 @@ def test_disturbed_runs_are_repeated_later_and_the_least_disturbed_counts(monkey
     _takes(monkeypatch, 0.5, 0.0, 0.2, 0.3, 0.04)
     monkeypatch.setattr(prove, "_is_quiet", lambda: True)
     measured: list[str] = []
-    told: list[CaseOutcome] = []
+    reported: list[CaseOutcome] = []
 
     def measure(case: ProvingCase) -> Run:
         measured.append(case.scenario.name)
         return _slower(float(len(measured)))(case)
 
-    ring, ddp = prove.prove([_case(), _case("netlab-ddp")], {}, measure, told.append, patience_s=60.0)
+    ring, ddp = prove.prove([_case(), _case("netlab-ddp")], {}, measure, reported.append, patience_s=60.0)
     assert measured == ["netlab-ring", "netlab-ddp", "netlab-ring", "netlab-ring", "netlab-ring"]
-    assert [one.taken for one in told] == [0.5, 0.0, 0.2, 0.04]  # what was disturbed more than before is not told
+    assert [one.taken for one in reported] == [0.5, 0.0, 0.2, 0.04]  # runs disturbed more than before are not reported
     assert (ring.taken, ring.measured_s) == (0.04, pytest.approx(5 * ring.predicted_s))
     assert not ring.is_disturbed
     assert not ddp.is_disturbed
@@ -94,10 +94,10 @@ def test_a_run_with_concurrent_other_work_is_repeated(monkeypatch: pytest.Monkey
     def measure(case: ProvingCase) -> Run:
         return replace(case.predicted, provenance=load_entry(loads.pop(0)))
 
-    told: list[CaseOutcome] = []
-    (outcome,) = prove.prove([_case()], {}, measure, told.append, patience_s=60.0)
-    assert [(one.foreign, one.is_disturbed) for one in told] == [(0.52, True), (0.1, False)]
-    assert outcome == told[-1]
+    reported: list[CaseOutcome] = []
+    (outcome,) = prove.prove([_case()], {}, measure, reported.append, patience_s=60.0)
+    assert [(one.foreign, one.is_disturbed) for one in reported] == [(0.52, True), (0.1, False)]
+    assert outcome == reported[-1]
 
 
 @pytest.mark.parametrize(("busy", "quiet"), [(0.5, True), (0.9, False)])
@@ -144,11 +144,11 @@ def test_the_short_form_has_sixteen_cases(tmp_path: Path) -> None:
     command = [program, "prove", "--on", "netlab", "--short", "--json", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1180, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told) == {"paced", "real", "ranking", "undisturbed"}
-    assert told["paced"]["cases"] + told["real"]["cases"] == 16
-    assert told["ranking"]["groups"] == 4
+    reported = json.loads(done.stdout)
+    assert set(reported) == {"paced", "real", "ranking", "undisturbed"}
+    assert reported["paced"]["cases"] + reported["real"]["cases"] == 16
+    assert reported["ranking"]["groups"] == 4
     # how far off it is depends on what else the machine does, but not where nothing else does much
-    if told["undisturbed"]["paced"]["cases"] >= 6:
-        assert told["undisturbed"]["paced"]["median"] < 0.1
+    if reported["undisturbed"]["paced"]["cases"] >= 6:
+        assert reported["undisturbed"]["paced"]["median"] < 0.1
     assert (tmp_path / "out" / "calibrated.yaml").exists()

@@ -54,9 +54,9 @@ def needed_bytes(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, meminfo: P
     monkeypatch.setattr(memory_check, "_MEMORY", meminfo)
     with pytest.raises(InputError) as error:
         check_room(scenario)
-    told = re.search(r"need about ([\d.]+ \w+),", str(error.value))
-    assert told is not None
-    return parse_bytes(told[1])
+    reported = re.search(r"need about ([\d.]+ \w+),", str(error.value))
+    assert reported is not None
+    return parse_bytes(reported[1])
 
 
 def test_the_memory_check_counts_server_shards_and_pushes(
@@ -81,5 +81,5 @@ def test_emulated_layers_need_memory_for_their_activations(
     wide = {"kind": "mlp", "layers": 2, "inputs": 8, "hidden": 100_000, "outputs": 8}
     plain = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=2048).model_copy(update={"compute": "paced"})
     fewer = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=1024).model_copy(update={"compute": "paced"})
-    told = [needed_bytes(scenario, monkeypatch, tmp_path / "m") for scenario in (plain, fewer)]
-    assert told[0] - told[1] == pytest.approx(2 * 2 * 512 * 100_000 * 4, rel=0.05)
+    reported = [needed_bytes(scenario, monkeypatch, tmp_path / "m") for scenario in (plain, fewer)]
+    assert reported[0] - reported[1] == pytest.approx(2 * 2 * 512 * 100_000 * 4, rel=0.05)

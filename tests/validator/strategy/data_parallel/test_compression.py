@@ -84,14 +84,14 @@ def test_sent_bytes_equal_the_simulators(compression: dict[str, Any], make_scena
     tensors = [tensor for layer in scenario.model.build_layers() for tensor in layer.tensors]
     plan = scenario.strategy.plan
     assert plan.compression is not None
-    wires = [wire.collective_bytes(2) for wire in plan.compression.wire(tensors, 4)]
+    messages = [wire.collective_bytes(2) for wire in plan.compression.wire(tensors, 4)]
 
     spans = measure(scenario).spans
 
     assert spans is not None
     sums = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
     assert set(sums.phase.tolist()) == {Phase.SYNCHRONISE}
-    assert sums.size_bytes.sum() == pytest.approx(sum(wires), rel=0.1)
+    assert sums.size_bytes.sum() == pytest.approx(sum(messages), rel=0.1)
     whole_bytes = 4.0 * sum(tensors)
     assert sums.size_bytes.sum() < 0.6 * whole_bytes
 

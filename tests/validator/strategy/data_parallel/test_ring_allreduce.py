@@ -57,4 +57,4 @@ def test_each_rank_sends_its_part_around_the_ring(overlap: bool, make_scenario: 
         assert sent.size_bytes.sum() == pytest.approx(2 * (workers - 1) / workers * whole_bytes, rel=1e-3)
     assert sums.size_bytes.sum() == workers * whole_bytes
     exposed = spans.where((spans.stream == Stream.MAIN) & (spans.step == 2))
-    assert Counter(exposed.phase.tolist())[Phase.SEND] == 0, "messages are beside the passes"
+    assert Counter(exposed.phase.tolist())[Phase.SEND] == 0, "messages overlap with the passes"

@@ -55,8 +55,8 @@ def test_batch_norms_use_each_workers_statistics(make_scenario: MakeScenario) ->
 @pytest.mark.parametrize(
     ("fault", "strategy"),
     [
-        (faults.counts_workers_alike, UNEQUAL),
-        (faults.counts_workers_alike, {**UNEQUAL, "overlap": False}),
+        (faults.weights_workers_equally, UNEQUAL),
+        (faults.weights_workers_equally, {**UNEQUAL, "overlap": False}),
         (faults.averages_no_microbatch_but_the_last, MICROBATCHES),
         (faults.averages_no_microbatch_but_the_last, {**MICROBATCHES, "overlap": False}),
         (faults.sums_and_does_not_divide, WORKERS),

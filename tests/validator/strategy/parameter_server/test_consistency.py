@@ -1,4 +1,4 @@
-"""Gates decide whom a server counts and answers; whoever comes in whatever order, everybody gets its answers."""
+"""Consistency models decide which pushes count and when servers reply; every push gets one reply in any order."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def test_rounds_do_not_wait_for_finished_workers() -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(2, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
 def test_servers_with_backups_never_wait_for_one_another(
-    random: Random, crews: int, servers: int, parts: int, steps: int
+    random: Random, workers: int, servers: int, parts: int, steps: int
 ) -> None:
     """Each server drops whom it likes; a worker goes on once all of them have replied all it pushed, in its order."""
-    backups = random.randrange(crews)
+    backups = random.randrange(workers)
     orders = {
-        (server, part): push_order(Bsp(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)
+        (server, part): push_order(Bsp(backups), dict.fromkeys(range(workers), steps)) for server, part in pairs(servers, parts)
     }
-    pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(crews, servers)}
-    taken, missing = [0] * crews, [servers * parts] * crews
+    pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(workers, servers)}
+    taken, missing = [0] * workers, [servers * parts] * workers
     while coming := [pair for pair, left in pushed.items() if left]:
         pusher, server = random.choice(coming)
         part = pushed[pusher, server].pop(0)
@@ -99,7 +99,7 @@ def test_servers_with_backups_never_wait_for_one_another(
                 if taken[one] < steps:
                     pushed.update({(one, other): [*range(parts)] for other in range(servers)})
 
-    assert taken == [steps] * crews
+    assert taken == [steps] * workers
 
 
 def pairs(first: int, second: int) -> list[tuple[int, int]]:

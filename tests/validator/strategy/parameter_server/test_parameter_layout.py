@@ -1,4 +1,4 @@
-"""Servers hold what the simulator expects them to hold, and every element is held once."""
+"""Servers store the parameters that the simulator assigns to them, every element once."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_server_shards_add_up_to_all_parameters(
             pieces = layout.ranges(number, server)
             for tensor, begin, end in pieces:
                 seen[tensor][begin:end] += 1
-            held = torch.cat([parameters[tensor].flatten()[begin:end] for tensor, begin, end in pieces])
-            assert torch.equal(held, vector[part])
+            stored = torch.cat([parameters[tensor].flatten()[begin:end] for tensor, begin, end in pieces])
+            assert torch.equal(stored, vector[part])
 
     assert all(bool((one == 1).all()) for one in seen)
     assert all(torch.equal(view, one.flatten()) for view, one in zip(layout.views(vector), parameters, strict=True))

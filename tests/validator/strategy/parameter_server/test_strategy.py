@@ -1,7 +1,7 @@
 """Servers train what they say they train.
 
 Theory: servers that wait for all train what one process does that sees the whole batch. Others apply gradients of parameters
-that have changed since; what they come to follows from the order of pushes and answers at each server alone, and one process
+that have changed since; their result follows from the order of pushes and replies at each server alone, and one process
 that replays it comes to the same. In fp64 the order of sums leaves differences of about 1e-15.
 """
 
@@ -201,9 +201,9 @@ def test_spans_of_asynchronous_workers_are_consistent(make_scenario: MakeScenari
     for rank in range(run.ranks):
         own = spans.where((spans.rank == rank) & (spans.stream == Stream.MAIN))
         assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
-    beside = spans.where(spans.stream == Stream.COMMUNICATION)
-    assert set(np.unique(beside.phase)) == {Phase.SEND, Phase.RECEIVE}, "servers', beside what they do"
-    assert (beside.rank >= 3).all()
+    overlapped = spans.where(spans.stream == Stream.COMMUNICATION)
+    assert set(np.unique(overlapped.phase)) == {Phase.SEND, Phase.RECEIVE}, "servers' messages, overlapped with their work"
+    assert (overlapped.rank >= 3).all()
     assert run.servers is not None
     assert set(run.servers) == {
         "clock_gap", "version_staleness", "dropped", "updates_per_s", "utilisation", "queue_length", "busy", "bottleneck",

@@ -59,9 +59,11 @@ def test_spans_are_sequential(events: list[tuple[str, int]]) -> None:
 def test_every_pass_and_send_is_recorded(events: list[tuple[str, int]]) -> None:
     spans = played(events)
 
-    told = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
-    assert [span["microbatch"] for span in told[Phase.FORWARD]] == [number for kind, number in events if kind == "pass"]
-    assert [span["match"] - 10 for span in told[Phase.SEND] if "match" in span] == [n for kind, n in events if kind == "send"]
+    reported = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
+    assert [span["microbatch"] for span in reported[Phase.FORWARD]] == [number for kind, number in events if kind == "pass"]
+    assert [span["match"] - 10 for span in reported[Phase.SEND] if "match" in span] == [
+        n for kind, n in events if kind == "send"
+    ]
 
 
 def test_a_receive_wait_starts_at_the_end_of_the_previous_task() -> None:

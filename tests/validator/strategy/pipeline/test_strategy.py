@@ -155,7 +155,7 @@ def test_messages_are_sent_only_between_ranks(case: Case) -> None:
         for stream in Stream:
             own = spans.where(spans.stream == stream)
             seen = zip(own.rank.tolist(), own.stage.tolist(), own.microbatch.tolist(), strict=True)
-            assert sorted(seen) == crossing, "held up by it, and beside"
+            assert sorted(seen) == crossing, "exposed and overlapped"
         assert set(spans.size_bytes.tolist()) == {size_bytes}
 
 

@@ -1,4 +1,4 @@
-"""The fit of steps to a target: it finds what runs were made from within its errors, and says what runs do not tell."""
+"""The fit of steps to a target: it recovers the true parameters within its errors, and reports undetermined ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_standard_errors_match_actual_errors() -> None:
 def test_uncertainty_matches_the_error_of_new_settings() -> None:
     found = [fit_convergence(runs(TRUTH, 0.1, seed)) for seed in range(12)]
     assert np.mean([one.scatter for one in found]) == pytest.approx(0.1, rel=0.2)
-    # of a setting's mean of two runs, and the fit's own error beside: more so where it goes beyond the others
+    # error of a setting's mean of two runs, plus the fit's own error, which is larger outside the other settings
     assert 0.07 < np.median([one.convergence.uncertainty for one in found]) < 0.2
 
 
@@ -89,7 +89,7 @@ def test_settings_needed_for_the_fit_are_not_held_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_runs", "told"),
+    ("given_runs", "reported"),
     [
         ({}, "too few synchronous batch sizes"),
         ({"one": [Reached(8, 0, 100), Reached(8, 0, 101), Reached(8, 0, 99)]}, "too few synchronous batch sizes"),
@@ -97,6 +97,6 @@ def test_settings_needed_for_the_fit_are_not_held_out() -> None:
         ({"stale": [Reached(8, 1, 100), Reached(16, 1, 90)]}, "too few synchronous batch sizes"),
     ],
 )
-def test_too_few_runs_are_rejected(given_runs: dict[str, list[Reached]], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_too_few_runs_are_rejected(given_runs: dict[str, list[Reached]], reported: str) -> None:
+    with pytest.raises(InputError, match=reported):
         fit_convergence(given_runs)

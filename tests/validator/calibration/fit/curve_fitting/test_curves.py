@@ -67,15 +67,15 @@ def test_results_scale_with_units(seed: int, of_size: float, of_time: float) -> 
 @pytest.mark.parametrize("spread", [0.0, 0.05])
 def test_intervals_contain_the_true_value_in_90_percent_of_cases(spread: float) -> None:
     trials = 60
-    held = np.zeros(2)
+    contained = np.zeros(2)
     for seed in range(trials):
         fitted = fit_curve(SIZES, drawn(seed, spread=spread), LINE)
         for i, (truth, (low, high)) in enumerate(
             [(LATENCY_S, fitted.latency_interval_s), (PER_BYTE_S, fitted.seconds_per_byte_interval)]
         ):
-            held[i] += low <= truth <= high
-    assert (held >= 0.82 * trials).all()
-    assert (held <= 0.99 * trials).all()
+            contained[i] += low <= truth <= high
+    assert (contained >= 0.82 * trials).all()
+    assert (contained <= 0.99 * trials).all()
 
 
 def test_outlier_sizes_are_excluded_and_reported() -> None:

@@ -22,15 +22,15 @@ def test_unimodal_samples_are_not_reported_as_bimodal(seed: int, count: int, law
 
 @fixed
 @given(seeds, st.floats(1.3, 5.0), st.floats(0.2, 0.8))
-def test_two_modes_are_reported_with_their_frequencies(seed: int, apart: float, share: float) -> None:
+def test_two_modes_are_reported_with_their_frequencies(seed: int, ratio: float, share: float) -> None:
     random = np.random.default_rng(seed)
     slow = round(share * 50)
-    seconds = 1e-4 * np.exp(random.normal(0, 0.02, 50)) * np.where(np.arange(50) < slow, apart, 1)
+    seconds = 1e-4 * np.exp(random.normal(0, 0.02, 50)) * np.where(np.arange(50) < slow, ratio, 1)
     modes = bimodal(random.permutation(seconds).tolist())
     assert modes is not None
     assert modes.slow_share == pytest.approx(slow / 50)
     assert modes.fast_s == pytest.approx(1e-4, rel=0.05)
-    assert modes.slow_s == pytest.approx(1e-4 * apart, rel=0.05)
+    assert modes.slow_s == pytest.approx(1e-4 * ratio, rel=0.05)
 
 
 def test_few_outliers_do_not_form_a_mode() -> None:
