@@ -46,6 +46,7 @@ class Switched(Recorder):
     """Recorder that can be switched off."""
 
     def switch(self, on: bool) -> None:
+        """Turns recording on or off; off, every call does nothing."""
         for name in ("add", "span", "interruption", "waiting", "begin_step", "end_step"):
             self.__dict__.pop(name, None)
         self.now, self.enter = self._clock.mark, self._status.enter
