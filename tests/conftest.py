@@ -1,4 +1,4 @@
-"""What many tests need."""
+"""Fixtures that many tests use."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _ONE: Final = "scaleproof.simulator.cluster.quantities.x__measured__mutmut_1"
 
 
 def interval(found: int, of: int, z: float = 1.645) -> tuple[float, float]:
-    """Between which shares the true one lies with 90 %: Wilson's interval of a share found in a random sample."""
+    """Wilson's 90 % interval of a share found in a random sample."""
     share, spread = found / of, z * z / of
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / (4 * of))
@@ -40,7 +40,7 @@ def interval(found: int, of: int, z: float = 1.645) -> tuple[float, float]:
 
 
 def results(copy: Path) -> dict[str, int | None]:
-    """What became of each fault, by its name: an exit code, or None where tests have not run yet."""
+    """Result of each fault by name: an exit code, or None where tests have not run yet."""
     files = sorted(copy.glob("simulator/**/*.meta"))
     return {name: code for file in files for name, code in json.loads(file.read_text())["exit_code_by_key"].items()}
 

@@ -1,4 +1,4 @@
-"""docs/background/accuracy.md: what it says in words is what the commands that it shows print."""
+"""docs/background/accuracy.md agrees with the output of the commands that it shows."""
 
 from __future__ import annotations
 

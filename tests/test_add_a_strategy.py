@@ -1,4 +1,4 @@
-"""The walk through docs/guides/add-a-strategy.md: what it quotes is in the example, which is built, installed and run."""
+"""docs/guides/add-a-strategy.md: its quotes equal the example, which is built, installed and run."""
 
 from __future__ import annotations
 

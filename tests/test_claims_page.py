@@ -1,4 +1,4 @@
-"""docs/guides/claims.md: its example is a claim, its table has all quantities, and what it shows has all claims that ship."""
+"""docs/guides/claims.md: its example is a valid claim, and its tables list all quantities and shipped claims."""
 
 from __future__ import annotations
 

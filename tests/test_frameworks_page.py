@@ -1,4 +1,4 @@
-"""docs/guides/frameworks.md: its table has all frameworks that ship, and what it says of defaults is so."""
+"""docs/guides/frameworks.md: its table lists all shipped frameworks and their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: one importable name, which predicts in an empty environment on each supported Python."""
+"""The installed package: one importable name, which predicts in an empty environment on each supported Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of a version: on the path, or one that pyenv has installed."""
+    """A Python of a version, on the path or installed by pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
     for candidate in filter(None, candidates):

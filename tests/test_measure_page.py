@@ -1,4 +1,4 @@
-"""docs/guides/measure.md names every kind of strategy that is measured, with every field that is followed, and all options."""
+"""docs/guides/measure.md lists every measured strategy with all supported fields and options."""
 
 from __future__ import annotations
 

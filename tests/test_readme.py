@@ -1,4 +1,4 @@
-"""Every command that README.md and the pages in docs show is run, and what it prints is compared with what they show.
+"""Every command that README.md and the docs show is run, and its output compared with the one shown.
 
 Blocks marked `console` must match to the letter; in those marked `console measured` the numbers may differ, being times, and
 what explains the difference between two of them.
@@ -48,7 +48,7 @@ def without_numbers(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's reader works, with the tables that ship: its commands build on one another."""
+    """The working folder of the README's commands, with the shipped tables; commands build on one another."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "scenarios").symlink_to(README.parent / "scenarios")
     return folder

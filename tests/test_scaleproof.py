@@ -1,4 +1,4 @@
-"""The public face and the command line, as users meet them."""
+"""The public API and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/strategies.md: its pictures are of today, its tables name every field, its schedules are all."""
+"""docs/reference/strategies.md: pictures are current, tables list every field, all schedules are described."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULTS = {"0 s": 0.0, "25 MiB": 25 * 2.0**20, "1 MiB": 2.0**20}
 
 
 def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a command's picture says that it shows, and what it would show if it was drawn now."""
+    """The description in a command's picture, and that of a new picture."""
     timeline, name, *options = command
     assert timeline == "timeline"
     overrides = [value for option, value in itertools.pairwise(options) if option == "--set"]

@@ -1,4 +1,4 @@
-"""docs/guides/systems.md: its table is what is forecast today, and has all systems that ship."""
+"""docs/guides/systems.md: its table equals current predictions and lists all shipped systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/what_if.py runs, and says what the page shows."""
+"""examples/what_if.py prints the output shown on its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of reports share."""
+"""Fixtures for the tests of reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS: Final = [
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` fills, once for all processes that run tests concurrently; tests only read it."""
+    """A folder that `make` fills once for all concurrent test processes; tests only read it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = factory.mktemp(name)
         make(folder)

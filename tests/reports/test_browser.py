@@ -1,4 +1,4 @@
-"""Pages in a browser: they open, figures have data and can be used, by keyboard too, and send no requests."""
+"""Report pages in a browser: figures have data, work with keyboard and mouse, and send no requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages bring with them is what its makers gave out, with its licence."""
+"""Vendored files equal their published releases and include licences."""
 
 from __future__ import annotations
 

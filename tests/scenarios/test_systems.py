@@ -1,4 +1,4 @@
-"""What the systems of the field do, by name: scenarios that forecast, and say what they leave out."""
+"""Scenarios of named training systems: they predict, and state what they omit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios that ship to ask what-if of: all of them predict, and the comparisons that they name come out as theory has it."""
+"""Shipped what-if scenarios: all predict, and their comparisons agree with theory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(name: str, *fields: str, framework: str | None = None) -> Run:
 
 
 def exposed(found: Run) -> float:
-    """Share of a step."""
+    """Exposed communication as a share of the step."""
     return found.breakdown_s["exposed_communication"] / found.step_time_s
 
 

@@ -1,4 +1,4 @@
-"""What tests of strategies read off programs."""
+"""Quantities that tests of strategies read from programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, seq
 
 
 def compiled(scenario: Scenario) -> Program:
-    """One step of it, on ranks as uneven as it says."""
+    """The program of one step, with the scenario's perturbations."""
     return scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
 
 
@@ -49,7 +49,7 @@ def exchange_s(program: Program, phase: Phase) -> NDArray[np.float64]:
 
 
 def sent_bytes(program: Program, kind: Kind) -> dict[int, float]:
-    """What each node that is modelled sends over the network in a step."""
+    """Bytes that each modelled node sends over the network in a step."""
     result: dict[int, float] = {}
     for uses, amount, own in zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True):
         for use in uses if own == kind else ():

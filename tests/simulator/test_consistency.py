@@ -1,4 +1,4 @@
-"""Operations made of the same messages take about as long, on every cluster that ships and on a device of one's own."""
+"""Operations of equal messages take about equal time, on every shipped cluster and on custom devices."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_large_rings_are_about_as_fast_as_the_algorithm_that_nccl_chooses(name: 
 
 
 def readme_cluster() -> Cluster:
-    """The cluster of the scenario that README.md shows as the reader's own."""
+    """The cluster of README.md's example scenario."""
     text = (catalog.ROOT.parent / "README.md").read_text(encoding="utf-8")
     scenario = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "name: mine" in block)
     return Cluster.model_validate(yaml.safe_load(scenario)["cluster"])
@@ -117,7 +117,7 @@ def test_halving_doubling_works_for_any_number_of_ranks() -> None:
 
 
 class Pair(NamedTuple):
-    """A rank and one that it sends to, by node and device."""
+    """A sending and a receiving rank, by node and device."""
 
     source: tuple[int, int]
     target: tuple[int, int]
@@ -137,7 +137,7 @@ def pairs(known: Cluster) -> Iterator[Pair]:
 
 
 def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
-    """As a program's engine times a pipeline's message."""
+    """Seconds of a pipeline message by a program's engine."""
     builder = ProgramBuilder()
     path = ResourceMap(known, builder).concurrent_messages(*pair, size_bytes)
     ranks = [builder.rank(name) for name in ("source", "target")]
@@ -146,7 +146,7 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 
 
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
-    """As estimates time it."""
+    """Seconds of a pipeline message by estimates."""
     times = TransferTimes(known)
     number = times.message(pair, size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
     return float(times.seconds()[number])

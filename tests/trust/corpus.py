@@ -1,4 +1,4 @@
-"""What fuzz tests begin with: files that are right, by kind, and the commands that read them."""
+"""Valid input files for fuzz tests, by kind, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ unevenness: {stragglers: [{ranks: 1, slowdown: 1.5}], late: [{ranks: 2, delay: 1
 
 
 def scenarios() -> list[Seed]:
-    """Scenarios of all families, and such as ship."""
+    """Scenarios of all families, and shipped ones."""
     commands = [
         ["predict", FILE, "--json", "--out", OUT], ["predict", FILE], ["sensitivity", FILE, "--json"],
         ["compare", FILE, "resnet50-ring-p100"], ["timeline", FILE, "--out", f"{OUT}/t.svg"], ["plan", FILE, "--gpus", "4"],
@@ -70,7 +70,7 @@ def scenarios() -> list[Seed]:
 
 
 def shipped(folders: Sequence[str], names: Sequence[str], commands: Sequence[Sequence[str]]) -> list[Seed]:
-    """Files that ship."""
+    """Shipped files."""
     paths = [catalog.ROOT / folder / f"{name}.yaml" for folder in folders for name in names]
     return [Seed(path.name, path.read_bytes(), "yaml", commands) for path in paths if path.is_file()]
 
@@ -92,7 +92,7 @@ def clusters() -> list[Seed]:
 
 
 def models() -> list[Seed]:
-    """Models of ours, and Hugging Face's configurations."""
+    """Shipped models, and Hugging Face configurations."""
     own = [["model", FILE, "--json"], ["model", FILE, "--tensor", "2", "--seq", "64"]]
     theirs = [["model", f"hf:{FILE}", "--json"], ["predict", "gpt3-1.3b-diloco-wan", "--set", f"model=hf:{FILE}"]]
     sizes = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256}
@@ -113,7 +113,7 @@ def models() -> list[Seed]:
 
 
 def studies() -> list[Seed]:
-    """Studies, small enough to be swept in a moment."""
+    """Studies that are quickly swept."""
     axes = [
         "strategy.workers: [2, 4, 8]", "cluster.network.bandwidth: {from: 1 Gbit/s, to: 100 Gbit/s, points: 3}",
         "batch: {from: 48, to: 96, factor: 2}",
@@ -181,13 +181,13 @@ def tables() -> list[Seed]:
 
 
 def claims() -> list[Seed]:
-    """Claims that ship, on a few places each."""
+    """Shipped claims, at a few points each."""
     names = ["batches-hide-it", "rings-scale-linearly", "compression-on-slow-networks", "trials-side-by-side"]
     return shipped(["claims"], names, [["claims", FILE, "--json"], ["claims", FILE]])
 
 
 def overrides() -> list[Seed]:
-    """What --set says: a list of them, as JSON."""
+    """Values of --set as a JSON list."""
     given = [
         ["strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s"], ["model=gpt-mini", "batch=96", "steps=4"],
         ["strategy={kind: pipeline, stages: 2, microbatches: 2}", "unevenness={compute_jitter: 0.1}"],

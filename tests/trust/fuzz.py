@@ -1,4 +1,4 @@
-"""Fuzzing: files that were right and are no longer, through the commands that read them.
+"""Fuzzing: mutated valid files are given to the commands that read them.
 
     python -m tests.trust.fuzz 10000
     python -m tests.trust.fuzz 3000 --seed 7 --kind tables --kind models
@@ -73,7 +73,7 @@ def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | Non
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of ours that an error passed through."""
+    """The innermost line of this project that an error passed through."""
     own = [
         one
         for one in traceback.extract_tb(error.__traceback__)
@@ -110,7 +110,7 @@ def _sets(content: bytes) -> list[str]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that is the working folder meanwhile, and gone afterwards."""
+    """Makes a temporary folder the working folder."""
     before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="fuzz-"))
     os.chdir(folder)
     try:
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _watched(kind: str, inputs: int, seed: int) -> tuple[Tally, dict[str, str], int, float]:
-    """What came of a kind's inputs, the most memory and the processor time that they took; in a process of its own."""
+    """Outcomes, peak memory and processor time of a kind's inputs, in a separate process."""
     faults: Faults = {}
     tally = fuzz(kind, inputs, seed, faults)
     reported = {

@@ -1,4 +1,4 @@
-"""Killing: commands that are killed at random moments, and then run again, leave what those leave that nobody disturbed.
+"""Killing: commands killed at random moments and then run again give the result of undisturbed ones.
 
 python -m tests.trust.kill 25
 
@@ -169,7 +169,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _whole(folder: Path, before: set[str]) -> list[str]:
-    """Files that are new, every one of which is whole."""
+    """The new files, each of which is checked for completeness."""
     found = [name for name in _written(folder) if name not in before]
     for name in found:
         watched.check_whole(folder / name)

@@ -1,4 +1,4 @@
-"""Valid files made invalid, or valid in ways that nobody had in mind: what hypothesis draws for the fuzz tests.
+"""Mutations of valid files, drawn by hypothesis for the fuzz tests.
 
 A document is changed as data (keys that are dropped, doubled, renamed, of another type; numbers that are huge, negative or
 none; other units; markup; aliases and tags of YAML) and then, sometimes, as the bytes that it is written in.
@@ -62,7 +62,7 @@ _CHANGES: Final = (
 
 
 def odd_value() -> st.SearchStrategy[Any]:
-    """What stands in a field where something else was meant."""
+    """An unexpected value for a field."""
     nested = [
         [],
         {},
@@ -86,7 +86,7 @@ def odd_value() -> st.SearchStrategy[Any]:
 
 
 def mutated(draw: Draw, content: bytes, form: Form) -> bytes:
-    """A file's content, changed a little."""
+    """A file's content with a small mutation."""
     if form in ("text", "bytes"):
         return _bytes(draw, content)
     data = yaml.safe_load(content) if form == "yaml" else json.loads(content)
@@ -114,7 +114,7 @@ def _dumped(data: Any, form: str) -> str:
 
 
 def _places(data: Any) -> Iterator[Place]:
-    """Where every value stands: what holds it, and by what key."""
+    """Container and key of every value."""
     keys = data.keys() if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
     for key in keys:
         yield data, key
@@ -126,7 +126,7 @@ def _leaves(data: Any) -> list[Place]:
 
 
 def _some_leaves(draw: Draw, data: Any) -> list[Place]:
-    """One or two numbers' places."""
+    """Places of one or two numbers."""
     numbers = [(parent, key) for parent, key in _leaves(data) if str(parent[key])[:1].isdigit()]
     return [numbers[draw(st.integers(0, len(numbers) - 1))] for _ in range(draw(st.integers(1, 2)))] if numbers else []
 
@@ -187,7 +187,7 @@ def _same_kind(draw: Draw, value: Any, others: list[Any]) -> Any:
 
 
 def _other_number(draw: Draw, value: Any) -> Any:
-    """A number that is another, also within a quantity; what is none becomes one."""
+    """A different number, also within a quantity; other values become a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return draw(st.sampled_from(NUMBERS))
     if isinstance(value, str):

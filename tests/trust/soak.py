@@ -1,4 +1,4 @@
-"""Soak: a million points, and thousands of scenarios after one another, in a process that does not grow.
+"""Soak test: memory does not grow over a million points and thousands of scenarios in one process.
 
 python -m tests.trust.soak 1000000
 
@@ -34,7 +34,7 @@ class Soaked:
 
     @property
     def grown_bytes(self) -> float:
-        """By the line that fits the second half best: what it grew in that half."""
+        """Growth over the second half, by a least-squares line."""
         half = len(self.done) // 2
         done, resident_bytes = np.array(self.done[half:], float), np.array(self.resident_bytes[half:], float)
         slope, _ = np.polyfit(done, resident_bytes, 1)
@@ -48,7 +48,7 @@ class Soaked:
 
 
 def _soaked(counts: Iterable[int]) -> Soaked:
-    """Looks at this process after each part of its work."""
+    """Records resident memory after each part of the work."""
     done, resident = [], []
     for count in itertools.accumulate(counts):
         done.append(count)

@@ -1,4 +1,4 @@
-"""What we stand on: all that is imported is declared, all that is declared is pinned, and its licences go with ours."""
+"""Dependencies: imported ones are declared, declared ones are pinned, and licences are compatible."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _declared(*extras: str) -> set[str]:
 
 
 def _imported(package: str) -> Iterator[tuple[str, str]]:
-    """Modules that are imported from outside, each with the file that does."""
+    """Imported external modules, each with the file that imports it."""
     files = sorted((ROOT / package).rglob("*.py"))
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -93,7 +93,7 @@ def test_every_declared_dependency_is_pinned() -> None:
 
 
 def _needed(names: set[str]) -> set[str]:
-    """These, and all that they need to run."""
+    """These packages and all their dependencies."""
     found: set[str] = set()
     left = sorted(names)
     while left:

@@ -1,4 +1,4 @@
-"""The same question has the same answer, to the last byte: in whatever process, with whatever hashes, threads and order."""
+"""Equal inputs give bit-identical results in any process, with any hash seed, number of threads and order."""
 
 from __future__ import annotations
 

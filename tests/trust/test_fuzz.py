@@ -1,4 +1,4 @@
-"""Whatever stands in a file: it is used or refused in words, in time, and what is left is whole."""
+"""Mutated input files are used or rejected with a message in bounded time, and no partial files are left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever moment a command is killed at, what it left is whole, and what follows comes to the same as if nobody had."""
+"""Commands killed at any moment leave complete files, and running them again gives the undisturbed result."""
 
 from __future__ import annotations
 

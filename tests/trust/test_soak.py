@@ -1,4 +1,4 @@
-"""Memory does not grow with what has been done."""
+"""Memory does not grow with the amount of finished work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command run in this process as a user would run it, watched: what it printed, how it ended, what it left."""
+"""Runs a command in this process and records its output, exit and files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OvertimeError(BaseException):
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a command."""
+    """Outcome of a command."""
 
     code: int
     out: str

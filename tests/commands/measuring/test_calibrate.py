@@ -1,4 +1,4 @@
-"""The command: probes run alone, tables fitted again, and errors of one line."""
+"""The command calibrate: separate probes, refits of saved tables, and one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""measure and reconcile as whole commands."""
+"""The commands measure and reconcile, end to end."""
 
 from __future__ import annotations
 

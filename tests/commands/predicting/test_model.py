@@ -30,7 +30,7 @@ def read(capsys: Capture, *arguments: str) -> dict[str, Any]:
 
 
 def refused(capsys: Capture, *arguments: str) -> str:
-    """The one line that bad input gets."""
+    """The one-line error message for bad input."""
     assert main(["model", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

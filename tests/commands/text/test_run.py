@@ -1,4 +1,4 @@
-"""The console text of a run, which leaves out what is not known."""
+"""The console text of a run; unknown quantities are omitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HYBRID = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The lines under each title."""
+    """The lines below each title."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines()[1:]:
         title, row = line[2:15].strip(), line[17:]

@@ -1,4 +1,4 @@
-"""Tables of measured runs, as wide as their cells, without what is not known."""
+"""Tables of measured runs: column widths follow from their cells, unknown quantities are omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts: what drawings share."""
+"""Functions that all charts share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a map: it says what it shows, and shows every strategy that wins somewhere."""
+"""Pictures of crossover maps: they describe themselves and show every strategy that wins somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of drift: whatever the history holds is drawn, the same always as the same bytes."""
+"""Pictures of drift: any history is drawn, reproducibly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interactive: what plotly.js and the page get of a chart; no text is ever markup."""
+"""Interactive charts: the data that plotly.js and the page get; texts never contain markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts over all cases: there is one where there is data, and it shows these."""
+"""Charts over all cases: present where there is data, with the right values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Still: any chart can be drawn, whatever is written on it."""
+"""Still pictures: any chart can be drawn, with any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of a study: there is one where there is data, and it shows these."""
+"""Maps of a study: present where there is data, with the right values."""
 
 from __future__ import annotations
 

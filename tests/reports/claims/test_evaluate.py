@@ -1,4 +1,4 @@
-"""Where a claim holds follows from numbers: borders are found, whatever the numbers are."""
+"""Evaluation of claims: where they hold, and the borders between."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(folder: Path) -> Run:
 
 
 def stepped(run: Run, border: float, below: float, above: float) -> Any:
-    """A forecast by which efficiency changes at a bandwidth."""
+    """A prediction whose efficiency changes at a bandwidth."""
 
     def forecast(scenario: Scenario) -> Run:
         network = scenario.cluster.network

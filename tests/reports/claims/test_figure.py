@@ -1,4 +1,4 @@
-"""A claim's figure has what decides in it."""
+"""Figures of claims show all quantities that decide them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drawn(folder: Path, **changes: Any) -> str:
 
 
 def has(svg: str, *texts: str) -> bool:
-    """Text is drawn as paths, with what it says in a comment before them."""
+    """Whether an SVG draws a text; texts are paths with a comment before them."""
     return all(f"<!-- {text} -->" in svg for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""Measurements are kept with their values, from which verdicts are computed."""
+"""Saved measurements of claims, from which verdicts are computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROVENANCE = {"host": "secret", "date": "2026-11-22T12:00:00+00:00", "torch": "2
 
 
 def train(scenario: Scenario) -> Run:
-    """A prediction as if it had been measured."""
+    """A prediction in the form of a measurement."""
     return replace(timed(scenario), origin="measured", provenance=PROVENANCE, step_time_interval_s=(0.1, 0.2))
 
 

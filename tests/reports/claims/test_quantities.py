@@ -1,4 +1,4 @@
-"""What claims are decided by, against theory."""
+"""Quantities of claims, compared with theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts in words."""
+"""Texts of verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a browser: what people see, and what they can do without a mouse."""
+"""The explorer's page in a browser, also without a mouse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page offers to change: every choice is one that can be."""
+"""Controls of the explorer: every offered choice is valid."""
 
 from __future__ import annotations
 

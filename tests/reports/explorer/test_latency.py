@@ -1,4 +1,4 @@
-"""How soon the page follows, on a machine that is quiet."""
+"""Response time of the explorer's page on a quiet machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page may ask, and what it may not."""
+"""Queries of the explorer: valid ones are parsed, others rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server as a browser meets it, and as somebody who means no good does."""
+"""The explorer's server: responses to browsers and to malicious requests."""
 
 from __future__ import annotations
 

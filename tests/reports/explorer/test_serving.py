@@ -1,4 +1,4 @@
-"""The command: it prints an address, serves it, and ends on a signal."""
+"""The command explore: it prints an address, serves it, and ends on a signal."""
 
 from __future__ import annotations
 

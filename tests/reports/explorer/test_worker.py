@@ -1,4 +1,4 @@
-"""Worker processes: after any request, the next one has a response."""
+"""Worker processes respond again after any failed request."""
 
 from __future__ import annotations
 

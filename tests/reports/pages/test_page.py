@@ -1,4 +1,4 @@
-"""The page: self-contained, right, safe against what the folder says, the same when built twice."""
+"""Report pages: self-contained, correct, safe for any content, reproducible."""
 
 from __future__ import annotations
 

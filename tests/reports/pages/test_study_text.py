@@ -1,4 +1,4 @@
-"""What a study comes to, in words: the answer, and no more than data say."""
+"""Headline and text of a study's page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def closely(study: Studied) -> list[Chosen]:
 
 
 def _with_rates(study: Studied, **rates: list[float]) -> Studied:
-    """The same, but for the rates of lines on 2, 4 and 8 GPUs."""
+    """The study with other throughputs of its lines on 2, 4 and 8 GPUs."""
     points = study.points.copy()
     for line, values in rates.items():
         for gpus, value in zip((2, 4, 8), values, strict=True):

@@ -1,4 +1,4 @@
-"""Numbers and findings in words."""
+"""Formatting of numbers and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: SI units and full precision."""
+"""CSV tables: SI units and full precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History is read as it was written, and drift is separated from noise."""
+"""Histories are read as they were written, and drift is separated from noise."""
 
 from __future__ import annotations
 

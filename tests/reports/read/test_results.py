@@ -1,4 +1,4 @@
-"""Reading a results folder: everything that can be read is used, what cannot is said, and nothing of ours is an error."""
+"""Reading a results folder: readable parts are used, unreadable ones are noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studied: which axes are strategies, sizes, or circumstances."""
+"""Interpretation of a study: which axes are strategies, sizes, or circumstances."""
 
 from __future__ import annotations
 

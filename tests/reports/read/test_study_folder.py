@@ -1,4 +1,4 @@
-"""Study folders: what can be read is used, what cannot is noted."""
+"""Reading a study folder: readable parts are used, unreadable ones are noted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaleproof.simulator.analysis.study.sweep import sweep
 
 @pytest.fixture
 def copy(swept: Path, tmp_path: Path) -> Path:
-    """A folder of its own."""
+    """A private copy of the study's folder."""
     shutil.copytree(swept, tmp_path / "swept")
     return tmp_path / "swept"
 

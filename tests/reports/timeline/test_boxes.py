@@ -1,4 +1,4 @@
-"""Boxes of a timeline: where many crowd, fewer are drawn that take as long; else nothing changes."""
+"""Boxes of a timeline: crowded ones are merged with equal total time, others are unchanged."""
 
 from __future__ import annotations
 

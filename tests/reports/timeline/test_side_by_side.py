@@ -1,4 +1,4 @@
-"""Both timelines under each other: what is marked, and where."""
+"""Predicted and measured timelines in one picture: marked differences and their places."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def case(*partings: Parting) -> Case:
 
 @pytest.fixture(scope="module")
 def plain() -> Drawn:
-    """Nothing is marked."""
+    """The picture without marks."""
     drawn = side_by_side(case())
     assert drawn is not None
     return drawn

@@ -1,4 +1,4 @@
-"""What of a run is shown: which spans make the gradients of weights, which of a rank's stages they are in, and for how long."""
+"""The step of a run that is shown: weight-gradient spans, stages of a rank, and the duration."""
 
 from __future__ import annotations
 

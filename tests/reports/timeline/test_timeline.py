@@ -1,4 +1,4 @@
-"""Timelines: the step that stands for the run, and which ranks and microbatches are drawn."""
+"""Timelines: the typical step of a run, and which ranks and microbatches are drawn."""
 
 from __future__ import annotations
 

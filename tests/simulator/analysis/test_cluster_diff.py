@@ -1,4 +1,4 @@
-"""Clusters side by side: what is the same, what is noise, what differs."""
+"""Comparison of two clusters: equal, different, or within noise."""
 
 from __future__ import annotations
 

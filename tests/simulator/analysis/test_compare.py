@@ -1,4 +1,4 @@
-"""Two scenarios side by side: what changed, what it did, part by part, and whether it exceeds the uncertainty."""
+"""Comparison of two scenarios: changes, effects by part, and whether they exceed the uncertainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom under unevenness: what theory says of synchronous, backup, stale and asynchronous workers; the command."""
+"""Cost of perturbations for synchronous, backup, stale and asynchronous workers, compared with theory; the command."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STRAGGLER = "stragglers: [{ranks: 2, slowdown: 2}]"
 
 
 def found(small: Make, *kinds: str, workers: int = 4, bound: int = 3, more: tuple[str, ...] = ()) -> Uneven:
-    """Of workers for whom nothing but compute takes time."""
+    """The comparison for workers whose step is compute alone."""
     given = f"unevenness={{{', '.join(kinds)}}}"
     return uneven(small(servers(workers, 1), *SEPARATE_NODES, *PLAIN, *FREE, given, *more), 1, bound)
 
 
 def left(found: Uneven, kind: str) -> dict[str, float]:
-    """The share of the throughput that is left."""
+    """The remaining share of the throughput."""
     return {way: cell.of_even or 0.0 for way, cell in found.cells[kind].items()}
 
 

@@ -266,7 +266,7 @@ def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: W
 
 
 def steps_taken(timeline: Timeline) -> list[int]:
-    """By each worker."""
+    """Number of steps of each worker."""
     return np.isfinite(timeline.end_s[:, 2::3]).sum(axis=0).tolist()
 
 

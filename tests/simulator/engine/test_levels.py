@@ -1,4 +1,4 @@
-"""Orders: one for all programs that differ in numbers alone, whatever hints say, and as good for one sample as for many."""
+"""Level orders: shared by programs that differ in numbers only, independent of hints and of the number of samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HYBRID = "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, microbatches
 
 
 def fan(leaves: int) -> Program:
-    """Ranks that work, and then one thing each that follows the work before it, but for the last, which follows all."""
+    """Ranks with one task each, and one task behind each of these; the last of them follows all."""
     builder = ProgramBuilder()
     work = [builder.compute(builder.rank(f"rank {i}"), Phase.FORWARD, 1.0 + i) for i in range(leaves)]
     for i in range(leaves):
@@ -104,7 +104,7 @@ def test_different_numbers_of_predecessors_use_no_padded_table() -> None:
 
 
 def ends_s(program: Program, samples: int, seconds: np.ndarray | None = None) -> np.ndarray:
-    """When each task of the last of three steps ends, in the first sample."""
+    """End of each task in the last of three steps, in the first sample."""
     each = durations_s(program) if seconds is None else seconds
     *_, (_, last_s) = replay.replay(program, 3, each, Variation(samples=samples))
     return last_s[:, 0]

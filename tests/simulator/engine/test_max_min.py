@@ -28,7 +28,7 @@ class Demand:
 
 
 def ends_s(capacity: list[float], demands: list[Demand], incast: list[float] | None = None) -> list[float]:
-    """When each demand is done."""
+    """End time of each demand in seconds."""
     environment = simpy.Environment()
     allocator = Allocator(environment, capacity, incast)
     ends = [float("nan")] * len(demands)

@@ -1,4 +1,4 @@
-"""Transfers that share a connection: where two ranks each send and then receive, gloo moves one message after the other."""
+"""Transfers that share a connection: where two ranks both send and then receive, gloo moves messages one after the other."""
 
 from __future__ import annotations
 

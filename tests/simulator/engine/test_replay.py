@@ -1,4 +1,4 @@
-"""Replay against the events engine, which is the reference, and against closed forms."""
+"""Replay compared with the events engine, which is the reference, and with closed forms."""
 
 from __future__ import annotations
 

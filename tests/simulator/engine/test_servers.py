@@ -42,7 +42,7 @@ class Log(ServerHost):
         self.replied_s[instance] = self.environment.now
 
     def send(self, requests: Sequence[tuple[float, int]]) -> None:
-        """Requests by when they come and from whom, numbered from zero."""
+        """Requests by arrival and worker, numbered from zero."""
         for instance, (time_s, worker) in enumerate(requests):
             request = Request(instance, 0, worker, 0, 1, SERVICE_S, UPDATE_S, ())
             self.environment.timeout(time_s, request).callbacks.append(lambda timer: self.server.request(timer.value))

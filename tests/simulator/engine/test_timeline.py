@@ -1,4 +1,4 @@
-"""Spans that follow from when tasks started and ended."""
+"""Spans computed from starts and ends of tasks."""
 
 from __future__ import annotations
 

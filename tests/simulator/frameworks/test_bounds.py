@@ -1,4 +1,4 @@
-"""Metamorphic: no framework beats the one without software cost, and no mechanism of one makes a step faster."""
+"""No framework is faster than the one without software cost, and no mechanism makes a step faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What theory and papers say of memory, on models where theory is simple."""
+"""Memory of ranks compared with theory and papers, on simple models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each strategy makes of memory: what is divided, by how much, and what comes on top, as papers and manuals have it."""
+"""Memory of each strategy: divided and additional bytes, as papers and manuals state them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERY_SECOND = Recompute(kind="selective", products="every_second")
 
 
 def trained_by(name: str, **memory: object) -> str:
-    """A framework that ships, with some fields of its memory changed."""
+    """A shipped framework with some of its memory fields changed."""
     fields = ", ".join(f"{field}: {str(value).lower()}" for field, value in memory.items())
     return f"framework={{base: {name}, memory: {{{fields}}}}}"
 

@@ -1,4 +1,4 @@
-"""Models of a config.json: the same as those that ship, and every way in which one can be wrong."""
+"""Models of a config.json: equal to shipped ones, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def problem(folder: Path, config: dict[str, Any]) -> str:
-    """What a config.json is refused with."""
+    """The error message for a config.json."""
     with pytest.raises(ScenarioError) as caught:
         huggingface.read(written(folder, config))
     return str(caught.value).replace(f"{folder}/", "")

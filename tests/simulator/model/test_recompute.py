@@ -1,4 +1,4 @@
-"""Recomputation: what each form computes again, what it keeps, and what it refuses."""
+"""Recomputation: what each form recomputes, keeps and rejects."""
 
 from __future__ import annotations
 

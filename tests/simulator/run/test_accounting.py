@@ -1,4 +1,4 @@
-"""What a run comes to: FLOPs against the peak, bubbles and communication against theory, energy and money."""
+"""Accounting of runs: FLOPs relative to the peak, bubbles and communication compared with theory, energy and cost."""
 
 from __future__ import annotations
 

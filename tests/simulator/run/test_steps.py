@@ -1,4 +1,4 @@
-"""How many steps forecasts simulate, and what they say of those that they do not."""
+"""Number of simulated steps, and warnings about perturbations beyond them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants on links: what they leave, in closed form where there is one, and against traffic of one's own."""
+"""Background traffic on links, compared with closed forms and with explicit messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps to a target: the model's limits and trade-off, what it makes of runs, and that time to target ranks where it is given.
+"""Steps to a target: limits and trade-off of the model, its application to runs, and rankings by time to target.
 
 Theory: (S / S_min − 1) · (E / E_min − 1) = 1 of steps and samples; a batch of the critical size takes twice the fewest of both;
 staleness adds in proportion, and the less the more gradients' noise rules.

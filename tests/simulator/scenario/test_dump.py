@@ -1,4 +1,4 @@
-"""A scenario's text loads to the same scenario, whatever it says."""
+"""Dumped scenarios load to equal scenarios."""
 
 from __future__ import annotations
 

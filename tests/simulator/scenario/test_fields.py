@@ -1,4 +1,4 @@
-"""Fields of scenarios by path, and in which two scenarios differ."""
+"""Fields of scenarios by path, and differences of two scenarios."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unknown_fields_give_a_one_line_error(small: Make, path: str, message: s
 
 
 def unit(path: str) -> FieldUnit:
-    """That of a field of any scenario that has it."""
+    """Unit of a field in any scenario that has it."""
     found = value_at(load("resnet50-servers-p100", ["cluster.node.power=2 kW", "cluster.node.price=1 USD/h"]), path).unit
     assert found is not None
     return found

@@ -26,7 +26,7 @@ LINES = SMALL.splitlines()
 
 
 def problem(text: str, tmp_path: Path, *overrides: str) -> str:
-    """The message that a scenario of this text is refused with."""
+    """The error message for a scenario's text."""
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -146,7 +146,7 @@ def test_missing_scenarios_give_an_error_with_suggestions() -> None:
 
 @cache
 def validator() -> jsonschema.protocols.Validator:
-    """Of the schema, which is found to be one once."""
+    """The validator of the schema, which is checked once."""
     kind = jsonschema.validators.validator_for(schema())
     kind.check_schema(schema())
     return kind(schema())

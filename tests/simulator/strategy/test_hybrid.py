@@ -62,7 +62,7 @@ degrees = st.fixed_dictionaries(
 
 
 def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
-    """The options of sharding that `zero` allows."""
+    """The sharding options that `zero` allows."""
     shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
     return numbers | shared | (more if zero else {})
 

@@ -1,5 +1,4 @@
-"""Strategies of other packages: read by kind like ours, imported when first used, rejected with a one-line message if
-broken."""
+"""Strategies of other packages: loaded by kind, imported at first use, rejected with a one-line message if broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where convex functions are linear: against the functions themselves."""
+"""Linear regions of convex functions, compared with the functions themselves."""
 
 from __future__ import annotations
 

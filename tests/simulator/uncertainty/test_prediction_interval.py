@@ -1,4 +1,4 @@
-"""How far predictions may be off: against closed forms, against predictions on slower clusters, and what must hold of all."""
+"""Prediction intervals, compared with closed forms and with predictions on slower clusters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _two(text: str) -> tuple[str, str]:
 
 
 def around(deviation: float) -> str:
-    """The 90 % interval of a share, of which the logarithm deviates so much."""
+    """The 90 % interval of a share whose logarithm has the given deviation."""
     half = deviation * NormalDist().inv_cdf(0.95)
     return f"{100 * math.exp(-half)}% {100 * math.exp(half)}%"
 

@@ -1,4 +1,4 @@
-"""Maps of strategies: which is the fastest where, the borders between them, and what cannot be trained."""
+"""Crossover maps: the fastest strategy at each point, borders, and points that cannot be trained."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ring_and_servers(tmp_path_factory: pytest.TempPathFactory) -> Crossover:
 
 
 def rate(x_Bps: float, workers: float, name: str, path: Path) -> float:
-    """Samples per second, predicted for itself."""
+    """Samples per second by a separate prediction."""
     kind = "data_parallel, algorithm: ring" if name == "ring" else f"parameter_server, overlap: true, servers: {workers}"
     strategy = f"strategy={{kind: {kind}, workers: {workers}, bucket: 1 MiB}}"
     values = (f"cluster.network.bandwidth={x_Bps!r} B/s", strategy)

@@ -1,4 +1,4 @@
-"""What happens by chance, against closed forms where there are some, and against a job that is followed event by event."""
+"""Simulated failure histories, compared with closed forms and with an event-by-event simulation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shares(
 
 
 def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
-    """Within four standard errors, and what a run's beginning and end make."""
+    """Equal within four standard errors and the effect of the run's begin and end."""
     return bool(abs(found.mean() - expected) < 4 * found.std() / math.sqrt(len(found)) + bias)
 
 

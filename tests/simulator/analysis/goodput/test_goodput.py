@@ -1,4 +1,4 @@
-"""goodput of scenarios: what their fields come to, what the command prints, and what it refuses."""
+"""Goodput of scenarios: effects of their fields, output of the command, and rejected input."""
 
 from __future__ import annotations
 

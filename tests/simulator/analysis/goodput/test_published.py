@@ -1,4 +1,4 @@
-"""Llama 3 405B on 16,384 GPUs: what was published of its failures, and what the guide says of it."""
+"""Llama 3 405B on 16,384 GPUs: published failures, and the tables of the guide."""
 
 from __future__ import annotations
 

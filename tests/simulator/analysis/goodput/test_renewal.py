@@ -1,4 +1,4 @@
-"""The share of useful time in closed form, against Daly's formula, its limits, and the exact optimum."""
+"""Goodput in closed form, compared with Daly's formula, its limits, and the exact optimum."""
 
 from __future__ import annotations
 

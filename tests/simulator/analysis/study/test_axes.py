@@ -1,4 +1,4 @@
-"""Axes: fields by the schema, lists, names and ranges, and what tables say of their values."""
+"""Axes of studies: fields of the schema, lists, names, ranges, and columns of tables."""
 
 from __future__ import annotations
 

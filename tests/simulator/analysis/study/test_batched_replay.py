@@ -1,4 +1,4 @@
-"""Together: what many points come to in one replay is what each is predicted to alone."""
+"""Batched replay of many points equals separate predictions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ factors = st.tuples(*[st.floats(0.05, 20)] * 4)
 
 
 def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, ...]]) -> dict[str, Any]:
-    """Those that the cluster has, times the points' factors."""
+    """The cluster's numbers times the points' factors."""
     cluster = load(name.strip(), overrides).cluster
     links = {"network": cluster.network, "node.link": cluster.node.link}
     return {

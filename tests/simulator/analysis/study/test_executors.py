@@ -1,4 +1,4 @@
-"""Executors: whoever does the work, the table is the same, also where workers die in the middle of it."""
+"""Executors give the same table, also when workers die."""
 
 from __future__ import annotations
 

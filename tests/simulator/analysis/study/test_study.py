@@ -1,4 +1,4 @@
-"""Study: points are all combinations of values, but for axes that go together, and each is what `--set` would make."""
+"""Studies: points are all combinations of values, except for axes that vary together, and equal `--set`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running: points become tasks, tasks become tables, and what is in a table is never computed again."""
+"""Sweeps: points become tasks, tasks become tables, and existing rows are not recomputed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ axes:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Points that are computed from now on."""
+    """Counts points computed from now on."""
     running = importlib.import_module("scaleproof.simulator.analysis.study.sweep")
 
     computed: list[int] = []

@@ -1,4 +1,4 @@
-"""Whether the rounds of each algorithm do its operation, and send what the literature says."""
+"""Rounds of each collective algorithm perform its operation and send the bytes of the literature."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def switch_of(end: int, other: int, group: Group) -> int | tuple[str, int]:
 
 
 def known_after(rounds: list[Round], group: Group) -> list[set[int]]:
-    """Whose data each member can know in the end, if it passes on all it knows. Switches pass it on in the same round."""
+    """Ranks whose data each member can have at the end, if it forwards all; switches forward in the same round."""
     known: dict[object, set[int]] = defaultdict(set) | {member: {member} for member in range(group.size)}
     for step in rounds:
         ends = list(zip(step.source.tolist(), step.target.tolist(), strict=True))
@@ -111,7 +111,7 @@ def test_messages_connect_different_members_and_occur_once_per_round(name: str, 
 
 
 def sent_and_got(name: str, op: Op, group: Group) -> tuple[list[float], list[float]]:
-    """By each member in all, as shares of the size."""
+    """Shares of the size that each member sends and receives."""
     out, into = [0.0] * group.size, [0.0] * group.size
     for source, target, share in messages(ALGORITHMS[name].rounds(op, group)):
         if source >= 0:
@@ -217,7 +217,7 @@ def test_algorithms_that_need_equal_ranks_per_node_reject_others(name: str) -> N
 
 
 def upward(rounds: list[Round]) -> list[tuple[int, int]]:
-    """The first half of the messages: from the leaves to the roots."""
+    """The first half of the messages, from the leaves to the roots."""
     return [(a, b) for a, b, _ in messages(rounds[: len(rounds) // 2])]
 
 

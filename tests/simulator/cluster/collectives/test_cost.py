@@ -1,4 +1,4 @@
-"""What collectives cost: closed forms on plain links, bounds that nothing beats, and who chooses the algorithm."""
+"""Times of collectives: closed forms on plain links, lower bounds, and the choice of the algorithm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Bps, INSIDE_Bps = 10e9, 100e9
 
 
 def cost_s(op: Op, size_bytes: float, cluster: Cluster, algorithm: str | None = None) -> float:
-    """Of all devices."""
+    """Seconds of a collective over all devices."""
     return collective_time(op, size_bytes, cluster.devices, cluster, algorithm)
 
 

@@ -32,7 +32,7 @@ def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", excep
 
 
 def alone(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
-    """On one node, of which all devices take part if no ranks are given."""
+    """Traffic on one node, by default over all its devices."""
     node = Node(devices=devices, link=link(INSIDE_Bps, **fields))  # type: ignore[arg-type]
     return traffic(algorithm, op, Group.of(ranks or devices, devices), node, None, rotate=False)
 
@@ -40,7 +40,7 @@ def alone(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = 
 def over(
     nodes: int, algorithm: str, op: Op, devices: int = 1, cards: int = 1, rotate: bool = False, **fields: object
 ) -> Traffic:
-    """On several nodes, of which all devices take part."""
+    """Traffic over all devices of several nodes."""
     node = Node(devices=devices, cards=cards, link=link(INSIDE_Bps))
     network = link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
     return traffic(algorithm, op, Group.of(nodes * devices, devices), node, network, rotate)

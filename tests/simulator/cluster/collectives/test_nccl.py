@@ -1,4 +1,4 @@
-"""NCCL's model: its published latencies and limits, and what they mean for the choice."""
+"""The NCCL model: published latencies and limits, and the choice of algorithms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODE, TWO = Group.of(8, 8), Group.of(16, 8)
 
 
 def links_of(group: Group, inside: str, between: str) -> GroupLinks:
-    """Of nodes of eight devices with a card each."""
+    """Links of nodes of eight devices with one card each."""
     link, network = (Link.model_validate({"bandwidth": bandwidth, "latency": "1 us"}) for bandwidth in (inside, between))
     return GroupLinks(group, Node(devices=8, cards=8, link=link), network)
 

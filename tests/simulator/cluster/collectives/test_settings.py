@@ -1,4 +1,4 @@
-"""`collective_time` as users meet it: what it refuses, its table, its command."""
+"""`collective_time` for users: rejected input, its table, its command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What layers take on a core that hides nothing: calls, arithmetic and bytes, each for itself."""
+"""Layer times on a CPU core without overlap: calls, arithmetic and bytes."""
 
 from __future__ import annotations
 

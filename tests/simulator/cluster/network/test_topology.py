@@ -1,4 +1,4 @@
-"""Every kind of topology against what the literature says of it: links, capacities, rings, bisections; and what is refused."""
+"""Topologies compared with the literature: links, capacities, rings, bisections; and rejected input."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def topology(kind: str, **fields: object) -> Topology:
 
 
 def capacities(wiring: Wiring) -> dict[Pair, float]:
-    """Of each direction of each link of the graph."""
+    """Capacity of each direction of each link of the graph."""
     assert wiring.links is not None
     return dict(nx.get_edge_attributes(wiring.links, "capacity_Bps"))
 
 
 def closed(ring: list[int]) -> list[Pair]:
-    """The messages of a ring, the last to the first included."""
+    """The messages of a ring, including the one from the last to the first."""
     return list(itertools.pairwise([*ring, ring[0]]))
 
 

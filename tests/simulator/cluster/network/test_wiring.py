@@ -37,7 +37,7 @@ def plain_links(pairs: list[Edge]) -> list[dict[str, object]]:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
-    """How many endpoints, and the links of a connected graph of them and of some switches."""
+    """Number of endpoints, and links of a connected graph of these and some switches."""
     endpoints, switches = draw(st.integers(2, 6)), draw(st.integers(0, 5))
     vertices: list[Any] = draw(st.permutations([*range(endpoints), *(f"s{i}" for i in range(switches))]))
     tree = [(vertices[draw(st.integers(0, i - 1))], vertices[i]) for i in range(1, len(vertices))]

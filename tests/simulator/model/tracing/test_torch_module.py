@@ -1,4 +1,4 @@
-"""Modules written in plain torch, traced without weights, come to what the built-in models say and what torch itself counts."""
+"""Plain torch modules, traced without weights, equal built-in models and torch's own counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Write = Callable[[str], str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a user's module into the working folder and gives its name, which no other test uses."""
+    """Writes a user's module to the working folder; returns its name, which is unique."""
     monkeypatch.chdir(tmp_path)
 
     def written(text: str) -> str:
@@ -54,7 +54,7 @@ def total(layers: list[Layer], which: str) -> float:
 
 
 def kept_bytes(layers: list[Layer]) -> int:
-    """Of a sample in single precision."""
+    """Bytes kept for one sample in single precision."""
     return sum(kept.elements * (kept.element_bytes or 4) for layer in layers for kept in layer.kept)
 
 

@@ -1,4 +1,4 @@
-"""Transformers: published sizes, published activation memory, and what ranks that share a layer have of it."""
+"""Transformers: published sizes, published activation memory, and shares of ranks that divide a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.read import load_model
 
 
 def kept_bytes(layer: Layer, recompute: str = "none", element_bytes: int = 2) -> float:
-    """Bytes that one sample's activations take in a layer."""
+    """Bytes of one sample's activations in a layer."""
     left = {"none": ("input", "attention", "layer"), "selective": ("input", "layer"), "full": ("input",)}[recompute]
     return sum(kept.elements * (kept.element_bytes or element_bytes) for kept in layer.kept if kept.group in left)
 
@@ -97,7 +97,7 @@ def test_active_parameters_count_only_selected_experts(name: str, active: float)
 
 @st.composite
 def gpts(draw: st.DrawFn) -> dict[str, int]:
-    """Sizes that eight ranks divide."""
+    """GPT sizes that are divisible by eight ranks."""
     heads, width = 8 * draw(st.integers(1, 16)), draw(st.integers(1, 64))
     tokens, words = 8 * draw(st.integers(1, 128)), 8 * draw(st.integers(1, 4000))
     return {"hidden": heads * width, "heads": heads, "sequence": tokens, "vocabulary": words}

@@ -1,4 +1,4 @@
-"""How many tokens the fullest rank's experts get, by the distribution of tokens over experts, and what that costs."""
+"""Tokens of the fullest rank's experts by the distribution of tokens, and their cost."""
 
 from __future__ import annotations
 

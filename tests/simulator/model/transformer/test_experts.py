@@ -45,7 +45,7 @@ def mixtures(scenario: Scenario) -> list[Layer]:
 
 
 def delays_s(scenario: Scenario) -> tuple[float, float]:
-    """For which all-to-alls and other exchanges hold up the forward and the backward pass."""
+    """Seconds by which exchanges delay the forward and the backward pass."""
     program = compiled(scenario)
     return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
 

@@ -1,4 +1,4 @@
-"""Published training runs as scenarios: what is printed loads to the same step time, and what is not known is assumed."""
+"""Published training runs as scenarios: printed scenarios give the same step time, and unknown cells are assumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE = sorted({*range(0, len(ROWS), 25), *FIRSTS.values()})
 
 
 def described_or_none(row: Row) -> Described | None:
-    """None for a row that lacks what a scenario needs."""
+    """The described row, or None if it lacks required cells."""
     try:
         return described(row)
     except InputError:
@@ -29,7 +29,7 @@ def described_or_none(row: Row) -> Described | None:
 
 
 def differing(row: Row) -> str:
-    """What differs between a row's scenario and the one that its YAML loads to, empty for nothing."""
+    """Differences between a row's scenario and its reloaded YAML, empty for none."""
     found = described_or_none(row)
     if found is None:
         with pytest.raises(InputError):
@@ -64,7 +64,7 @@ def changed(row: Row, **cells: str) -> Cells:
 
 
 def a_row() -> Row:
-    """A row that states everything."""
+    """A row without blank cells."""
     return next(row for row in ROWS if row["source_set"] == "korthikanti22")
 
 

@@ -37,7 +37,7 @@ def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
 
 
 def reading(seconds_a_step: float) -> str:
-    """A file system with a given time for the 48 samples of a step, whoever reads them."""
+    """A file system with a given time for the 48 samples of a step."""
     return f"input={{storage: {{sample: 1 MB, bandwidth: {48e6 / seconds_a_step!r} B/s, shared_by: cluster}}}}"
 
 

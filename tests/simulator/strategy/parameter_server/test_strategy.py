@@ -35,7 +35,7 @@ function_scoped = settings(suppress_health_check=[HealthCheck.function_scoped_fi
 
 
 def servers(workers: int, servers: int = 1, **fields: object) -> str:
-    """A strategy as an override."""
+    """An override that sets a parameter-server strategy."""
     given = {"kind": "parameter_server", "workers": workers, "servers": servers} | fields
     yaml = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
     return "strategy={" + ", ".join(f"{name}: {value}" for name, value in yaml.items()) + "}"
@@ -55,7 +55,7 @@ def size_bytes(scenario: Scenario) -> float:
 
 
 def leaving_bytes(program: Program, node: int) -> float:
-    """Bytes that leave a node over its card in a step."""
+    """Bytes that a node's card sends in a step."""
     card = program.resources.names.index(f"network {node} out")
     uses = zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True)
     return sum(amount * use.per_unit for route, amount, kind in uses for use in route if use.resource == card)

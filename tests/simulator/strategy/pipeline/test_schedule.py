@@ -74,7 +74,7 @@ def replayed(
 
 
 def needs(kind: Pass, stage: int, microbatch: int, last: int) -> Key | None:
-    """The pass that a pass follows, in addition to the previous one of its rank."""
+    """The pass that a pass depends on, in addition to the previous one of its rank."""
     if kind == Pass.FORWARD:
         return (False, stage - 1, microbatch) if stage else None
     if kind == Pass.WEIGHT:
