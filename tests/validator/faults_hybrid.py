@@ -1,4 +1,4 @@
-"""Training in which ranks that share a model do so wrongly, for tests that must notice it. Imported by the ranks."""
+"""Faults of training on ranks that share a model, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter servers and workers that go wrong, as ranks run them in tests. Imported by the ranks, so not in a test module."""
+"""Faults of parameter servers and workers, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at processes, for tests that kill them."""
+"""Inspection of processes, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children and theirs."""
+    """All direct and indirect children."""
     return [process for child in children(pid) for process in (child, *descendants(child))]
 
 

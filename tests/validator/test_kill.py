@@ -1,4 +1,4 @@
-"""Kill -9 of anyone at any time: the others are gone soon, nothing is left behind, and what was measured can be read."""
+"""Kill -9 of any process at any time: all others end, nothing is left behind, and finished runs are readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of what to probe, and going on where a probe fails."""
+"""Plans of probes, and continuation after a failed probe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
 
 
 class Pretended(Site):
-    """Runs functions here and now."""
+    """Runs functions in this process."""
 
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
         return function(*args)

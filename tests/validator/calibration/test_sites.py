@@ -1,4 +1,4 @@
-"""Sites: the same probe on processes of this machine, on hosts of a lab, on ranks that torchrun started."""
+"""Sites: equal probes on local processes, on hosts of a lab, and on ranks started by torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun starts, also on several hosts, measure together, agree on what fails, listen where they must."""
+"""Ranks started by torchrun or srun, also on several hosts: they measure, report failures once, and listen where they must."""
 
 from __future__ import annotations
 

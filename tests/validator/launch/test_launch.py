@@ -1,4 +1,4 @@
-"""Ranks return what they compute; when one fails it is named, the others end, and nothing outlives its launcher."""
+"""Launched ranks return results; a failing rank is named, the others end, and no process outlives the launcher."""
 
 from __future__ import annotations
 

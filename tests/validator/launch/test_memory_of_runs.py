@@ -1,4 +1,4 @@
-"""What a training step holds at its peak, as torch's profiler counts allocations, against what is predicted."""
+"""Peak memory of a training step, counted by torch's profiler, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def batch_of(scenario: Scenario) -> tuple[Tensor, Tensor]:
 
 
 def peak_bytes(step: Callable[[], None]) -> int:
-    """The most that `step` holds at a time of what it allocates, once it has run twice."""
+    """Peak of the bytes allocated by `step`, after two warm-up runs."""
     step()
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:

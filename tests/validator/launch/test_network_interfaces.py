@@ -1,4 +1,4 @@
-"""The interface by which a host is reached is found without sending anything; wrong ones are refused."""
+"""The interface to a host is found without sending anything; wrong ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process knows from its environment whether torchrun or Slurm has started it, and where it meets the others."""
+"""Rank numbers and rendezvous address from the environment of torchrun or Slurm."""
 
 from __future__ import annotations
 

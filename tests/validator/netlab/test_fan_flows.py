@@ -1,4 +1,4 @@
-"""Each end of a link is filled by more than any other end on the way carries, where the cluster has as much."""
+"""Flows of the self-test saturate each end of a link without saturating other ends, where possible."""
 
 from __future__ import annotations
 

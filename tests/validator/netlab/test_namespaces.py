@@ -1,4 +1,4 @@
-"""Namespaces are there while their holder is, and gone with it, whoever is killed."""
+"""Network namespaces exist as long as their holder, and are removed with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a self-test says of what it measured, on any machine."""
+"""Reports of the lab's self-test, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab is made of, as commands, on any machine."""
+"""Commands that build a lab, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is timed is repeated until its median is known, or its time is spent, whatever it does."""
+"""Timed steps are repeated until their median is known or the budget is spent."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_step_of_several_parts_gives_times_per_part() -> None:
 
 
 def _repetitions(*lost: float) -> list[Repetition]:
-    """The n-th takes n seconds, of which such a share is lost."""
+    """Repetitions of 1, 2, 3, … seconds with the given lost shares."""
     return [Repetition(float(second), share * second) for second, share in enumerate(lost, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Collectives are timed by operation, group and size, whichever groups there are."""
+"""Collectives are timed by operation, group and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank computes is timed by what work there is in it, on as many ranks at once as call the probe."""
+"""Computation is timed with its amount of work, on all ranks that call the probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes of a GPU, on the CPU: what they time is there, and takes as long as it must."""
+"""GPU probes, run on the CPU: all points exist, with plausible times."""
 
 from __future__ import annotations
 

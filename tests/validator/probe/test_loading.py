@@ -1,4 +1,4 @@
-"""Batches are made as training makes them, of random data and of a file's."""
+"""Batches are timed as training makes them, from random data and from a file."""
 
 from __future__ import annotations
 

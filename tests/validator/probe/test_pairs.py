@@ -1,4 +1,4 @@
-"""Every end of every class is probed, and no more than that where there are many."""
+"""Pairs for link probes: every end of every class, and few pairs of many hosts."""
 
 from __future__ import annotations
 

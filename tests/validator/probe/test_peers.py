@@ -1,4 +1,4 @@
-"""Ranks that take part in a probe go by the same numbers."""
+"""Ranks of a probe use common numbers."""
 
 from __future__ import annotations
 

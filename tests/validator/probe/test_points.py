@@ -1,4 +1,4 @@
-"""Points are read as they were written, and nothing else is taken for them."""
+"""Tables of points are read back unchanged, and other files rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several rounds find of the same is one point."""
+"""Results of several rounds are merged into one point."""
 
 from __future__ import annotations
 

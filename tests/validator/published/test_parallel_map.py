@@ -1,4 +1,4 @@
-"""Items on all cores come back in their order, and errors as they are."""
+"""Parallel evaluation keeps the order of items and raises errors unchanged."""
 
 from __future__ import annotations
 

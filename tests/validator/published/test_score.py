@@ -1,4 +1,4 @@
-"""The score: what it makes of predictions, and collectives predicted from a table's columns."""
+"""The score of predictions, and collectives predicted from a table's columns."""
 
 from __future__ import annotations
 

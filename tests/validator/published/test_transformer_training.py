@@ -1,4 +1,4 @@
-"""Published training runs: the bounds that predictions keep, and what a row makes of them."""
+"""Published training runs: bounds of the errors, and conversion of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts add up; each kind of difference is found in its part; what is odd is named."""
+"""Explanations: parts add up, each kind of difference is in its part, and faulty ranks and links are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History takes what many processes append, and refuses files that are not its own."""
+"""Histories accept concurrent appends, and reject files of other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which measured ranks a predicted class stands for."""
+"""Measured ranks of each predicted rank class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what each rank noted alone follows when bytes began to move."""
+"""Transfer times, computed from the separate records of ranks."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def outcome(**others: Any) -> dict[str, Any]:
 
 
 def worker_with_a_bucket(come_s: float, off_s: float) -> bytes:
-    """Its clock is off by so much."""
+    """Records of a worker with one bucket and a clock offset."""
     bucket = row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s, stream=Stream.COMMUNICATION, match=0)
     return recorded(end(0, off_s), bucket, row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s), end(1, 8 + off_s))
 

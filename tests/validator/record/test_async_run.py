@@ -1,4 +1,4 @@
-"""What workers that go each on its own come to follows from what they and their servers noted."""
+"""Runs of asynchronous workers, computed from records of workers and servers."""
 
 from __future__ import annotations
 

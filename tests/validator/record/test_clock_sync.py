@@ -1,4 +1,4 @@
-"""Ranks on different machines agree on the time."""
+"""Ranks on different machines synchronise their clocks."""
 
 from __future__ import annotations
 

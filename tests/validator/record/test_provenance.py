@@ -1,4 +1,4 @@
-"""A run says what it was measured on, and whether the machine was busy with anything else."""
+"""Provenance of runs: the machine, and load by other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A confidence interval covers what it is said to, whatever steps are like."""
+"""Confidence intervals of step times have their nominal coverage for any kind of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that has trained can train something else: nothing is left of the trainer, its model and its threads."""
+"""After training, a rank can train another scenario: no trainer, model or thread is left."""
 
 from __future__ import annotations
 

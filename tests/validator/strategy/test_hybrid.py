@@ -1,4 +1,4 @@
-"""Ranks that share a model's layers, tokens and experts come to what one process comes to, and say what they exchange."""
+"""Ranks that share a model's layers, tokens and experts train like one process, and record their exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's global batch follows from seed and step alone; workers take slices of it."""
+"""The global batch of a step depends only on seed and step; workers take slices of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paced compute: passes take as long as predicted, messages have the scenario's sizes, gradients are real."""
+"""Emulated compute: passes take the predicted time, messages have the scenario's sizes, gradients are real."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def scenario(
 
 
 def predicted_s(one: Scenario) -> float:
-    """Of a step, in which a rank computes."""
+    """Predicted seconds of compute of a rank per step."""
     reported = predict(one).phase_s
     return sum(reported[phase.label] for phase in COMPUTE_PHASES)
 

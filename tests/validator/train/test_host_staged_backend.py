@@ -1,4 +1,4 @@
-"""Whatever goes through the host arrives as if it had not."""
+"""Collectives staged through the host give the same results as direct ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that recompute activations come to what one process comes to that keeps them, and exchange what is predicted."""
+"""Ranks that recompute activations train like one process that keeps them, and exchange the predicted bytes."""
 
 from __future__ import annotations
 

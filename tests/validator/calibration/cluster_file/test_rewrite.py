@@ -1,4 +1,4 @@
-"""A cluster file is changed where its numbers change, and nowhere else."""
+"""Updates of cluster files change only the lines of changed numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives: lines for each operation and group, which predictions then go by."""
+"""Fits of collectives: lines for each operation and group, which predictions use."""
 
 from __future__ import annotations
 

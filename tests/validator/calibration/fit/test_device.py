@@ -1,4 +1,4 @@
-"""What points of layers, made of a core whose numbers are known, come to in a cluster file."""
+"""Fits of a device: layers of a core with known numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def layer_points(
 
 
 def made(noise: float = 0.0) -> list[Point]:
-    """Everything that a probe finds."""
+    """Points of all probes."""
     points = [
         Point("matmul", f"fp32 {side}", "rank 0", (0,), "", 2.0 * side**3, "flops", (2.0 * side**3 / FLOPS,), "narrow")
         for side in (64, 512)
@@ -77,7 +77,7 @@ def made(noise: float = 0.0) -> list[Point]:
 
 
 def fitted(points: Sequence[Point]) -> Device:
-    """The device without what was measured of the layers themselves."""
+    """The fitted device without its measured layers."""
     fields = device_section(points, "fp32").fields
     return Device.model_validate({**{name: value for name, value in fields.items() if name != "cores"}, "measured_layers": []})
 

@@ -1,4 +1,4 @@
-"""Links: what was planted in messages is found in the file."""
+"""Fits of links recover the true numbers of simulated messages."""
 
 from __future__ import annotations
 

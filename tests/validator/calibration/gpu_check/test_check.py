@@ -1,4 +1,4 @@
-"""The whole check, dry: everything that it leaves can be read, and says that it is dry."""
+"""The whole GPU check as a dry run: its files are readable and marked as dry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def some_families(ranks: Iterable[int]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a dry run over some families leaves."""
+    """Files of a dry run over some families."""
     out = tmp_path_factory.mktemp("gpu-check")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "families", some_families)

@@ -1,4 +1,4 @@
-"""What probes found becomes a cluster file that says the same."""
+"""Cluster files made from probes of a GPU."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def speed(tile_share: float, sustained_share: float) -> Speed:
 
 
 def timed(with_speed: Speed) -> list[Any]:
-    """Products as a device of that speed would take them."""
+    """Products with the times of a device of that speed."""
     m, n, k = np.array(SHAPES, dtype=np.float64).T
     return products(products_s(with_speed, m, n, k, np.ones_like(m), 2 * (m * k + k * n), 2 * m * n).tolist())
 

@@ -1,4 +1,4 @@
-"""What is missing comes from wheels, and where it does not, one line says what to do."""
+"""Missing packages are installed from wheels, or reported in one line."""
 
 from __future__ import annotations
 

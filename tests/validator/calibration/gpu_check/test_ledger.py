@@ -1,4 +1,4 @@
-"""The ledger keeps every part from the first on, and neither a failure nor the end of time ends the rest."""
+"""The ledger records every part; neither failures nor the time limit stop the others."""
 
 from __future__ import annotations
 

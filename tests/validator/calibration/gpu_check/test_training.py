@@ -1,4 +1,4 @@
-"""What is trained at full size can be trained and is forecast to fit, though no GPU is here to try."""
+"""Full-size trainings of the GPU check are measurable and predicted to fit, without a GPU."""
 
 from __future__ import annotations
 

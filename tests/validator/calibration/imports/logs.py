@@ -1,4 +1,4 @@
-"""Logs, matrices and traces as other tools write them, small, with times that are known."""
+"""Small logs, matrices and traces in the formats of other tools, with known times."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def all_reduce(ts: float, dur: float, correlation: int, elements: int, ranks: in
 
 
 def host(category: str, name: str, ts: float, dur: float, thread: int = 1, **arguments: Any) -> dict[str, Any]:
-    """Something on a thread of the host."""
+    """An event on a thread of the host."""
     return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": thread, "ts": ts, "dur": dur, "args": arguments}
 
 

@@ -1,4 +1,4 @@
-"""Each fault's forecast and cost are put side by side; made-up runs in which all is as predicted have no error."""
+"""Predicted and measured cost of each fault; artificial runs that follow the prediction have no error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOST = Loss(0.0, 0.06, 2.0, 9.0)
 
 
 class MadeLab:
-    """A lab that is not there. limits: what links were set to."""
+    """A stub of a lab. limits: rates that links were set to."""
 
     def __init__(self) -> None:
         self.limits: list[tuple[int, float]] = []
@@ -53,7 +53,7 @@ def run_of(job: Job, kill: Kill | None) -> list[LoggedEvent]:
 
 
 def measure_here(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Run:
-    """Steps as they are predicted; two in the middle are reported."""
+    """Predicted steps as if measured; two in the middle are reported."""
     half = scenario.steps // 2
     assert watch.progress is not None
     for step in (half, half + 1):

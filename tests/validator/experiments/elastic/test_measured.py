@@ -1,4 +1,4 @@
-"""What a fault cost is read from what processes noted, to the last part of a second."""
+"""Cost of a fault, computed from the records of processes."""
 
 from __future__ import annotations
 

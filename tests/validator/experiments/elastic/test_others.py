@@ -10,7 +10,7 @@ from scaleproof.validator.record.provenance import Usage
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> Others:
-    """Two cores, each of which worked for `busy_s`."""
+    """Two cores that each worked for `busy_s` seconds."""
     usages = iter([Usage(0.0, {0: 0.0, 1: 0.0}, 0.0), Usage(elapsed_s, {0: busy_s, 1: busy_s}, 0.0)])
     own = iter([0.0, own_s])
     monkeypatch.setattr(Usage, "now", lambda: next(usages))

@@ -1,4 +1,4 @@
-"""What processes note is read in order of time, whoever was killed while it wrote."""
+"""Records of processes are read in order of time, also after a process was killed while writing."""
 
 from __future__ import annotations
 

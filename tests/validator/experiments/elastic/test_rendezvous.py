@@ -1,4 +1,4 @@
-"""Hosts meet again by torchrun's rules: at once where they can, after the last call where one is missing."""
+"""Rendezvous times by torchrun's rules: immediate if all hosts join, after the last call otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is saved is restored to the last bit, optimizer included, and training goes on from it as if nothing had been."""
+"""Saved training state is restored bit-identically, optimizer included, and training continues as if undisturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scenarios are drawn."""
+"""Random draws of scenarios for the proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command prove: what it prints of cases, keeps of them, and refuses, with a lab that is made up."""
+"""The command prove: printed and saved results, and rejected options, with a stub of the lab."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FACTORS = {"ring": 1.25, "tree": 0.8, "servers": None}
 
 
 class _Drawn:
-    """Stands for what is drawn from a seed."""
+    """Stub of the cases drawn from a seed."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments

@@ -1,4 +1,4 @@
-"""Planted faults are named, on made-up runs and in a lab; runs without a fault have none."""
+"""Planted faults are named, on artificial runs and in a lab; runs without a fault name none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.ki
 
 
 def made_up(fault: PlantedFault, with_fault: bool) -> Run:
-    """The fault as a prediction has it: a slow rank where it is no slow link."""
+    """A run with the fault, by prediction."""
     scenario = fault.scenario(with_fault)
     if with_fault and fault.busy is not None:
         slow = Perturbations.model_validate({"stragglers": [{"ranks": fault.busy, "slowdown": 4}]})

@@ -1,4 +1,4 @@
-"""The lab that is proved, at any rate of its links."""
+"""The calibrated lab at any rate of its links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proving: cases are measured one after the other, again where that was disturbed, and kept."""
+"""Proving: cases are measured in turn, repeated if disturbed, and saved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _slower(factor: float) -> Callable[[ProvingCase], Run]:
 
 
 class _Taken:
-    """Stands for the machine's processors, of which others take a given share each time."""
+    """Stub of the machine's processors, of which other processes take a given share each time."""
 
     shares: list[float]
 

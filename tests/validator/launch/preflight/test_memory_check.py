@@ -1,4 +1,4 @@
-"""More ranks than a machine can hold are refused before any is started."""
+"""Runs that exceed the machine's ranks or memory are rejected before any rank is started."""
 
 from __future__ import annotations
 

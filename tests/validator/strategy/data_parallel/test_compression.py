@@ -1,4 +1,4 @@
-"""Compressed gradients train as one process does that compresses each worker's, and fewer bytes are sent."""
+"""Training with compressed gradients equals one process that compresses each worker's, and sends fewer bytes."""
 
 from __future__ import annotations
 

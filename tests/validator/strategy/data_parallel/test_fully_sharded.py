@@ -1,4 +1,4 @@
-"""Workers that share states, gradients and parameters out come to what one process comes to, and say what they sent."""
+"""Workers that shard states, gradients and parameters train like one process, and record their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker that collects gradients and hands out parameters trains as one process does."""
+"""A main worker that collects gradients and sends parameters trains like one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that train alone for a period come to what one process comes to that does so for each of them in turn."""
+"""Workers that train separately for a period equal one process that simulates each of them in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ring of messages sums what an allreduce sums, and every message is seen on both sides."""
+"""A ring of messages sums like an allreduce, and every message is recorded on both sides."""
 
 from __future__ import annotations
 

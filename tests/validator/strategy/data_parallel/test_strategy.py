@@ -1,4 +1,4 @@
-"""Workers that average gradients come to what one process comes to: with microbatches, unequal shares, and batch norms."""
+"""Workers that average gradients train like one process: with microbatches, unequal shares, and batch norms."""
 
 from __future__ import annotations
 

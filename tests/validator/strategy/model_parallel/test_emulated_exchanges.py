@@ -1,4 +1,4 @@
-"""What paced ranks exchange within passes is made, and brings what others sent."""
+"""Emulated exchanges within passes are executed and transfer the data of other ranks."""
 
 from __future__ import annotations
 

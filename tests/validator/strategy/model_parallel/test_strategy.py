@@ -1,4 +1,4 @@
-"""A chain of layers on several ranks trains as one process does; its stages take turns."""
+"""A chain of layers on several ranks trains like one process, one stage at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paced pipelines take the time that their schedules are about: weights have passes of their own, and fill bubbles."""
+"""Emulated pipelines take the time of their schedules: weight gradients have separate passes, which fill bubbles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a schedule does in whatever order: what a rank notes of it follows one another."""
+"""Recorded spans of a rank are sequential for any schedule."""
 
 from __future__ import annotations
 

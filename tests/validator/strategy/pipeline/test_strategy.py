@@ -1,4 +1,4 @@
-"""Every schedule of pipelines passes microbatches in the simulator's order, and trains what one process trains."""
+"""Every pipeline schedule runs passes in the simulator's order, and trains like one process."""
 
 from __future__ import annotations
 

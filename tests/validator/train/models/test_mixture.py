@@ -1,4 +1,4 @@
-"""Mixtures of experts have the tensors that the simulator counts, and weigh what experts make of each token."""
+"""Mixtures of experts have the simulator's tensors, and combine expert outputs by weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch models have the tensors and activations that the simulator counts, and the same start on every rank."""
+"""Torch models have the simulator's tensors and activations, and equal initial weights on every rank."""
 
 from __future__ import annotations
 

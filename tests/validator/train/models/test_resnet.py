@@ -1,4 +1,4 @@
-"""The torch ResNet has the tensors and activations that the simulator counts, and trains on workers of their own statistics."""
+"""The torch ResNet has the simulator's tensors and activations, and trains on data-parallel workers."""
 
 from __future__ import annotations
 

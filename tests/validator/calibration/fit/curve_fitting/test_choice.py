@@ -26,13 +26,13 @@ def other_rate(sizes: np.ndarray) -> np.ndarray:
 
 
 def drawn(law: Callable[[np.ndarray], np.ndarray], seed: int, noise: float = 0.02) -> MeasuredRows:
-    """Medians of messages by this law."""
+    """Median message times by this law."""
     seconds = law(SIZES) * np.exp(np.random.default_rng(seed).normal(0, noise, len(SIZES)))
     return MeasuredRows(np.arange(len(SIZES)), SIZES, seconds, np.zeros(len(SIZES), dtype=bool))
 
 
 def with_stream(overhead_s: float, seed: int) -> MeasuredRows:
-    """One-way times and, of the same sizes, times per message of a stream."""
+    """One-way times, and times per message of a stream, at the same sizes."""
     moving = np.maximum(overhead_s, SIZES * 1e-9)
     seconds = np.concatenate([2e-5 + moving, moving]) * np.exp(np.random.default_rng(seed).normal(0, 0.02, 2 * len(SIZES)))
     streamed = np.repeat([False, True], len(SIZES))

@@ -17,7 +17,7 @@ TRUTH = Convergence(minimum_steps=120, critical_batch=24, staleness_penalty=0.4)
 
 
 def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2) -> dict[str, list[Reached]]:
-    """In step with each batch, and behind with one of them; steps scatter lognormally."""
+    """Synchronous runs with each batch, and stale ones with one of them; steps scatter lognormally."""
     generator = np.random.default_rng(seed)
     settings = {f"batch {batch}": (batch, 0.0) for batch in BATCHES} | {f"{behind} behind": (16, behind) for behind in BEHIND}
 
@@ -42,7 +42,7 @@ def test_the_fit_recovers_exact_parameters_without_scatter(minimum: float, criti
 
 
 def test_standard_errors_match_actual_errors() -> None:
-    """Of many fits each coefficient is off by its own standard error, as a root of the mean square, to a fifth."""
+    """The root mean square error of each coefficient over many fits equals its standard error within a fifth."""
     ratios = []
     for seed in range(100):
         found, errors, _ = solve([row for rows in runs(TRUTH, 0.08, seed).values() for row in rows])

@@ -107,7 +107,7 @@ def test_an_overhead_is_found_in_a_stream() -> None:
 
 
 def width(fitted: Fitted) -> float:
-    """How many times the smallest seconds per byte of their interval the largest are."""
+    """Ratio of the largest to the smallest seconds per byte of an interval."""
     low, high = fitted.seconds_per_byte_interval
     return high / low
 

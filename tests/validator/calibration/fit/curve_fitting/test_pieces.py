@@ -1,4 +1,4 @@
-"""Pieces: a curve as lines that a cluster file can state."""
+"""Piecewise linear curves that a cluster file can state."""
 
 from __future__ import annotations
 
