@@ -76,11 +76,11 @@ def _measured(folder: Path) -> Any:
     }
 
 
-def _a_study(folder: Path) -> None:
+def _prepare_study(folder: Path) -> None:
     (folder / "study.yaml").write_text(_STUDY)
 
 
-def _two_scenarios(folder: Path) -> None:
+def _prepare_scenarios(folder: Path) -> None:
     for name in ("one", "two"):
         (folder / f"{name}.yaml").write_text(_TRAINED)
 
@@ -92,7 +92,7 @@ def _points(folder: Path) -> None:
     write([facts().point(), *sends(all_pairs(4)), *sums(4, 4, 1e-3, 1e7)], folder / "lab.points.parquet")
 
 
-def _a_forecast(folder: Path) -> None:
+def _prepare_prediction(folder: Path) -> None:
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run.run import save
     from scaleproof.simulator.scenario.load import load
@@ -105,10 +105,10 @@ _SWEEP: Final = ("sweep", "study.yaml", "--out", "out")
 _MEASURE: Final = ("measure", "one.yaml", "two.yaml", "--on", "local", "--out", "out")
 _CALIBRATE: Final = ("calibrate", "--from", "lab.points.parquet", "--out", "out/lab.yaml")
 SUBJECTS: Final[Mapping[str, Subject]] = {
-    "sweep": Subject(_a_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
+    "sweep": Subject(_prepare_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
     "calibrate": Subject(_points, _CALIBRATE, _CALIBRATE, _written),
-    "measure": Subject(_two_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
-    "report": Subject(_a_forecast, ("report", "out"), ("report", "out"), _written),
+    "measure": Subject(_prepare_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
+    "report": Subject(_prepare_prediction, ("report", "out"), ("report", "out"), _written),
 }
 
 

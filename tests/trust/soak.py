@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import SMALL
-from tests.trust.watched import Here
+from tests.trust.watched import InProcessExecutor
 
 _MIB = 2**20
 
@@ -74,7 +74,7 @@ def _swept(count: int) -> Iterator[int]:
     }
     study = read({"scenario": "resnet50-ring-p100", "axes": numbers})
     with tempfile.TemporaryDirectory() as name, opened(Path(name), study, intervals=False, resume=False) as folder:
-        for rows in done(study, tasks(study, np.arange(len(study)), 8), False, executors.Workers(Here, 1, ())):
+        for rows in done(study, tasks(study, np.arange(len(study)), 8), False, executors.Workers(InProcessExecutor, 1, ())):
             folder.add(rows)
             yield len(rows)
         assert len(folder.done()) == len(study)

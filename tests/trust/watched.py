@@ -44,7 +44,7 @@ class Ended:
     err: str
 
 
-class Here(Executor):
+class InProcessExecutor(Executor):
     """Does what it is given at once, in this process, which is watched."""
 
     def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str], limit_s: float = LIMIT_S, limit_bytes: int = L
 
     printed, reported = io.BytesIO(), io.BytesIO()
     out, err = io.TextIOWrapper(printed, "utf-8"), io.TextIOWrapper(reported, "utf-8", "backslashreplace")
-    own = patch.object(executors, "_local", lambda: executors.Workers(Here, 1, ()))
+    own = patch.object(executors, "_local", lambda: executors.Workers(InProcessExecutor, 1, ()))
     with own, warnings.catch_warnings(record=True) as met, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         warnings.simplefilter("default")
         with limited(limit_s, limit_bytes):

@@ -54,13 +54,13 @@ def test_measure_under_torchrun_joins_its_ranks_and_prints_once(folder: Path) ->
     assert json.loads(done.stdout)["ranks"] == 2
 
 
-def two(folder: Path) -> None:
+def write_second_scenario(folder: Path) -> None:
     """Writes another scenario next to the first."""
     (folder / "other.yaml").write_text(SCENARIO.replace("pipeline, stages: 2, microbatches: 4", "data_parallel, workers: 2"))
 
 
 def test_several_scenarios_print_a_line_each_and_resume_skips_measured_ones(folder: Path) -> None:
-    two(folder)
+    write_second_scenario(folder)
     command = ["measure", "mine.yaml", "other.yaml", "--out", "out", "--verify"]
     done = run(folder, *command)
     assert done.returncode == 0, done.stderr
@@ -80,7 +80,7 @@ def test_several_scenarios_print_a_line_each_and_resume_skips_measured_ones(fold
 def test_a_failed_scenario_does_not_stop_the_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 1
@@ -97,7 +97,7 @@ def test_a_failed_scenario_does_not_stop_the_others(
 def test_a_run_that_fails_verification_is_a_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(
         "scaleproof.validator.measure.verdict", lambda *_: {"rule": "one process", "deviation": 0.3, "tolerance": 0.01}
@@ -112,7 +112,7 @@ def test_a_run_that_fails_verification_is_a_failure(
 def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     arguments = ["measure", "other.yaml", "mine.yaml", "--out", "out"]
     real = Session.measure
@@ -133,7 +133,7 @@ def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(
 def test_a_full_disk_stops_measuring_and_keeps_finished_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     (folder / "third.yaml").write_text(SCENARIO)
     monkeypatch.chdir(folder)
 
@@ -171,7 +171,7 @@ def test_runs_are_listed_as_text_and_as_json(folder: Path) -> None:
 def test_a_scenarios_warning_is_marked_in_the_list_and_printed_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.record.assemble._foreign_load", lambda _: ({}, "too loud; be quiet"))
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 0

@@ -29,7 +29,7 @@ def read(capsys: Capture, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def refused(capsys: Capture, *arguments: str) -> str:
+def error_of(capsys: Capture, *arguments: str) -> str:
     """The one-line error message for bad input."""
     assert main(["model", *arguments]) == 2
     captured = capsys.readouterr()
@@ -107,7 +107,7 @@ def test_bar_lengths_are_proportional_to_shares(capsys: Capture) -> None:
     ],
 )
 def test_bad_input_gives_a_one_line_error(arguments: tuple[str, ...], message: str, capsys: Capture) -> None:
-    assert message in refused(capsys, *arguments)
+    assert message in error_of(capsys, *arguments)
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
@@ -152,4 +152,4 @@ def test_only_consecutive_equal_layers_share_a_row() -> None:
 
 def test_zero_memory_bandwidth_gives_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "device.yaml").write_text("{name: dull, peak: {bf16: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 0}")
-    assert "memory_bandwidth: the bandwidth is zero" in refused(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")
+    assert "memory_bandwidth: the bandwidth is zero" in error_of(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")

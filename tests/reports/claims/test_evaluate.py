@@ -59,7 +59,7 @@ def run(folder: Path) -> Run:
     return found[0]
 
 
-def stepped(run: Run, border: float, below: float, above: float) -> Any:
+def step_forecast(run: Run, border: float, below: float, above: float) -> Any:
     """A prediction whose efficiency changes at a bandwidth."""
 
     def forecast(scenario: Scenario) -> Run:
@@ -74,7 +74,7 @@ def stepped(run: Run, border: float, below: float, above: float) -> Any:
 @given(border=st.floats(1.1, 99), rises=st.booleans())
 def test_borders_between_real_numbers_are_found_to_the_tolerance(folder: Path, run: Run, border: float, rises: bool) -> None:
     shares = (0.2, 0.9) if rises else (0.9, 0.2)
-    found = evaluate(claim(folder), forecast=stepped(run, border, *shares))
+    found = evaluate(claim(folder), forecast=step_forecast(run, border, *shares))
     assert found.verdict == "holds when"
     assert found.borders is not None
     assert found.borders == pytest.approx((border,), rel=TOLERANCE)
@@ -85,7 +85,7 @@ def test_borders_between_real_numbers_are_found_to_the_tolerance(folder: Path, r
 def test_borders_of_whole_numbers_are_exact(folder: Path, run: Run, border: int, rises: bool) -> None:
     axis = {"name": "speed", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "from": 1, "to": 64, "whole": True}
     shares = (0.2, 0.9) if rises else (0.9, 0.2)
-    found = evaluate(claim(folder, axis=axis), forecast=stepped(run, border, *shares))
+    found = evaluate(claim(folder, axis=axis), forecast=step_forecast(run, border, *shares))
     assert found.condition == (f"speed ≥ {border}" if rises else f"speed ≤ {border - 1}")
 
 
@@ -127,19 +127,19 @@ def test_a_band_narrower_than_the_spacing_of_points_is_found(
 def test_integers_may_skip_a_band_that_holds_between_them(folder: Path, run: Run) -> None:
     axis = {"name": "speed", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "from": 1, "to": 64, "whole": True, "points": 2}
     narrow = {"of": "ring", "at_least": 0.4, "at_most": 0.6}
-    found = evaluate(claim(folder, axis=axis, test=narrow), forecast=stepped(run, 7, 0.2, 0.9))
+    found = evaluate(claim(folder, axis=axis, test=narrow), forecast=step_forecast(run, 7, 0.2, 0.9))
     assert (found.verdict, found.borders) == ("does not hold", ())
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.9, "holds"), (0.1, "does not hold")])
 def test_a_claim_can_hold_everywhere_or_nowhere(folder: Path, run: Run, share: float, verdict: str) -> None:
-    found = evaluate(claim(folder), forecast=stepped(run, 1e6, share, share))
+    found = evaluate(claim(folder), forecast=step_forecast(run, 1e6, share, share))
     assert (found.verdict, found.condition, found.borders) == (verdict, "", ())
 
 
 def test_listed_values_have_no_borders_and_are_listed(folder: Path, run: Run) -> None:
     axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 10, 100]}
-    found = evaluate(claim(folder, axis=axis), forecast=stepped(run, 5, 0.1, 0.9))
+    found = evaluate(claim(folder, axis=axis), forecast=step_forecast(run, 5, 0.1, 0.9))
     assert found.borders is None
     assert found.condition == "bandwidth 10 Gbit/s or 100 Gbit/s; not 1 Gbit/s"
 
@@ -147,11 +147,11 @@ def test_listed_values_have_no_borders_and_are_listed(folder: Path, run: Run) ->
 def test_only_points_where_the_claim_applies_count(folder: Path, run: Run) -> None:
     where = {"of": "one worker", "at_least": 0.5}
     telling = {"of": "ring", "at_least": 0.5, "where": where}
-    found = evaluate(claim(folder, test=telling), forecast=stepped(run, 5, 0.1, 0.9))
+    found = evaluate(claim(folder, test=telling), forecast=step_forecast(run, 5, 0.1, 0.9))
     assert found.verdict == "holds"
     assert len(found.telling) < len(found.points)
     with pytest.raises(InputError, match="nowhere on the axis"):
-        evaluate(claim(folder, test=telling), forecast=stepped(run, 5, 0.1, 0.2))
+        evaluate(claim(folder, test=telling), forecast=step_forecast(run, 5, 0.1, 0.2))
 
 
 def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
@@ -159,7 +159,7 @@ def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
 
     def forecast(scenario: Scenario) -> Run:
         made.append(scenario.model_dump_json())
-        return stepped(run, 5, 0.1, 0.9)(scenario)  # type: ignore[no-any-return]
+        return step_forecast(run, 5, 0.1, 0.9)(scenario)  # type: ignore[no-any-return]
 
     evaluate(claim(folder), forecast=forecast)
     assert len(made) == len(set(made))

@@ -21,20 +21,20 @@ def drawn(folder: Path, **changes: Any) -> str:
     return figure(Result(found, evaluate(found), record), "svg").decode()
 
 
-def has(svg: str, *texts: str) -> bool:
+def draws_text(svg: str, *texts: str) -> bool:
     """Whether an SVG draws a text; texts are paths with a comment before them."""
     return all(f"<!-- {text} -->" in svg for text in texts)
 
 
 def test_lines_the_bound_and_the_verdict_are_drawn(tmp_path: Path) -> None:
     svg = drawn(tmp_path)
-    assert has(svg, "ring", "one worker", "at least 50 %", "Rings are fast.", "bandwidth, Gbit/s")
-    assert not has(svg, "measured")
+    assert draws_text(svg, "ring", "one worker", "at least 50 %", "Rings are fast.", "bandwidth, Gbit/s")
+    assert not draws_text(svg, "measured")
 
 
 def test_measurements_have_a_panel_with_their_predictions(tmp_path: Path) -> None:
     svg = drawn(tmp_path, netlab=NETLAB)
-    assert has(svg, "measured", "predicted")
+    assert draws_text(svg, "measured", "predicted")
     assert "measured on netlab, 22 November 2026: " in svg
 
 

@@ -19,14 +19,14 @@ def address(explorer: str, scenario: str, *sets: str) -> str:
     return f"{explorer}?{urlencode([('scenario', scenario), *(('set', one) for one in sets)])}"
 
 
-def settled(page: Page) -> None:
+def wait_for_full_answer(page: Page) -> None:
     """Waits until the full answer to the last change is shown."""
     page.wait_for_selector("#answer[aria-busy=false]")
 
 
 def opened(page: Page, where: str) -> None:
     page.goto(where)
-    settled(page)
+    wait_for_full_answer(page)
 
 
 def throughput(page: Page) -> float:
@@ -57,7 +57,7 @@ def test_moving_a_slider_changes_the_forecast(page: Page, explorer: str) -> None
     slider.focus()
     for _ in range(6):
         slider.press("ArrowRight")
-    settled(page)
+    wait_for_full_answer(page)
     assert throughput(page) > 1.2 * before
     assert "cluster.network.bandwidth" in page.url
     assert "cluster.network.bandwidth" in page.inner_text("#command")
@@ -67,19 +67,19 @@ def test_back_forward_and_shared_addresses_restore_the_state(page: Page, explore
     opened(page, address(explorer, RING))
     one = throughput(page)
     page.get_by_label("Workers", exact=True).select_option("8")
-    settled(page)
+    wait_for_full_answer(page)
     two, shared = throughput(page), page.url
     assert two < one
     page.go_back()
     page.wait_for_function("text => document.querySelector('#numbers .value').textContent.startsWith(text)", arg=f"{one:,.0f}")
     page.go_forward()
-    settled(page)
+    wait_for_full_answer(page)
     opened(page, explorer)
     opened(page, shared)
     assert throughput(page) == two
     assert page.get_by_label("Workers", exact=True).input_value() == "8"
     page.get_by_role("button", name="Undo all changes").click()
-    settled(page)
+    wait_for_full_answer(page)
     assert throughput(page) == one
 
 
@@ -95,7 +95,7 @@ def test_invalid_settings_are_marked_and_the_last_forecast_stays(page: Page, exp
     assert page.get_by_label("Workers", exact=True).get_attribute("aria-invalid") == "true"
     assert page.get_by_label("Workers", exact=True).input_value() == "100"
     page.get_by_role("button", name="set cluster.nodes=25").click()
-    settled(page)
+    wait_for_full_answer(page)
     assert page.is_hidden("#problem")
     assert "100 ×" in page.inner_text("#headline")
     assert page.locator("[aria-invalid]").count() == 0
@@ -123,7 +123,7 @@ def test_all_controls_work_with_the_keyboard_alone(page: Page, explorer: str) ->
     assert page.inner_text("#reading") != first
     page.focus("#control-training-recompute")
     page.keyboard.press("ArrowDown")
-    settled(page)
+    wait_for_full_answer(page)
     assert "training.recompute" in page.url
 
 

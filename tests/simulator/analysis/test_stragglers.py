@@ -27,13 +27,13 @@ def found(small: Make, *kinds: str, workers: int = 4, bound: int = 3, more: tupl
     return uneven(small(servers(workers, 1), *SEPARATE_NODES, *PLAIN, *FREE, given, *more), 1, bound)
 
 
-def left(found: Uneven, kind: str) -> dict[str, float]:
+def remaining_shares(found: Uneven, kind: str) -> dict[str, float]:
     """The remaining share of the throughput."""
     return {way: cell.of_even or 0.0 for way, cell in found.cells[kind].items()}
 
 
 def test_a_straggler_slows_only_strategies_that_wait_for_it(small: Make) -> None:
-    of_even = left(found(small, STRAGGLER, workers=8), "stragglers")
+    of_even = remaining_shares(found(small, STRAGGLER, workers=8), "stragglers")
     assert of_even["synchronous"] == pytest.approx(1 / 2, rel=1e-2)
     assert of_even["ring"] == pytest.approx(1 / 2, rel=1e-2)
     # the slow one's pushes are those that are dropped
@@ -52,7 +52,7 @@ def test_backups_waste_their_share_if_workers_are_equal(small: Make) -> None:
 
 
 def test_cost_of_a_tail_decreases_with_looser_consistency(small: Make) -> None:
-    of_even = left(found(small, TAIL, more=("steps=120",)), "tail")
+    of_even = remaining_shares(found(small, TAIL, more=("steps=120",)), "tail")
     assert of_even["ring"] < 0.95 * of_even["stale"] < 0.95 * of_even["asynchronous"]
     assert of_even["synchronous"] == pytest.approx(of_even["ring"], rel=0.1)
     assert of_even["backups"] > 1.2 * of_even["synchronous"]
@@ -62,7 +62,7 @@ def test_cost_of_a_tail_decreases_with_looser_consistency(small: Make) -> None:
 
 def test_staleness_bound_zero_is_synchronous_and_a_large_one_asynchronous(small: Make) -> None:
     steps = ("steps=40",)
-    tight, wide = (left(found(small, TAIL, bound=bound, more=steps), "tail") for bound in (0, 10_000))
+    tight, wide = (remaining_shares(found(small, TAIL, bound=bound, more=steps), "tail") for bound in (0, 10_000))
     # but for the first quarter of its steps, which does not count where workers may part
     assert tight["stale"] == pytest.approx(tight["synchronous"], rel=0.12)
     assert wide["stale"] == pytest.approx(wide["asynchronous"], rel=1e-9)
@@ -92,8 +92,8 @@ def test_each_perturbation_is_evaluated_alone_and_with_all_others(small: Make) -
     both = found(small, STRAGGLER, "noise: [{period: 10 ms, lasts: 1 ms}]", more=("steps=20",))
     assert list(both.cells) == [ALONE, "stragglers", "noise", TOGETHER]
     for way in both.ways:
-        alone = min(left(both, kind)[way] for kind in ("stragglers", "noise"))
-        assert left(both, TOGETHER)[way] <= alone * 1.02
+        alone = min(remaining_shares(both, kind)[way] for kind in ("stragglers", "noise"))
+        assert remaining_shares(both, TOGETHER)[way] <= alone * 1.02
     assert len(both.table()) == 4 * 5
 
 

@@ -253,7 +253,7 @@ def test_server_jitter_affects_requests_but_not_the_update() -> None:
     assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])
 
 
-def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
+def asynchronous_workers(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
     """Workers that compute for the given time, send a request that a server processes in 0.1 s, and continue at its reply."""
     builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
@@ -271,7 +271,7 @@ def steps_taken(timeline: Timeline) -> list[int]:
 
 
 def test_asynchronous_ranks_take_steps_independently() -> None:
-    timeline = simulate(each_on_its_own([1.0, 3.0], Asp()), 20)
+    timeline = simulate(asynchronous_workers([1.0, 3.0], Asp()), 20)
     fast, slow = steps_taken(timeline)
     assert fast + slow == 2 * 20
     assert fast == pytest.approx(3.1 / 1.1 * slow, abs=2)
@@ -281,11 +281,11 @@ def test_asynchronous_ranks_take_steps_independently() -> None:
 
 
 def test_no_rank_takes_more_than_ten_times_the_requested_steps() -> None:
-    assert max(steps_taken(simulate(each_on_its_own([0.01, *[1000.0] * 19], Asp()), 5))) == 50
+    assert max(steps_taken(simulate(asynchronous_workers([0.01, *[1000.0] * 19], Asp()), 5))) == 50
 
 
 def test_ssp_keeps_ranks_within_the_staleness_bound() -> None:
-    timeline = simulate(each_on_its_own([1.0, 3.0], Ssp(2)), 20)
+    timeline = simulate(asynchronous_workers([1.0, 3.0], Ssp(2)), 20)
     fast, slow = steps_taken(timeline)
     assert abs(fast - slow) <= 2
     # the fast one is two steps ahead of the slow one when it begins, as soon as it could be
@@ -297,12 +297,12 @@ def test_ssp_keeps_ranks_within_the_staleness_bound() -> None:
 @pytest.mark.parametrize(("shared", "taken"), [(False, [4, 4, 3]), (True, [6, 3, 2])])
 def test_work_units_are_assigned_statically_or_to_free_ranks(shared: bool, taken: list[int]) -> None:
     """Units of 1.1, 2.1 and 3.1 seconds or a little more: taken ones begin until 4.4 or 4.2."""
-    timeline = simulate(each_on_its_own([1.0, 2.0, 3.0], Asp(), WorkQuota(11, shared)), 99)
+    timeline = simulate(asynchronous_workers([1.0, 2.0, 3.0], Asp(), WorkQuota(11, shared)), 99)
     assert steps_taken(timeline) == taken
 
 
 def test_a_late_rank_takes_work_units_from_its_start_on() -> None:
-    program = each_on_its_own([1.0, 1.0], Asp(), WorkQuota(6, shared=True))
+    program = asynchronous_workers([1.0, 1.0], Asp(), WorkQuota(6, shared=True))
     assert steps_taken(simulate(program, 9, Variation(start_s=np.array([0.0, 0.0, 3.5])))) == [5, 1]
 
 

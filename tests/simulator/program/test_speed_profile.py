@@ -47,7 +47,7 @@ def stretches(cycle: Cycle, begin_s: float) -> Iterator[tuple[float, float]]:
         yield at_s + cycle.period_s, 1.0
 
 
-def followed(cycle: Cycle, begin_s: float, work_s: float) -> float:
+def integrated_end_s(cycle: Cycle, begin_s: float, work_s: float) -> float:
     """End of work that starts at a given time, by integration over intervals of constant speed."""
     now_s = begin_s
     for until_s, speed in stretches(cycle, begin_s):
@@ -78,7 +78,7 @@ def ends_s(pace: Pace, begin_s: float, work_s: float) -> float:
         return begin_s + work_s
     outer, *inner = pace
     clock_s = done_s(outer, begin_s)
-    return followed(outer, begin_s, ends_s(tuple(inner), clock_s, work_s) - clock_s)
+    return integrated_end_s(outer, begin_s, ends_s(tuple(inner), clock_s, work_s) - clock_s)
 
 
 @given(paces, times, st.floats(1e-3, 50.0))
@@ -120,7 +120,7 @@ def test_zero_work_during_noise_takes_no_time() -> None:
 
 
 @st.composite
-def paced_programs(draw: st.DrawFn) -> Program:
+def perturbed_programs(draw: st.DrawFn) -> Program:
     """Ranks with different speed profiles that compute, send and are served; no contention, no simultaneous requests."""
     builder = ProgramBuilder()
     work_s = st.floats(1e-3, 10.0)
@@ -144,7 +144,7 @@ def paced_programs(draw: st.DrawFn) -> Program:
     return builder.build()
 
 
-@given(paced_programs(), st.sampled_from([0.0, 0.3]))
+@given(perturbed_programs(), st.sampled_from([0.0, 0.3]))
 def test_both_engines_apply_equal_speed_profiles(program: Program, jitter: float) -> None:
     variation = Variation(compute_jitter=jitter, seed=1, samples=2)
     try:

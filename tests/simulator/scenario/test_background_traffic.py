@@ -39,7 +39,7 @@ def messages(links: Sequence[Sequence[int]], sizes: Sequence[float], count: int 
     return builder.build()
 
 
-def let(program: Program, *tenancies: Tenancy) -> Program:
+def with_tenants(program: Program, *tenancies: Tenancy) -> Program:
     return replace(program, resources=replace(program.resources, tenancies=tenancies))
 
 
@@ -52,7 +52,7 @@ def test_a_message_with_intermittent_traffic_equals_work_with_that_speed_profile
     share: float, period_s: float, part: float, begins_s: float, size_bytes: float
 ) -> None:
     cycle = Cycle(period_s, period_s * part, begins_s, 1 - share)
-    (end_s,) = ends_s(let(messages([[0]], [size_bytes]), Tenancy(0, cycle, share, 0.0)))
+    (end_s,) = ends_s(with_tenants(messages([[0]], [size_bytes]), Tenancy(0, cycle, share, 0.0)))
     assert end_s == pytest.approx(SpeedProfiles([[(cycle,)]]).lasts_s(0.0, size_bytes), rel=1e-9)
 
 
@@ -61,7 +61,7 @@ def test_background_flows_get_the_share_of_own_flows(flows: int, sizes: list[flo
     """Equal to as many additional messages on the link that last longer than all others."""
     mine = messages([[0]] * len(sizes), sizes, weight=weight)
     explicit = messages([[0]] * (len(sizes) + flows), [*sizes, *[100.0] * flows], weight=weight)
-    found = ends_s(let(mine, Tenancy(0, ALWAYS, 0.0, flows * weight)))
+    found = ends_s(with_tenants(mine, Tenancy(0, ALWAYS, 0.0, flows * weight)))
     assert found == pytest.approx(ends_s(explicit)[: len(sizes)], rel=1e-9)
 
 
@@ -75,7 +75,7 @@ def test_background_flows_share_equally_on_routes_of_several_links(
 ) -> None:
     sizes = sizes[: len(routes)]
     explicit = messages([*routes, *[(0,)] * flows], [*sizes, *[200.0] * flows])
-    found = ends_s(let(messages(routes, sizes), Tenancy(0, ALWAYS, 0.0, flows)))
+    found = ends_s(with_tenants(messages(routes, sizes), Tenancy(0, ALWAYS, 0.0, flows)))
     assert found == pytest.approx(ends_s(explicit)[: len(routes)], rel=1e-9)
 
 
@@ -85,7 +85,9 @@ def test_background_flows_share_equally_on_routes_of_several_links(
 )
 def test_intermittent_traffic_conserves_bytes(routes: list[tuple[int, ...]], sizes: list[float]) -> None:
     """The link that all pass is as busy as it can be until the last has passed."""
-    program = let(messages([(0,)] * len(routes), sizes[: len(routes)]), Tenancy(0, Cycle(1.0, 0.5, 0.25, 1.0), 0.5, 0.0))
+    program = with_tenants(
+        messages([(0,)] * len(routes), sizes[: len(routes)]), Tenancy(0, Cycle(1.0, 0.5, 0.25, 1.0), 0.5, 0.0)
+    )
     total = sum(sizes[: len(routes)])
     assert max(ends_s(program)) == pytest.approx(SpeedProfiles([[(Cycle(1.0, 0.5, 0.25, 0.5),)]]).lasts_s(0.0, total), rel=1e-9)
 
@@ -93,7 +95,7 @@ def test_intermittent_traffic_conserves_bytes(routes: list[tuple[int, ...]], siz
 def test_several_tenants_each_take_their_share_of_the_remaining_bandwidth() -> None:
     program = messages([(0,)], [8.0])
     later = Cycle(math.inf, 2.0, 4.0, 1.0)
-    (end_s,) = ends_s(let(program, Tenancy(0, ALWAYS, 0.5, 0.0), Tenancy(0, later, 0.5, 0.0)))
+    (end_s,) = ends_s(with_tenants(program, Tenancy(0, ALWAYS, 0.5, 0.0), Tenancy(0, later, 0.5, 0.0)))
     # 2 bytes by 4 s, half a byte by 6 s, and the rest at half a byte a second
     assert end_s == pytest.approx(6 + (8 - 2.5) / 0.5)
 
@@ -101,11 +103,11 @@ def test_several_tenants_each_take_their_share_of_the_remaining_bandwidth() -> N
 def test_links_that_differ_by_a_tenant_are_not_merged() -> None:
     program = messages([(0, 1)], [1.0])
     assert len(distinct(program).resources.values) == 1
-    assert len(distinct(let(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
+    assert len(distinct(with_tenants(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
 
 
 def test_simulation_with_tenants_terminates() -> None:
-    timeline = simulate(let(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
+    timeline = simulate(with_tenants(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
     assert timeline.end_s.shape[0] == 3
     assert np.isfinite(timeline.end_s).all()
 

@@ -60,7 +60,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     vars(KINDS).pop("_installed", None)
 
 
-def refused(small: Callable[..., Scenario], *overrides: str) -> str:
+def error_of(small: Callable[..., Scenario], *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
     return str(caught.value)
@@ -78,13 +78,13 @@ def test_an_installed_strategy_is_loaded_and_predicted_like_a_builtin_one(
 
 def test_wrong_fields_of_a_plugin_are_reported_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
     install()
-    assert "strategy.passes: expected a whole number, got 'x'" in refused(small, "strategy={kind: alone, passes: x}")
-    assert "strategy.pases: unknown key; did you mean 'passes'?" in refused(small, "strategy={kind: alone, pases: 3}")
+    assert "strategy.passes: expected a whole number, got 'x'" in error_of(small, "strategy={kind: alone, passes: x}")
+    assert "strategy.pases: unknown key; did you mean 'passes'?" in error_of(small, "strategy={kind: alone, pases: 3}")
 
 
 def test_kinds_are_listed_without_importing_them(install: Install, small: Callable[..., Scenario]) -> None:
     install("raise ImportError('imported')")
-    message = refused(small, "strategy=alone_")
+    message = error_of(small, "strategy=alone_")
     assert "unknown kind 'alone_'; give one of parameter_server" in message
     assert message.endswith(", alone")
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2

@@ -23,7 +23,7 @@ LAB = Cluster.model_validate(BASE)
 PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
 
 
-class Pretended(Site):
+class InProcessSite(Site):
     """Runs functions in this process."""
 
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
@@ -31,10 +31,10 @@ class Pretended(Site):
 
 
 def site(*nodes: int) -> Site:
-    return Pretended("netlab", nodes, [0] * len(nodes))
+    return InProcessSite("netlab", nodes, [0] * len(nodes))
 
 
-def fine(budget_s: float) -> Any:
+def succeeding(budget_s: float) -> Any:
     return PLAIN
 
 
@@ -46,14 +46,14 @@ def parting(budget_s: float) -> Any:
     raise ContactLostError("rank 1 does not answer any more")
 
 
-def ran(*functions: Callable[[float], Any]) -> Any:
+def run_probes(*functions: Callable[[float], Any]) -> Any:
     reported: list[str] = []
     found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, reported.append)
     return found, reported
 
 
 def test_a_failed_probe_is_reported_and_the_others_run() -> None:
-    found, reported = ran(failing, fine)
+    found, reported = run_probes(failing, succeeding)
     assert reported == ["failing", "fine"]
     failed, *points = found.points
     assert [point.plain() for point in points] == PLAIN
@@ -62,7 +62,7 @@ def test_a_failed_probe_is_reported_and_the_others_run() -> None:
 
 
 def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
-    found, reported = ran(parting, fine)
+    found, reported = run_probes(parting, succeeding)
     assert reported == ["parting"]
     assert len(found.points) == 1
 

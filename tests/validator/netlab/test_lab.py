@@ -221,12 +221,12 @@ def test_killing_launcher_or_holder_leaves_nothing(victim: str) -> None:
 def test_a_lab_whose_holder_was_killed_gives_an_error() -> None:
     with Netlab(lab_cluster(2)) as lab:
         kill(int(lab.namespace(0).parts[2]))
-        assert wait_until(lambda: not _stands(lab))
+        assert wait_until(lambda: not _is_up(lab))
         with pytest.raises(RunError, match=r"the lab is not up: .* was ended; build it again"):
             lab.command(0, ["true"])
 
 
-def _stands(lab: Netlab) -> bool:
+def _is_up(lab: Netlab) -> bool:
     try:
         return lab.namespace(0).exists()
     except RunError:

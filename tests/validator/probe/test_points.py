@@ -55,7 +55,7 @@ def test_the_median_is_over_repetitions() -> None:
     assert SENT.median_s == 2e-5
 
 
-def _said(path: Path) -> str:
+def _error_of(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         points.read(path)
     message = str(caught.value)
@@ -66,22 +66,22 @@ def _said(path: Path) -> str:
 def test_files_that_are_no_table_give_a_one_line_error(tmp_path: Path) -> None:
     text = tmp_path / "cluster.yaml"
     text.write_text("nodes: 4\n")
-    assert _said(text) == "not a Parquet file; give a table of points that calibrate wrote"
-    assert _said(tmp_path / "none") == "No such file or directory; give a table of points that calibrate wrote"
-    assert _said(tmp_path) == "Is a directory; give a table of points that calibrate wrote"
+    assert _error_of(text) == "not a Parquet file; give a table of points that calibrate wrote"
+    assert _error_of(tmp_path / "none") == "No such file or directory; give a table of points that calibrate wrote"
+    assert _error_of(tmp_path) == "Is a directory; give a table of points that calibrate wrote"
 
 
 def test_truncated_tables_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cut.parquet"
     points.write([SENT], path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert _said(path).startswith("not a Parquet file")
+    assert _error_of(path).startswith("not a Parquet file")
 
 
 def test_tables_with_missing_columns_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pd.DataFrame({"probe": ["message"], "size": [4.0]}).to_parquet(path)
-    assert _said(path).startswith("row 1 has no what, where, ranks, group, unit, seconds, stopped, cores_busy, numbers;")
+    assert _error_of(path).startswith("row 1 has no what, where, ranks, group, unit, seconds, stopped, cores_busy, numbers;")
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_invalid_times_are_reported_with_their_row(tmp_path: Path, column: dict[
     path = tmp_path / "edited.parquet"
     points.write([SENT], path)
     pd.read_parquet(path).assign(**column).to_parquet(path)
-    assert _said(path) == "row 1 is not a valid point: sizes and seconds must be 0 or more; remove the row"
+    assert _error_of(path) == "row 1 is not a valid point: sizes and seconds must be 0 or more; remove the row"

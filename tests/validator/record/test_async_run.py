@@ -30,7 +30,7 @@ def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
     return recorded(*rows)
 
 
-def served(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
+def server(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
     """A server with given pushes (worker, number, arrival, whether it counts), which takes 0.1 s for each that counts."""
     rows, version = [], 0
     labels_of_messages = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
@@ -53,7 +53,7 @@ def two_workers(make_scenario: MakeScenario, steps: int = 8) -> Run:
         + [(1, number, 2 * number + 1.3, True) for number in range(own)],
         key=lambda push: push[2],
     )
-    ranks = [worker(1.0, own), worker(2.0, own), served(*pushes, steps=steps)]
+    ranks = [worker(1.0, own), worker(2.0, own), server(*pushes, steps=steps)]
     return assemble(make_scenario(ASYNCHRONOUS, steps=steps), ranks, steps)
 
 
@@ -122,7 +122,7 @@ def test_with_backup_workers_a_step_is_a_round(make_scenario: MakeScenario) -> N
     strategy: dict[str, Any] = {"kind": "parameter_server", "workers": 2, "backups": 1}
     pushes = [(0, number, number + 0.6, True) for number in range(10)]
     dropped = [(1, number, 2 * number + 1.7, False) for number in range(5)]
-    ranks = [worker(1.0, 10), worker(2.0, 5), served(*sorted(pushes + dropped, key=lambda push: push[2]), steps=8)]
+    ranks = [worker(1.0, 10), worker(2.0, 5), server(*sorted(pushes + dropped, key=lambda push: push[2]), steps=8)]
 
     run = assemble(make_scenario(strategy, steps=8), ranks, 8)
 

@@ -33,7 +33,7 @@ def long_and_short(random: Generator, count: int) -> Steps:
     return np.asarray(1 + 0.2 * (-1.0) ** np.arange(count) + 0.02 * random.standard_normal(count))
 
 
-def made_up_for(random: Generator, count: int) -> Steps:
+def compensated(random: Generator, count: int) -> Steps:
     """What a step takes longer the next takes shorter."""
     ends = np.arange(count + 1) + 0.02 * random.standard_normal(count + 1)
     return np.asarray(np.diff(ends))
@@ -44,7 +44,7 @@ def ends_of(steps_s: Steps) -> Steps:
 
 
 @pytest.mark.parametrize("count", [10, 30])
-@pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, made_up_for])
+@pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, compensated])
 def test_the_interval_contains_the_true_value_in_at_least_90_percent(
     draw: Callable[[Generator, int], Steps], count: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_the_interval_of_the_fewest_steps_has_nearly_full_coverage() -> None:
     assert sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) >= 0.9 * DRAWS
 
 
-def slow_for_a_while(random: Generator, count: int) -> Steps:
+def autocorrelated(random: Generator, count: int) -> Steps:
     """Neighbours correlate by 0.7."""
     noise = random.standard_normal(count + 50)
     for step in range(1, len(noise)):
@@ -74,7 +74,7 @@ def slow_for_a_while(random: Generator, count: int) -> Steps:
 
 
 def test_lasting_slow_periods_widen_the_interval() -> None:
-    intervals_s = [slope_interval_s(ends_of(slow_for_a_while(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
+    intervals_s = [slope_interval_s(ends_of(autocorrelated(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
 
     assert 0.65 * DRAWS < sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) < 0.85 * DRAWS
 

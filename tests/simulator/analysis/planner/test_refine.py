@@ -21,7 +21,7 @@ ONE = (
 )  # fmt: skip
 
 
-def one(*overrides: str) -> Scenario:
+def single_gpu(*overrides: str) -> Scenario:
     return load("llama-2-7b-fsdp-a100", (*ONE, *overrides))
 
 
@@ -48,7 +48,7 @@ def coarse(planned: PlanResult) -> set[str]:
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_the_fewest_blocks_that_make_it_fit_are_recomputed(share: float) -> None:
-    scenario = one("framework=pytorch-fsdp2")
+    scenario = single_gpu("framework=pytorch-fsdp2")
     planned = plan(scenario, 1, memory=between(share, scenario))
     assert coarse(planned) == {"full"}, "all else does not fit"
     best = planned.best[0]
@@ -62,7 +62,7 @@ def test_the_fewest_blocks_that_make_it_fit_are_recomputed(share: float) -> None
 
 
 def test_refinement_is_skipped_if_no_faster_configuration_exceeds_memory() -> None:
-    scenario = one("framework=pytorch-fsdp2")
+    scenario = single_gpu("framework=pytorch-fsdp2")
     planned = plan(scenario, 1, memory=between(2.0, scenario))
     assert planned.best[0].scenario.training.recompute.kind == "none"
     rows = range(len(planned.configurations))

@@ -18,7 +18,7 @@ from scaleproof.simulator.scenario.load import load
 FIELDS = ["strategy.workers", "batch.per_worker", "cluster.network.latency", "steps", "training.seed"]
 
 
-def of(axes: Any, **more: Any) -> Any:
+def study_of(axes: Any, **more: Any) -> Any:
     return {"scenario": "resnet50-ring-p100", "axes": axes, **more}
 
 
@@ -28,7 +28,7 @@ def test_points_are_all_combinations_without_repetition(counts: list[int], zippe
     if together:
         counts[-1] = counts[0]
     axes = {field: list(range(1, count + 1)) for field, count in zip(FIELDS, counts, strict=False)}
-    study = read(of(axes, **({"zip": [[FIELDS[0], FIELDS[len(counts) - 1]]]} if together else {})))
+    study = read(study_of(axes, **({"zip": [[FIELDS[0], FIELDS[len(counts) - 1]]]} if together else {})))
     assert len(study) == np.prod(counts[:-1] if together else counts)
     places = study.places(np.arange(len(study)))
     assert len(np.unique(places, axis=0)) == len(study)
@@ -39,7 +39,8 @@ def test_points_are_all_combinations_without_repetition(counts: list[int], zippe
 
 def test_a_point_equals_the_scenario_with_its_overrides() -> None:
     study = read(
-        of({"strategy": {"cut": "model_parallel", "ring": "data_parallel"}, "strategy.workers": [2, 4]}), ["batch.per_worker=8"]
+        study_of({"strategy": {"cut": "model_parallel", "ring": "data_parallel"}, "strategy.workers": [2, 4]}),
+        ["batch.per_worker=8"],
     )
     expected = load("resnet50-ring-p100", ["batch.per_worker=8", "strategy=data_parallel", "strategy.workers=4"])
     assert study.scenario([1, 1]) == expected
@@ -88,7 +89,7 @@ def test_invalid_studies_are_rejected_with_their_place(text: str, message: str, 
 
 def test_too_many_points_are_rejected_before_they_are_created() -> None:
     with pytest.raises(ScenarioError, match="a study has at most"):
-        read(of({field: {"from": 1, "to": 10_000, "points": 10_000} for field in ("steps", "training.seed")}))
+        read(study_of({field: {"from": 1, "to": 10_000, "points": 10_000} for field in ("steps", "training.seed")}))
 
 
 def test_a_missing_study_is_named_in_the_error() -> None:

@@ -31,13 +31,13 @@ def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", excep
     )
 
 
-def alone(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
+def on_one_node(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
     """Traffic on one node, by default over all its devices."""
     node = Node(devices=devices, link=link(INSIDE_Bps, **fields))  # type: ignore[arg-type]
     return traffic(algorithm, op, Group.of(ranks or devices, devices), node, None, rotate=False)
 
 
-def over(
+def on_nodes(
     nodes: int, algorithm: str, op: Op, devices: int = 1, cards: int = 1, rotate: bool = False, **fields: object
 ) -> Traffic:
     """Traffic over all devices of several nodes."""
@@ -63,13 +63,13 @@ def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> N
         ("nvls", "all_reduce"): 1 + 1 / n,
         ("hierarchical", "all_reduce"): 2 * (n - 1) / n,
     }
-    found = {pair: alone(devices, *pair) for pair in expected}
+    found = {pair: on_one_node(devices, *pair) for pair in expected}
     assert {pair: known.inside_s * INSIDE_Bps for pair, known in found.items()} == pytest.approx(expected)
     assert {known.between_s for known in found.values()} == {0}
 
 
 def test_times_of_consecutive_steps_add_up() -> None:
-    steps = {pair: alone(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
+    steps = {pair: on_one_node(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
     assert steps == {
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
         ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
@@ -84,7 +84,7 @@ def test_times_of_consecutive_steps_add_up() -> None:
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (6, 1), (2, 4), (3, 4), (8, 2)])
 def test_a_ring_crosses_each_node_boundary_once(nodes: int, devices: int) -> None:
-    found, n = over(nodes, "ring", "all_reduce", devices), nodes * devices
+    found, n = on_nodes(nodes, "ring", "all_reduce", devices), nodes * devices
     assert found.between_steps == 2 * (nodes - 1)
     assert found.inside_steps == 2 * (n - 1) - found.between_steps
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * (n - 1) / n)
@@ -112,7 +112,7 @@ def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: st
 
 
 def test_an_alltoall_sends_to_all_other_nodes() -> None:
-    found = over(4, "pairwise", "alltoall", devices=2)
+    found = on_nodes(4, "pairwise", "alltoall", devices=2)
     assert found.remote_messages == 6
     assert (found.inside_steps, found.between_steps) == (1, 1)
     assert found.inside_s * INSIDE_Bps == pytest.approx(1 / 8)
@@ -120,7 +120,7 @@ def test_an_alltoall_sends_to_all_other_nodes() -> None:
 
 
 def test_trees_have_logarithmic_depth_and_nodes_carry_both_trees() -> None:
-    two, many = (over(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
+    two, many = (on_nodes(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
     assert (two.between_steps, many.between_steps) == (2, 12)
     assert (two.inside_steps, many.inside_steps) == (14, 14)
     assert two.between_s * BETWEEN_Bps == pytest.approx(1)  # half the buffer up and half down
@@ -129,27 +129,27 @@ def test_trees_have_logarithmic_depth_and_nodes_carry_both_trees() -> None:
 
 
 def test_hierarchical_sends_least_between_nodes_and_in_switch_reduction_half() -> None:
-    flat, inside_first = (over(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
+    flat, inside_first = (on_nodes(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
     assert inside_first.between_steps == flat.between_steps
     assert inside_first.inside_steps == 14 < flat.inside_steps
     assert inside_first.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4)
-    assert over(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
+    assert on_nodes(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("name", "op"), [("ring", "all_gather"), ("ring", "broadcast"), ("pairwise", "sendrecv")])
 def test_algorithms_with_one_sender_per_node_use_one_card(name: str, op: Op) -> None:
-    one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
+    one, four = (on_nodes(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
     assert four == pytest.approx(4 * one)
 
 
 def test_algorithms_with_several_senders_per_node_use_all_cards() -> None:
     for name, op in (("hierarchical", "all_reduce"), ("pairwise", "alltoall"), ("halving_doubling", "all_reduce")):
-        one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
+        one, four = (on_nodes(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
         assert four == pytest.approx(one)
 
 
 def test_rotated_rings_use_all_cards() -> None:
-    turning, fixed = (over(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
+    turning, fixed = (on_nodes(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
     assert turning.between_s * BETWEEN_Bps == pytest.approx(7 / 8)
     assert fixed.between_s * BETWEEN_Bps == pytest.approx(4 * 7 / 8)
     assert turning.inside_s * INSIDE_Bps == pytest.approx(7 / 8 * 3 / 4)  # a quarter of the messages leaves the node
@@ -158,20 +158,20 @@ def test_rotated_rings_use_all_cards() -> None:
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 2), (3, 2), (1, 4)])
 def test_a_scatter_is_a_reversed_gather(nodes: int, devices: int, cards: int) -> None:
-    gather, scatter = (over(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
+    gather, scatter = (on_nodes(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
     assert (gather.inside_s, gather.between_s) == (scatter.inside_s, scatter.between_s)
 
 
 def test_half_duplex_time_is_the_sum_of_both_directions() -> None:
-    full, half = (alone(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
+    full, half = (on_one_node(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(2 * full.inside_s)
-    full, half = (alone(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
+    full, half = (on_one_node(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(full.inside_s)  # nothing is sent to where all is got
 
 
 def test_the_slowest_link_determines_the_time_of_a_ring() -> None:
     slow = [{"at": [2], "bandwidth": "2 GB/s"}]
-    assert over(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
+    assert on_nodes(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
 
 
 @pytest.mark.parametrize("per_leaf", [1, 2, 4])
@@ -181,16 +181,16 @@ def test_the_uplinks_of_a_leaf_spine_limit_an_alltoall(per_leaf: int, oversubscr
     fields = {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription, "spines": spines}
     # 1/8 of the size for each of the nodes on other leaves, over an uplink of 1/oversubscription for each of the leaf's own
     up, own = (8 - per_leaf) / 8 * oversubscription, 7 / 8
-    assert over(8, "pairwise", "alltoall", **fields).between_s * BETWEEN_Bps == pytest.approx(max(up, own))
+    assert on_nodes(8, "pairwise", "alltoall", **fields).between_s * BETWEEN_Bps == pytest.approx(max(up, own))
     # of a ring in the order of the leaves one message at a time leaves a leaf
-    assert over(8, "ring", "all_gather", **fields).between_s * BETWEEN_Bps == pytest.approx(
+    assert on_nodes(8, "ring", "all_gather", **fields).between_s * BETWEEN_Bps == pytest.approx(
         7 / 8 * max(1, oversubscription / per_leaf)
     )
 
 
 @pytest.mark.parametrize(("leaf", "pod"), [(1.0, 6.0), (4.0, 1.0), (2.0, 3.0)])
 def test_each_level_of_a_fat_tree_can_limit_an_alltoall(leaf: float, pod: float) -> None:
-    found = over(
+    found = on_nodes(
         16, "pairwise", "alltoall", kind="fat_tree", per_leaf=2, leaves_per_pod=4, spines_per_pod=2, cores=2,
         oversubscription=leaf, pod_oversubscription=pod,
     )  # fmt: skip
@@ -199,15 +199,15 @@ def test_each_level_of_a_fat_tree_can_limit_an_alltoall(leaf: float, pod: float)
 
 def test_rails_keep_rings_off_the_spines_and_an_alltoall_on_them() -> None:
     fields = {"kind": "rail_optimised", "nodes_per_group": 2, "oversubscription": 100.0}
-    found = over(2, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    found = on_nodes(2, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 1 / 2)  # one group: no spine in the way
-    found = over(4, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    found = on_nodes(4, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4 * 100 / 2)  # one of two nodes' flows leaves each group
 
 
 @pytest.mark.parametrize("ring", [4, 6, 8])
 def test_a_ring_on_a_one_dimensional_torus_uses_both_directions(ring: int) -> None:
-    found = over(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
+    found = on_nodes(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
     assert found.between_s * BETWEEN_Bps == pytest.approx((ring - 1) / ring)
 
 
@@ -215,7 +215,7 @@ def test_a_ring_on_a_one_dimensional_torus_uses_both_directions(ring: int) -> No
 def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimensions: int) -> None:
     """On average a message goes a quarter of the way round each dimension (of even size), over 2 · dimensions links."""
     nodes, size = math.prod(sizes), sizes[0]
-    found = over(nodes, "pairwise", "alltoall", kind="torus", dimensions=sizes)
+    found = on_nodes(nodes, "pairwise", "alltoall", kind="torus", dimensions=sizes)
     assert found.between_s * BETWEEN_Bps == pytest.approx((size / 4) / 2 * (2 * dimensions))
 
 
@@ -232,9 +232,9 @@ def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimens
     ],
 )
 def test_rings_inside_a_node_use_the_expected_share_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
-    found = alone(devices, "ring", "all_reduce", **fields)
+    found = on_one_node(devices, "ring", "all_reduce", **fields)
     assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (devices - 1) / devices / used)
-    some = alone(devices, "ring", "all_reduce", ranks=2, **fields)
+    some = on_one_node(devices, "ring", "all_reduce", ranks=2, **fields)
     assert some.inside_s > 0  # a part of the node has no such rings, but an answer
 
 
@@ -248,44 +248,46 @@ def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
 
 def test_in_switch_reduction_works_in_networks_of_several_switches() -> None:
     fields = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0}
-    found = over(4, "in_network", "all_reduce", devices=2, **fields)
+    found = on_nodes(4, "in_network", "all_reduce", devices=2, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(1)
 
 
 def test_links_beyond_the_shortest_route_add_their_latency_to_each_step() -> None:
     hop = {"hop_latency": "1 us"}
     leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0, **hop}
-    assert over(2, "ring", "all_gather", **leaves).further_s == 0
-    assert over(4, "ring", "all_gather", **leaves).further_s == pytest.approx(3 * 2 * HOP_S)  # up and down
+    assert on_nodes(2, "ring", "all_gather", **leaves).further_s == 0
+    assert on_nodes(4, "ring", "all_gather", **leaves).further_s == pytest.approx(3 * 2 * HOP_S)  # up and down
     line = {"kind": "torus", "dimensions": [8], **hop}
-    assert over(8, "ring", "all_gather", **line).further_s == 0
-    assert over(8, "pairwise", "sendrecv", **line).further_s == 0
+    assert on_nodes(8, "ring", "all_gather", **line).further_s == 0
+    assert on_nodes(8, "pairwise", "sendrecv", **line).further_s == 0
     # partners at a distance of 1, 2 and 4; there and back
-    assert over(8, "halving_doubling", "all_reduce", **line).further_s == pytest.approx(2 * (0 + 1 + 3) * HOP_S)
+    assert on_nodes(8, "halving_doubling", "all_reduce", **line).further_s == pytest.approx(2 * (0 + 1 + 3) * HOP_S)
 
 
 @pytest.mark.parametrize(
     ("devices", "fields"), [(16, {"kind": "torus", "dimensions": [4, 4]}), (8, {"kind": "hybrid_cube_mesh"})]
 )
 def test_rings_inside_a_node_connect_neighbours(devices: int, fields: dict[str, object]) -> None:
-    assert alone(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
+    assert on_one_node(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
 
 
 def test_concurrent_messages_cost_the_longest_route_once() -> None:
-    found = over(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
+    found = on_nodes(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
     assert found.further_s == pytest.approx(3 * HOP_S)
 
 
 def test_messages_to_another_rail_change_inside_the_node_first() -> None:
     """Of the seven messages of an eighth each, three stay in the node, and three of those that leave it take another rail."""
-    found = over(2, "pairwise", "alltoall", devices=4, cards=4, kind="rail_optimised", nodes_per_group=2, oversubscription=2.0)
+    found = on_nodes(
+        2, "pairwise", "alltoall", devices=4, cards=4, kind="rail_optimised", nodes_per_group=2, oversubscription=2.0
+    )
     assert found.inside_s * INSIDE_Bps == pytest.approx(6 / 8)
 
 
 def test_all_rings_of_a_node_share_the_root() -> None:
     """The root's seven links of a seventh of the bandwidth each carry one part."""
     for op in ("gather", "scatter"):
-        assert alone(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
+        assert on_one_node(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])

@@ -35,7 +35,7 @@ def capacities(wiring: Wiring) -> dict[Pair, float]:
     return dict(nx.get_edge_attributes(wiring.links, "capacity_Bps"))
 
 
-def closed(ring: list[int]) -> list[Pair]:
+def ring_edges(ring: list[int]) -> list[Pair]:
     """The messages of a ring, including the one from the last to the first."""
     return list(itertools.pairwise([*ring, ring[0]]))
 
@@ -119,7 +119,7 @@ def test_rings_pass_every_endpoint_once(known: Topology, endpoints: int) -> None
 @pytest.mark.parametrize("endpoints", range(2, 18))
 def test_rings_of_a_mesh_use_its_links_evenly_or_not_at_all(endpoints: int) -> None:
     rings = topology("mesh").rings(endpoints)
-    uses = Counter(step for ring in rings for step in closed(ring))
+    uses = Counter(step for ring in rings for step in ring_edges(ring))
     assert len(set(uses.values())) == 1
     if endpoints <= 4:
         assert len(uses) == endpoints * (endpoints - 1)
@@ -131,7 +131,7 @@ def test_rings_of_a_mesh_use_its_links_evenly_or_not_at_all(endpoints: int) -> N
 @pytest.mark.parametrize("links", [4, 6])
 def test_rings_of_a_cube_mesh_use_each_link_once_each_way(links: int) -> None:
     known = topology("hybrid_cube_mesh", links=links)
-    uses = Counter(step for ring in known.rings(8) for step in closed(ring))
+    uses = Counter(step for ring in known.rings(8) for step in ring_edges(ring))
     found = capacities(known.wire(8, BANDWIDTH))
     assert dict(uses) == {pair: round(Bps / (BANDWIDTH / links)) for pair, Bps in found.items()}
 

@@ -207,7 +207,7 @@ TIED, UNTIED = (
 )
 
 
-def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
+def untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
     """The same ranks; the last has an untied head, or a copy of the embedding, with equal numbers of parameters."""
     return averaged(small, numbers, UNTIED, *more), averaged(small, numbers, TIED, *more)
 
@@ -227,7 +227,7 @@ def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[P
 def test_tied_embedding_gradients_at_both_pipeline_ends_are_summed(small: Make, numbers: str, zero: int) -> None:
     """Once a step between the two, on top of what replicas sum (Megatron-LM, arXiv 2104.04473): all of it, or the part of it
     that a rank still has."""
-    separate, tied = with_words_untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
+    separate, tied = untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
     plan = small(f"strategy={{kind: hybrid, {numbers}}}").strategy.plan
     share = plan.workers * plan.context if zero >= 2 else 1
     assert moved_bytes(tied) - moved_bytes(separate) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
@@ -239,7 +239,7 @@ def test_summing_tied_embedding_gradients_takes_a_collective_of_two(small: Make,
     """Every tensor-parallel rank sums its part over the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
     alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
-    separate, tied = with_words_untied_and_tied(small, numbers, *alone)
+    separate, tied = untied_and_tied(small, numbers, *alone)
     cluster = small(*alone, "cluster.node.devices=1").cluster
     assert step_s(tied) - step_s(separate) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
 
@@ -271,9 +271,7 @@ def test_all_workers_sum_tied_embedding_gradients_concurrently(
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_tied_embedding_gradients_are_summed_after_others_and_before_the_optimizer(small: Make, zero: int) -> None:
-    _, tied = with_words_untied_and_tied(
-        small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}"
-    )
+    _, tied = untied_and_tied(small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}")
     before, members = tied.dependencies.lists(), tied.members.lists()
     ends = {rank for rank, name in enumerate(tied.ranks.names) if not name.endswith("stage 1")}
     (row,) = (row for row, ranks in enumerate(members) if set(ranks) == ends)
@@ -300,7 +298,7 @@ def ancestors(before: list[list[int]], row: int) -> set[int]:
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
 def test_tied_embeddings_on_one_rank_are_stored_once(small: Make, numbers: str) -> None:
     """The same holds for the first rank of a V-shaped pipeline."""
-    separate, tied = with_words_untied_and_tied(small, numbers)
+    separate, tied = untied_and_tied(small, numbers)
     assert moved_bytes(separate) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
 
 

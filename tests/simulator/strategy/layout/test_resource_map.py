@@ -32,7 +32,7 @@ INSIDE = {
 }
 
 
-def on(small: Make, strategy: str, *overrides: str) -> float:
+def step_time_s(small: Make, strategy: str, *overrides: str) -> float:
     cards = "cluster.node.cards=4"
     return predict(small(STRATEGIES[strategy], "batch=960", cards, *overrides)).step_time_s
 
@@ -44,9 +44,9 @@ def test_a_non_blocking_tree_equals_one_switch(small: Make, strategy: str, netwo
 
     If the topology distinguishes cards, a rank's messages cannot use the others' cards while they are free.
     """
-    one_switch_s = on(small, strategy)
+    one_switch_s = step_time_s(small, strategy)
     rel = 0.1 if network == "rails" else 2e-4
-    assert on(small, strategy, f"cluster.network.topology={NETWORKS[network]}") == pytest.approx(one_switch_s, rel=rel)
+    assert step_time_s(small, strategy, f"cluster.network.topology={NETWORKS[network]}") == pytest.approx(one_switch_s, rel=rel)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -56,21 +56,21 @@ def test_every_strategy_runs_on_every_topology_and_none_is_faster_than_one_switc
 ) -> None:
     inside = network in INSIDE
     link, topology = ("node.link", INSIDE[network]) if inside else ("network", NETWORKS[network])
-    assert on(small, strategy, f"cluster.{link}.topology={topology}") >= on(small, strategy) * 0.999
+    assert step_time_s(small, strategy, f"cluster.{link}.topology={topology}") >= step_time_s(small, strategy) * 0.999
 
 
 @pytest.mark.parametrize("strategy", ["ring", "servers", "colocated", "hybrid"])
 def test_oversubscription_slows_what_crosses_leaves(small: Make, strategy: str) -> None:
     tree = "cluster.network.topology={{kind: leaf_spine, per_leaf: 1, spines: 1, oversubscription: {}}}"
-    times = [on(small, strategy, tree.format(factor)) for factor in (1, 2, 4)]
+    times = [step_time_s(small, strategy, tree.format(factor)) for factor in (1, 2, 4)]
     assert times[0] < times[1] < times[2]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, strategy: str) -> None:
-    plain_s = on(small, strategy)
+    plain_s = step_time_s(small, strategy)
     for change in ("duplex=half", "incast=0.1", "overhead=1 ms", "exceptions=[{at: [1], bandwidth: 1 Gbit/s}]"):
-        assert on(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
+        assert step_time_s(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
 
 
 def test_half_duplex_halves_bidirectional_bandwidth(small: Make) -> None:

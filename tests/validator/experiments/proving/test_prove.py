@@ -32,7 +32,7 @@ def _slower(factor: float) -> Callable[[ProvingCase], Run]:
     return lambda case: replace(case.predicted, step_time_s=factor * case.predicted.step_time_s)
 
 
-class _Taken:
+class _FakeProcessors:
     """Stub of the machine's processors, of which other processes take a given share each time."""
 
     shares: list[float]
@@ -44,13 +44,13 @@ class _Taken:
         return self.share
 
 
-def _takes(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
-    monkeypatch.setattr(_Taken, "shares", list(shares), raising=False)
-    monkeypatch.setattr(prove, "Processors", _Taken)
+def _set_foreign_loads(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
+    monkeypatch.setattr(_FakeProcessors, "shares", list(shares), raising=False)
+    monkeypatch.setattr(prove, "Processors", _FakeProcessors)
 
 
 def test_each_case_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.0)
+    _set_foreign_loads(monkeypatch, 0.0)
     reported: list[CaseOutcome] = []
     (outcome,) = prove.prove([_case()], {}, _slower(1.25), reported.append)
     assert reported == [outcome]
@@ -60,7 +60,7 @@ def test_each_case_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_disturbed_runs_are_repeated_later_and_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.5, 0.0, 0.2, 0.3, 0.04)
+    _set_foreign_loads(monkeypatch, 0.5, 0.0, 0.2, 0.3, 0.04)
     monkeypatch.setattr(prove, "_is_quiet", lambda: True)
     measured: list[str] = []
     reported: list[CaseOutcome] = []
@@ -78,7 +78,7 @@ def test_disturbed_runs_are_repeated_later_and_the_least_disturbed_counts(monkey
 
 
 def test_a_disturbed_run_is_accepted_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.5)
+    _set_foreign_loads(monkeypatch, 0.5)
     monkeypatch.setattr(prove, "_is_quiet", lambda: False)
     monkeypatch.setattr(prove, "_PAUSE_S", 0.01)
     (outcome,) = prove.prove([_case()], {}, _slower(2.0), lambda _: None, patience_s=0.1)
@@ -87,7 +87,7 @@ def test_a_disturbed_run_is_accepted_after_the_time_limit(monkeypatch: pytest.Mo
 
 
 def test_a_run_with_concurrent_other_work_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.0, 0.0)
+    _set_foreign_loads(monkeypatch, 0.0, 0.0)
     monkeypatch.setattr(prove, "_is_quiet", lambda: True)
     loads = [0.52, 0.1]
 
@@ -102,14 +102,14 @@ def test_a_run_with_concurrent_other_work_is_repeated(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("busy", "quiet"), [(0.5, True), (0.9, False)])
 def test_a_machine_with_other_work_is_not_quiet(busy: float, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.0)
-    monkeypatch.setattr(_Taken, "busy", lambda _: busy, raising=False)
+    _set_foreign_loads(monkeypatch, 0.0)
+    monkeypatch.setattr(_FakeProcessors, "busy", lambda _: busy, raising=False)
     monkeypatch.setattr(prove, "usable", lambda: [0, 1])
     assert prove._is_quiet() is quiet
 
 
 def test_failed_cases_are_reported_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    _takes(monkeypatch, 0.0, 0.0)
+    _set_foreign_loads(monkeypatch, 0.0, 0.0)
 
     def measure(case: ProvingCase) -> Run:
         if case.scenario.name == "netlab-ring":
@@ -122,7 +122,7 @@ def test_failed_cases_are_reported_and_the_others_run(monkeypatch: pytest.Monkey
 
 
 def test_saved_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _takes(monkeypatch, 0.0)
+    _set_foreign_loads(monkeypatch, 0.0)
     done = prove.prove([_case()], {}, _slower(1.5), lambda _: None)
     prove.write(done, tmp_path)
     again = prove.prove([_case()], prove.read(tmp_path), _slower(9.0), lambda _: pytest.fail("measured again"))
