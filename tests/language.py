@@ -46,7 +46,7 @@ _SUFFIXES: Final = (".py", ".md", ".yaml", ".toml", ".html", ".js", ".css")
 _WORD: Final = re.compile(
     "|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I
 )
-# Names that users write in scenarios, that a library has, or that are quoted.
+# Names of fields that users write, or that a library has.
 _ALLOWED: Final = re.compile(
     r"float_gates|gated?_"
     # the term of statistics; fields of clusters and keys of JSON files

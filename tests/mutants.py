@@ -27,7 +27,7 @@ COPY: Final = HOME / "mutants"
 AIM: Final = 0.8
 # mutmut's exit codes: tests passed, or there was none that reaches it.
 _SURVIVED: Final = (0, 5, 33)
-# One fault that one test reaches is enough to have all of them made, and tests timed.
+# Selecting one fault that one test reaches makes mutmut create all of them and time the tests.
 _ONE: Final = "scaleproof.simulator.cluster.quantities.x__measured__mutmut_1"
 
 

@@ -19,7 +19,7 @@ def test_the_page_shows_all_shipped_tables_and_counts_every_row() -> None:
     for name in TABLES:
         with (catalog.ROOT / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             rows = len(list(csv.DictReader(file)))
-        # layers have two times a row
+        # rows of layers have two times
         assert parts[name].lines["all"].rows == rows * (2 if name == "layer_times" else 1)
     assert parts["all tables"].lines["all"].rows == sum(parts[name].lines["all"].rows for name in TABLES)
 

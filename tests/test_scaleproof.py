@@ -54,7 +54,7 @@ def test_predict_prints_text_and_json(tmp_path: Path) -> None:
         assert key in summary
     assert summary["ranks"] == 8
     kept = json.loads((out / "predicted" / "run.json").read_text())
-    # what is kept also says which spans are its own
+    # saved runs also identify their spans
     assert kept.pop("spans_digest")
     assert kept == summary
     assert json.loads(trace.read_text())["traceEvents"]

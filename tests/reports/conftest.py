@@ -36,7 +36,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            # what another began, and failed at
+            # left by another process that failed
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             make(folder)

@@ -164,7 +164,7 @@ def test_axe_finds_no_serious_accessibility_violation(kind: str, request: pytest
     opened: Opened = request.getfixturevalue(kind)
     # a hint of plotly fades out after a zoom, and has no contrast while it does
     opened.page.locator(".notifier-note").wait_for(state="detached")
-    # as a debugger does: what a page may not run, it may
+    # through the debugger, which the content security policy does not restrict
     opened.context.new_cdp_session(opened.page).send("Runtime.evaluate", {"expression": Axe().axe_script})
     found = opened.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     faults = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]

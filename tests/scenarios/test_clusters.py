@@ -18,13 +18,13 @@ pytestmark = pytest.mark.full
 
 NAMES = catalog.names("clusters")
 MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}
-# What a document is called: a paper, a vendor's data sheet or page, or a public repository (owner/name).
+# Names of documents: a paper, a vendor's data sheet or page, or a public repository (owner/name).
 DOCUMENT = re.compile(
     r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"
 )
 # Devices of a host where several hosts share an NVLink domain: NVIDIA's GB200 NVL72 page has 18 compute trays of four GPUs.
 HOST_DEVICES = {"gb200-nvl72": 4}
-# Names of the tables that are no file's, or the file of another GPU's.
+# Names in tables without a file, or with the file of another GPU.
 SPELLINGS = {
     ("DGX-1", "V100-16GB"): "dgx1-v100-16gb",
     ("DGX-1", "V100-32GB"): "dgx1-v100",

@@ -12,7 +12,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
-# nobody trains so, which is what they are there to show
+# these scenarios show configurations that are impractical
 TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
 
 

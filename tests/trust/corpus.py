@@ -16,7 +16,7 @@ from tests.conftest import SMALL
 from tests.trust.mutations import Form
 from tests.validator.calibration.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
 
-# Of a command: the file that is changed, and where it may write.
+# Arguments of commands: the mutated file, and the output folder.
 FILE: Final = "{file}"
 OUT: Final = "{out}"
 
@@ -231,7 +231,7 @@ def _results() -> Mapping[str, bytes]:
 def results() -> list[Seed]:
     """Folders of results, one file of which is changed."""
     all_files = _results()
-    # a page takes the time of a hundred forecasts
+    # building a page takes the time of 100 predictions
     commands = [*[["runs", OUT], ["runs", OUT, "--json"]] * 4, ["report", OUT]]
     found = []
     for name, content in all_files.items():

@@ -37,7 +37,7 @@ from tests.trust.corpus import FILE, KINDS, OUT, Seed
 from tests.trust.mutations import mutated
 
 Tally = Counter[str]
-# By where in the code it showed: what was tried, and what it raised.
+# Faults by their place in the code: input and exception.
 Faults = dict[str, tuple[Sequence[str], bytes, BaseException]]
 
 

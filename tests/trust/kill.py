@@ -37,7 +37,7 @@ strategy: {kind: data_parallel, workers: 2}
 batch: 8
 steps: 4
 """
-# What is killed as often as not has ended by itself, where it is killed so long after its usual time.
+# Latest kill, relative to the usual duration: half of the commands have then ended by themselves.
 _BEYOND: Final = 1.1
 
 

@@ -18,7 +18,7 @@ Form = Literal["yaml", "json", "text", "bytes"]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Place = tuple[Any, Any]
 
-# Stands for what no library would write, until the text is there.
+# Placeholder for text that no library writes, replaced in the final text.
 _RAW: Final = "@raw{}@"
 _BOMB: Final = "[&a [x, x, x, x, x, x, x, x], &b [*a, *a, *a, *a, *a, *a, *a, *a], &c [*b, *b, *b, *b, *b, *b, *b, *b], \
 &d [*c, *c, *c, *c, *c, *c, *c, *c], &e [*d, *d, *d, *d, *d, *d, *d, *d], &f [*e, *e, *e, *e, *e, *e, *e, *e], \

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.full
 _INPUTS = 500
 
 
-# the same inputs each time: what is new is looked for at night
+# the same inputs each time; new ones are tried nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_inputs_give_a_result_or_a_one_line_error(kind: str) -> None:
     faults: Faults = {}

@@ -22,7 +22,7 @@ import yaml
 
 import scaleproof
 
-# Of a command's own processor time, so that a busy machine fails nothing: an input may ask for a minute's work, not more.
+# Seconds of the command's own processor time, independent of the machine's load: an input may need a minute, not more.
 LIMIT_S: Final = 60.0
 # In addition to the memory of this process. Inputs that are too large are rejected before anything is allocated.
 LIMIT_BYTES: Final = 4 * 2**30

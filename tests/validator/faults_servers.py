@@ -26,7 +26,7 @@ from scaleproof.validator.train.models import models
 from tests.validator import processes
 
 Outcome = Mapping[str, Any]
-# What others do meanwhile takes a few milliseconds, on a loaded machine some more.
+# Work of other ranks meanwhile takes a few milliseconds, more on a loaded machine.
 _SLOW_S = 0.08
 
 

@@ -50,7 +50,7 @@ def still_open(numbers: set[int]) -> set[int]:
     """Those of the namespaces that any process is in or holds open; without either the kernel removes them."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
-        # processes end while they are looked at
+        # processes may end during the inspection
         with contextlib.suppress(OSError):
             for place in (process / "ns/net", *(process / "fd").iterdir()):
                 with contextlib.suppress(OSError):

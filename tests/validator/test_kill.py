@@ -32,7 +32,7 @@ strategy: {{kind: data_parallel, workers: 2}}
 batch: 16
 steps: 3
 """
-# Runs for a minute, unless it is ended.
+# A run of a minute, unless it is killed.
 LONG = SHORT.replace("hidden: 64", "hidden: 1024").replace("steps: 3", "steps: 2000").replace("16\n", "512\n")
 SERVERS = LONG.replace("{kind: data_parallel, workers: 2}", "{kind: parameter_server, workers: 2}").replace(
     "nodes: 2", "nodes: 3"
@@ -254,7 +254,7 @@ def test_a_launcher_killed_while_gathering_or_writing_leaves_readable_results(pl
     assert "measured before" not in second
 
 
-# others that build labs would get the numbers of namespaces that are gone
+# concurrently built labs could reuse the inode numbers of removed namespaces
 @needs_netlab
 @pytest.mark.alone
 @pytest.mark.parametrize("victim", ["holder", "launcher", "rank"])

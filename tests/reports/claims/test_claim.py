@@ -56,7 +56,7 @@ def test_a_bound_compares_a_value_or_a_ratio() -> None:
     assert [between.holds({"a": value}) for value in (0.39, 0.4, 0.5, 0.51)] == [False, True, True, False]
     ratio = Bound(of="a", against="b", at_least=2)
     assert ratio.holds({"a": 4.0, "b": 2.0})
-    # what does not fit has no throughput: whatever has some is infinitely faster, and nothing is not faster than nothing
+    # scenarios that do not fit have zero throughput: x / 0 is infinite, and 0 / 0 is not a number
     assert ratio.holds({"a": 1.0, "b": 0.0})
     assert not ratio.holds({"a": 0.0, "b": 0.0})
 

@@ -19,7 +19,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.claims.example import CLAIM, claim
 
-# What comes of the claims that ship: a change of the model may turn them, and should then be looked at.
+# Verdicts of shipped claims. A change of the model that changes one needs a review.
 VERDICTS = {
     "a-fraction-each": "does not hold",
     "asynchrony-is-faster": "holds",

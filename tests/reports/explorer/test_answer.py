@@ -103,7 +103,7 @@ def test_errors_name_the_field_and_a_remedy(override: str, field: str, remedy: s
     assert "--set" not in problem["message"]
     assert ".yaml" not in problem["message"]
     assert problem["remedies"] == ([remedy] if remedy else [])
-    # the controls are those of what can be
+    # the controls are those of the valid scenario
     by_field = {one["field"]: one for group in found["controls"] for one in group["controls"]}
     assert by_field["training.optimizer"]["value"] == "adam"
     if remedy:

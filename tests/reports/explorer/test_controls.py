@@ -39,7 +39,7 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
 def test_every_offered_choice_gives_a_valid_scenario(reference: str, given: tuple[str, ...]) -> None:
     for control in by_field(reference, *given).values():
         options = control.get("options", [])
-        # of the many models and clusters some
+        # a selection of the many models and clusters
         for option in options[:: max(1, len(options) // 12)]:
             sets = (*given, *option["sets"])
             Shelf().question([("scenario", reference), *(("set", one) for one in sets)])

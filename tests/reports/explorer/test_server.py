@@ -108,7 +108,7 @@ def test_requests_with_own_host_names_are_accepted() -> None:
 def test_cross_site_requests_are_rejected() -> None:
     headers = {"sec-fetch-site": "cross-site"}
     assert client(ask=canned).get("/api/answer", headers=headers).status_code == 403
-    # a link that leads here from elsewhere is no harm
+    # navigation from another site is harmless
     assert client().get("/", headers=headers).status_code == 200
 
 

@@ -32,7 +32,7 @@ def test_each_microbatch_has_a_weight_gradient_pass(small: Make, schedule: str, 
     }
     assert passes[Phase.FORWARD] == [(stage, microbatch) for stage in range(3 * chunks) for microbatch in range(6)]
     assert passes[Phase.FORWARD] == passes[Phase.BACKWARD] == passes[WEIGHT]
-    # what makes them comes after what made the gradient of the input
+    # weight-gradient passes follow input-gradient passes
     ends = {kind: step.end_ms[step.kind == kind] for kind in passes}
     assert ends[WEIGHT].min() > ends[Phase.BACKWARD].min()
 

@@ -99,7 +99,7 @@ def test_different_numbers_of_predecessors_use_no_padded_table() -> None:
     follows = sum(map(len, order.before))
     assert sum(level.before.size for level in order.levels) < 1.1 * follows
     assert sum(level.tasks.stop - level.tasks.start for level in order.levels) == len(order.rows)
-    # the slowest works a thousand seconds a step
+    # the slowest rank works 1000 s per step
     assert ends_s(fan(1000), 1)[-1] == ends_s(fan(1000), 2)[-1] == 3001.0
 
 

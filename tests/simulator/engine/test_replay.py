@@ -50,7 +50,7 @@ def programs(draw: st.DrawFn, capacity: float) -> Program:
 def server_programs(draw: st.DrawFn) -> Program:
     """Workers that compute, send requests to some servers, wait for replies and continue; no two requests arrive at once."""
     builder = ProgramBuilder()
-    # what is shorter than rounding may end before it began
+    # durations below rounding could end before they begin
     seconds = st.floats(0.0, 10.0).map(lambda value: value if value > 1e-9 else 0.0)
     servers = [builder.rank(f"server {i}", is_server=True) for i in range(draw(st.integers(1, 3)))]
     update_s, buckets = ([draw(some) for _ in servers] for some in (seconds, st.integers(1, 2)))
@@ -122,7 +122,7 @@ def test_programs_that_replay_reports_as_uncontended_equal_events(program: Progr
     replayed, reference = replay.simulate(program, steps), events.simulate(program, steps)
     if not is_contended(replayed):
         assert replayed.end_s == pytest.approx(reference.end_s, rel=1e-9, abs=1e-12)
-    # sharing only ever delays
+    # sharing never makes a task end earlier
     assert (replayed.end_s <= reference.end_s * (1 + 1e-9) + 1e-12).all()
     chosen = engine.simulate(program, steps)
     assert chosen.end_s == pytest.approx(reference.end_s, rel=1e-9, abs=1e-12)

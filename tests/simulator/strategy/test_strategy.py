@@ -63,7 +63,7 @@ def test_order_hints_of_pipelines_exceed_those_of_predecessors(
     hinted = program.slot[task] >= 0
     assert (program.slot[previous[hinted]] >= 0).all()
     assert (program.slot[previous] < program.slot[task])[hinted].all()
-    # only what ends a step goes without
+    # only the last tasks of a step have none
     assert set(program.phase[program.slot < 0]) == {Phase.SEND, Phase.OPTIMIZER}
     assert (program.slot < 0).sum() == 2 * stages
 

@@ -35,7 +35,7 @@ def test_linear_functions_are_recovered_exactly(paths: Values, seed: int) -> Non
         assert found.at(places) == pytest.approx(longest(paths, places), rel=1e-9)
         assert not found.outside(places).any()
     else:
-        # so it bends: no path is the longest at all corners
+        # not linear: no path is the longest at all corners
         assert len(paths) > 1
 
 
@@ -56,7 +56,7 @@ def test_crossing_paths_are_not_linear() -> None:
     assert line is not None
     assert (line.values.tolist(), line.slopes.tolist()) == ([3.0], [[2.0]])
     assert linear_box(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), low, high, EXACT) is None
-    # what crosses elsewhere does not matter
+    # crossings outside the box do not matter
     assert linear_box(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), np.zeros(1), high, EXACT) is not None
 
 

@@ -123,7 +123,7 @@ def test_runs_of_one_scenario_are_held_out_as_a_group() -> None:
     found = refitted([(one, measured(one, {"device": 1.3}, off)) for off in (0.0, 0.01)] + [(other, measured(other, {}))])
 
     assert list(found.errors_after) == ["ring-1-512", "ring-1-512 (2)", "ring-4-64"]
-    # by the third alone, which says little of the device, they are as wrong as they were
+    # with the third run alone, which depends little on the device, predictions do not improve
     assert abs(found.errors_after["ring-1-512"]) > 0.15
 
 

@@ -22,7 +22,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
-# programs of every sort, with whether their points are batched or predicted one by one
+# all kinds of programs, with whether their points are batched
 SCENARIOS = {
     "resnet50-ring-p100": (),
     "resnet50-servers-p100": (),
@@ -186,7 +186,7 @@ def test_invalid_points_get_an_error_and_the_others_a_result() -> None:
     assert [row.get("error") for row in good][::2] == [None, None]
     assert "'Gbit' is not a unit of bandwidth" in good[1]["error"]
     assert all("7 workers do not divide 256 samples" in row["error"] for row in bad)
-    # as each says by itself
+    # as in separate predictions
     alone = rows(blob, np.array([3, 5]), False, False).rows
     assert [row["error"] for row in alone] == [bad[0]["error"], bad[2]["error"]]
 

@@ -44,7 +44,7 @@ def test_a_point_equals_the_scenario_with_its_overrides() -> None:
     )
     expected = load("resnet50-ring-p100", ["batch.per_worker=8", "strategy=data_parallel", "strategy.workers=4"])
     assert study.scenario([1, 1]) == expected
-    # and none of it stays
+    # without side effects
     assert study.scenario([1, 0]).strategy.workers == 2
     with pytest.raises(ScenarioError, match="workers"):
         study.scenario([0, 1])

@@ -191,7 +191,7 @@ def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) 
     if how == "interrupt":
         assert process.returncode == 130
         assert "points are in" in errors
-    # and it goes on from there: nothing holds the folder any more
+    # resuming works: the folder is no longer locked
     study = read(tmp_path / "study.yaml")
     with opened(out, study, False, True) as folder:
         assert sorted(folder.done().tolist()) == there["point"].tolist()
@@ -205,7 +205,7 @@ def test_the_command_prints_a_summary(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.out.splitlines()[0] == f"3 points, 1 of them with an error, in {out}"
     assert "samples/s at strategy.workers 8" in printed.out
     assert "1 times: --set batch=256: batch: 7 workers do not divide 256 samples" in printed.out
-    # no terminal, no bar
+    # no progress bar without a terminal
     assert printed.err == ""
 
 

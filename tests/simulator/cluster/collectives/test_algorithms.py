@@ -26,7 +26,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import (
 from scaleproof.simulator.common.errors import InputError
 
 PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
-EVEN_ALONE = {"hierarchical", "in_network"}  # need as many ranks on each node
+EVEN_ALONE = {"hierarchical", "in_network"}  # algorithms that need the same number of ranks on each node
 
 
 def groups(algorithm: str) -> Iterator[Group]:

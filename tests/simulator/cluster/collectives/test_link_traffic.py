@@ -235,7 +235,7 @@ def test_rings_inside_a_node_use_the_expected_share_of_its_links(devices: int, f
     found = on_one_node(devices, "ring", "all_reduce", **fields)
     assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (devices - 1) / devices / used)
     some = on_one_node(devices, "ring", "all_reduce", ranks=2, **fields)
-    assert some.inside_s > 0  # a part of the node has no such rings, but an answer
+    assert some.inside_s > 0  # a part of the node has no such rings, but a defined time
 
 
 def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:

@@ -166,7 +166,7 @@ def test_measured_runs_have_the_loss_of_each_update(problem: Scenario) -> None:
     free = measure(scenario_of(problem, Setting("asynchronous", 2, 8), 0.5, 0))
     assert len(free.update_losses) == 2 * len(free.losses) == problem.steps
     assert np.mean(free.update_losses) == pytest.approx(np.mean(free.losses))
-    # the text is a sentence again and again: it is learned
+    # the text repeats one sentence, which is learned
     assert np.mean(free.update_losses[-10:]) < np.mean(free.update_losses[:10]) - 0.3
     in_step = measure(scenario_of(problem, Setting("synchronous", 2, 8), 0.5, 0))
     assert in_step.update_losses == ()
@@ -248,7 +248,7 @@ def test_the_command_recovers_the_parameters_of_simulated_training(
     assert len(reported["trials"]) == 6 * 3
     kept = (tmp_path / "out" / "convergence.yaml").read_text()
     assert kept.splitlines()[-1].startswith("convergence: {minimum_steps: ")
-    # what is there is not trained again
+    # saved trials are not repeated
     monkeypatch.setattr("scaleproof.validator.measure.measure", None)
     assert scaleproof.main(["converge", str(file), *OPTIONS, "--out", out, "--resume"]) == 0
     text = capsys.readouterr().out

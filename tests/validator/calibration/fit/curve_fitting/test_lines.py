@@ -32,7 +32,7 @@ def test_small_and_large_messages_have_equal_weight() -> None:
 def test_weights_select_the_points_that_count() -> None:
     x, seconds = [1.0, 2.0, 4.0], [3.0, 3.0, 6.0]
     assert curve_fitting.line(x, seconds, [1.0, 1.0, 1.0]) == pytest.approx(curve_fitting.line(x, seconds))
-    # what counts nothing is as good as not there
+    # points of zero weight have no effect
     assert curve_fitting.line(x, seconds, [0.0, 1.0, 1.0]) == pytest.approx((0.0, 1.5))
 
 
