@@ -35,7 +35,7 @@ _ERRORS = {
 
 
 def rates() -> None:
-    """Of a first call, tables included, and of a second in the same process."""
+    """Prints the times of a first call, tables included, and of a second in the same process."""
     scenario = load("megatron-175b-3d-selene", (f"batch={_BATCH}", f"cluster.nodes={_MOST_GPUS // 8}"))
     ranks = tuple(2**power for power in range(3, _MOST_GPUS.bit_length()))
     whole = replace(space(scenario, _MOST_GPUS), ranks=ranks, stages=_STAGES)
@@ -69,7 +69,7 @@ def plans() -> None:
 
 
 def errors() -> None:
-    """Of random configurations whose programs are small; how many times as long replay takes for each."""
+    """Prints how many times as long replay takes, for random configurations with small programs."""
     for name, (overrides, ranks) in _ERRORS.items():
         found = every(space(load(name, overrides), ranks))
         pieces = np.where(found.zero >= 2, 60, found.stages) * found.microbatches * found.chunks

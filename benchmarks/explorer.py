@@ -64,7 +64,7 @@ def print_times(name: str, times_ms: list[float]) -> None:
 
 
 def served_ms(where: str, scenario: str) -> list[float]:
-    """First looks at different bandwidths."""
+    """Milliseconds of first estimates at different bandwidths."""
     times_ms = []
     for number in range(CHANGES):
         query = urlencode(
@@ -77,7 +77,7 @@ def served_ms(where: str, scenario: str) -> list[float]:
 
 
 def changes_ms(where: str) -> list[tuple[str, list[float]]]:
-    """By scenario, and of all: from a slider's move until the forecast that follows from it has been drawn."""
+    """Milliseconds from a slider's move until the forecast is drawn, by scenario and for all."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=_FLAGS)
         page = chromium.new_page()
@@ -87,13 +87,13 @@ def changes_ms(where: str) -> list[tuple[str, list[float]]]:
 
 
 def drawn_ms(page: Page, address: str) -> list[float]:
-    """Milliseconds from each move of a slider until what follows from it has been drawn."""
+    """Milliseconds from each move of a slider until its forecast has been drawn."""
     page.goto(address)
     page.wait_for_selector("#answer[aria-busy=false]")
     times_ms = []
     for number in range(CHANGES):
         times_ms.append(page.evaluate(_CHANGE, list(_SLIDERS[number % len(_SLIDERS)])))
-        # as a hand pauses
+        # the pause of a user between two moves
         page.wait_for_timeout(50)
     return times_ms
 

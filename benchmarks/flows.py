@@ -93,7 +93,7 @@ def leaf_spine(leaves: int, hosts: int, spines: int, flows: int) -> float:
 def main() -> None:
     """Prints microseconds a flow and the ratio, then the fabric's seconds: the least of several runs."""
     for at_a_time in (1, 2, 8, 64):
-        # in turns, so that what else the machine does falls on both
+        # alternately, so that other load affects both equally
         pairs = [(bare(at_a_time), shared(at_a_time)) for _ in range(_REPEATS)]
         bare_us, shared_us = (min(column) / _FLOWS * 1e6 for column in zip(*pairs, strict=True))
         times = f"SimPy {bare_us:.2f} us a flow, allocator {shared_us:.2f} us"

@@ -1,7 +1,7 @@
-"""What bends a device's matrix products away from its peak, fitted on half of the published shapes and tried on the rest.
+"""Efficiency of matrix products on a device: parameters fitted on half of the published shapes and tested on the rest.
 
-A GPU of which one shape alone is published, the best of a search, takes the curve of the GPU named next to it, scaled so
-that the shares of the peak that their best shapes reach are in proportion.
+A GPU of which only the best shape of a search is published takes the curve of the GPU named next to it, scaled by the ratio of
+the shares of the peak that their best shapes reach.
 
 Run: python benchmarks/matmul.py
 """
@@ -50,12 +50,12 @@ class Shapes:
     measured_s: NDArray[np.float64]
 
     def errors(self, speed: Speed) -> NDArray[np.float64]:
-        """Signed, as fractions of what was measured."""
+        """Signed errors relative to the measured times."""
         return products_s(speed, *self.columns) / self.measured_s - 1
 
 
 def read(gpu: str) -> tuple[Shapes, Shapes]:
-    """The shapes to fit on, and those to try on: by whether a hash of the product is even."""
+    """The shapes to fit and those to test, divided by a hash of the product."""
     halves: tuple[list[list[float]], list[list[float]]] = ([], [])
     with (catalog.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -101,7 +101,7 @@ def search(loss: Callable[[NDArray[np.float64]], float], start: NDArray[np.float
 
 
 def fitted(gpu: str, shapes: Shapes) -> NDArray[np.float64]:
-    """Values of _FITTED, of several searches the best."""
+    """The best values of _FITTED over several searches."""
 
     def loss(values: NDArray[np.float64]) -> float:
         if max(values[:2]) > 1:

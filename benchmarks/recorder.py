@@ -91,7 +91,7 @@ def block_times(scenario: Scenario, steps: int, pairs: int) -> dict[str, object]
 
 
 def alone_s(recorder: Recorder, spans: int) -> float:
-    """The median of steps in which nothing is done but noted."""
+    """Median seconds of steps that only record spans."""
     times_s = []
     for step in range(_ALONE):
         begin_s = time.perf_counter()
@@ -105,7 +105,7 @@ def alone_s(recorder: Recorder, spans: int) -> float:
 
 
 def median_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The median, and between which of the sorted values it is to 95 %, however they are distributed."""
+    """The median and its 95 % interval for any distribution."""
     ordered, count = np.sort(values), len(values)
     place = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
     return float(np.median(ordered)), float(ordered[place]), float(ordered[count - 1 - place])
