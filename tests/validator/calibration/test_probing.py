@@ -42,7 +42,7 @@ def failing(budget_s: float) -> Any:
     raise RankError("rank 1 failed in work between phases: RuntimeError: no")
 
 
-def parting(budget_s: float) -> Any:
+def lose_contact(budget_s: float) -> Any:
     raise ContactLostError("rank 1 does not answer any more")
 
 
@@ -54,7 +54,7 @@ def run_probes(*functions: Callable[[float], Any]) -> Any:
 
 def test_a_failed_probe_is_reported_and_the_others_run() -> None:
     found, reported = run_probes(failing, succeeding)
-    assert reported == ["failing", "fine"]
+    assert reported == ["failing", "succeeding"]
     failed, *points = found.points
     assert [point.plain() for point in points] == PLAIN
     assert failed.stopped == "failed: rank 1 failed in work between phases: RuntimeError: no"
@@ -62,8 +62,8 @@ def test_a_failed_probe_is_reported_and_the_others_run() -> None:
 
 
 def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
-    found, reported = run_probes(parting, succeeding)
-    assert reported == ["parting"]
+    found, reported = run_probes(lose_contact, succeeding)
+    assert reported == ["lose_contact"]
     assert len(found.points) == 1
 
 
