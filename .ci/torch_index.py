@@ -1,4 +1,4 @@
-"""Prints pip's option for PyTorch's index of CPU builds, on a machine without an NVIDIA GPU where that index answers quickly.
+"""Prints pip's option for PyTorch's index of CPU builds, on a machine without an NVIDIA GPU where that index responds quickly.
 
 Prints nothing elsewhere: pip then installs torch from its own index, which may be a build with CUDA.
 """
@@ -13,7 +13,7 @@ INDEX = "https://download.pytorch.org/whl/cpu"
 PATIENCE_S = 3
 
 
-def answers() -> bool:
+def is_reachable() -> bool:
     """Whether the index is reachable within a few seconds."""
     try:
         with urllib.request.urlopen(f"{INDEX}/torch/", timeout=PATIENCE_S) as response:  # noqa: S310 (a constant address)
@@ -22,5 +22,5 @@ def answers() -> bool:
         return False
 
 
-if __name__ == "__main__" and shutil.which("nvidia-smi") is None and answers():
+if __name__ == "__main__" and shutil.which("nvidia-smi") is None and is_reachable():
     print(f"--extra-index-url {INDEX}")

@@ -45,7 +45,7 @@ class Timing(NamedTuple):
 
 
 def timings(gpu: str, processors: int) -> list[Timing]:
-    """Those of a GPU that keep its processors busy."""
+    """Measured passes of a GPU that occupy all its processors."""
     path = catalog.ROOT / "published" / "gpu_kernels.csv"
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "attention_forward" and row["gpu"] == gpu]

@@ -34,7 +34,7 @@ _ERRORS = {
 
 
 def rates() -> None:
-    """Of a first call, tables included, and of a second in the same process."""
+    """Prints the times of a first call, tables included, and of a second in the same process."""
     scenario = load("megatron-175b-3d-selene", (f"batch={_BATCH}", f"cluster.nodes={_MOST_GPUS // 8}"))
     ranks = tuple(2**power for power in range(3, _MOST_GPUS.bit_length()))
     whole = replace(space(scenario, _MOST_GPUS), ranks=ranks, stages=_STAGES)
@@ -54,7 +54,7 @@ def rates() -> None:
 
 
 def plans() -> None:
-    """A whole plan, with intervals of what it tells."""
+    """Prints the time of a whole plan, with the intervals of its results."""
     scenario = load("megatron-175b-3d-selene", (f"batch={_BATCH}",))
     for call in ("first call", "second call"):
         began_s = time.perf_counter()
@@ -62,13 +62,13 @@ def plans() -> None:
         planned.configurations.take([choice.row for choice in planned.best]).response()
         took_s = time.perf_counter() - began_s
         count = f"{len(planned.configurations):,}"
-        told = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"
-        told += f", proved: {planned.proved}"
-        print(f"plan for {_PLANNED:,} GPUs, {call}: {took_s:.2f} s; {count} {told}")
+        detail = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"
+        detail += f", proved: {planned.proved}"
+        print(f"plan for {_PLANNED:,} GPUs, {call}: {took_s:.2f} s; {count} {detail}")
 
 
 def errors() -> None:
-    """Of random configurations whose programs are small; how many times as long replay takes for each."""
+    """Prints how many times as long replay takes, for random configurations with small programs."""
     for name, (overrides, ranks) in _ERRORS.items():
         found = every(space(load(name, overrides), ranks))
         pieces = np.where(found.zero >= 2, 60, found.stages) * found.microbatches * found.chunks

@@ -33,7 +33,7 @@ _CHANGE = """([id, by]) => new Promise((done) => {
   slider.dispatchEvent(new Event('input', {bubbles: true}));
   slider.dispatchEvent(new Event('change', {bubbles: true}));
 })"""
-# which sliders, and whither: no state is met twice, which would be answered from what is kept
+# Sliders and directions: no state occurs twice, since a repeated one would come from a cache.
 _SLIDERS = (
     ("control-cluster-network-bandwidth", -1),
     ("control-cluster-network-latency", 1),
@@ -50,21 +50,21 @@ def main() -> None:
         where = process.stdout.readline().partition("?")[0]
         try:
             for scenario in SCENARIOS:
-                tell(f"{scenario}: answered by the server", served_ms(where, scenario))
+                print_times(f"{scenario}: response of the server", served_ms(where, scenario))
             for name, times_ms in changes_ms(where):
-                tell(name, times_ms)
+                print_times(name, times_ms)
         finally:
             process.terminate()
 
 
-def tell(name: str, times_ms: list[float]) -> None:
+def print_times(name: str, times_ms: list[float]) -> None:
     """Prints a row of the table."""
     p95 = statistics.quantiles(times_ms, n=20)[-1]
     print(f"{name:<60} median {statistics.median(times_ms):6.1f} ms, 95th percentile {p95:6.1f} ms of {len(times_ms)}")
 
 
 def served_ms(where: str, scenario: str) -> list[float]:
-    """First looks at different bandwidths."""
+    """Milliseconds of first estimates at different bandwidths."""
     times_ms = []
     for number in range(CHANGES):
         query = urlencode(
@@ -77,7 +77,7 @@ def served_ms(where: str, scenario: str) -> list[float]:
 
 
 def changes_ms(where: str) -> list[tuple[str, list[float]]]:
-    """By scenario, and of all: from a slider's move until the forecast that follows from it has been drawn."""
+    """Milliseconds from a slider's move until the forecast is drawn, by scenario and for all."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=_FLAGS)
         page = chromium.new_page()
@@ -87,13 +87,13 @@ def changes_ms(where: str) -> list[tuple[str, list[float]]]:
 
 
 def drawn_ms(page: Page, address: str) -> list[float]:
-    """Milliseconds from each move of a slider until what follows from it has been drawn."""
+    """Milliseconds from each move of a slider until its forecast has been drawn."""
     page.goto(address)
     page.wait_for_selector("#answer[aria-busy=false]")
     times_ms = []
     for number in range(CHANGES):
         times_ms.append(page.evaluate(_CHANGE, list(_SLIDERS[number % len(_SLIDERS)])))
-        # as a hand pauses
+        # the pause of a user between two moves
         page.wait_for_timeout(50)
     return times_ms
 

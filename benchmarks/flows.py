@@ -1,6 +1,6 @@
 """Flows on one link: the allocator's cost per flow against bare SimPy's for the same two events; and a fabric of 512 flows.
 
-A flow is a start and an end. As many flows as asked for are always under way: where one ends, the next starts after a short
+A flow is a start and an end. A fixed number of flows is always active: where one ends, the next starts after a short
 pause. Bare SimPy knows beforehand how long each flow takes and makes a timeout for its start and one for its end. The allocator
 shares the link: every start and end changes the rates of all who are there.
 
@@ -93,7 +93,7 @@ def leaf_spine(leaves: int, hosts: int, spines: int, flows: int) -> float:
 def main() -> None:
     """Prints microseconds a flow and the ratio, then the fabric's seconds: the least of several runs."""
     for at_a_time in (1, 2, 8, 64):
-        # in turns, so that what else the machine does falls on both
+        # alternately, so that other load affects both equally
         pairs = [(bare(at_a_time), shared(at_a_time)) for _ in range(_REPEATS)]
         bare_us, shared_us = (min(column) / _FLOWS * 1e6 for column in zip(*pairs, strict=True))
         times = f"SimPy {bare_us:.2f} us a flow, allocator {shared_us:.2f} us"

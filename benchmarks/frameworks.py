@@ -150,6 +150,7 @@ def _set_error(one: tuple[Row, str]) -> tuple[str, float]:
 
 
 def main() -> None:
+    """Fits the calibrated constants, or prints the contribution of each mechanism, or both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", choices=["constants", "ablations"])
     what = parser.parse_args().what or ["constants", "ablations"]

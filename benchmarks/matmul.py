@@ -1,7 +1,7 @@
-"""What bends a device's matrix products away from its peak, fitted on half of the published shapes and tried on the rest.
+"""Efficiency of matrix products on a device: parameters fitted on half of the published shapes and tested on the rest.
 
-A GPU of which one shape alone is published, the best of a search, takes the curve of the GPU named beside it, scaled so
-that the shares of the peak that their best shapes reach are in proportion.
+A GPU of which only the best shape of a search is published takes the curve of the GPU named next to it, scaled by the ratio of
+the shares of the peak that their best shapes reach.
 
 Run: python benchmarks/matmul.py
 """
@@ -23,7 +23,7 @@ from scaleproof.simulator.common import catalog
 
 _SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 _FITTED = ("tile_share", "sustained_share", "burst_s")
-# What memory-bound kernels reach of the data sheet's bandwidth: a round assumption, since few of the shapes tell.
+# What memory-bound kernels reach of the data sheet's bandwidth: a round assumption, since few of the shapes are memory-bound.
 _MEMORY_SHARE = 0.85
 _LAUNCH_S = 3e-6  # a round assumption; shapes this short are few
 _GPUS: dict[str, tuple[Generation, int, float, float]] = {  # generation, processors, peak, memory's bandwidth
@@ -37,7 +37,7 @@ _LIKE = {
 # Watts and peaks of GPUs made in the same process as the B200, whose power sustains as much for each watt (NVIDIA's data
 # sheets; the last as pytorch/torchtitan's benchmark page says).
 _B200_W = 1000
-_HOPPERS = {"H100 SXM, H200": (700, 989e12), "H100 held to 500 W": (500, 989e12)}
+_HOPPERS = {"H100 SXM, H200": (700, 989e12), "H100 limited to 500 W": (500, 989e12)}
 # Errors are counted as they are beyond about this, and squared below.
 _ROBUST = 0.03
 
@@ -50,12 +50,12 @@ class Shapes:
     measured_s: NDArray[np.float64]
 
     def errors(self, speed: Speed) -> NDArray[np.float64]:
-        """Signed, as fractions of what was measured."""
+        """Signed errors relative to the measured times."""
         return products_s(speed, *self.columns) / self.measured_s - 1
 
 
 def read(gpu: str) -> tuple[Shapes, Shapes]:
-    """The shapes to fit on, and those to try on: by whether a hash of the product is even."""
+    """The shapes to fit and those to test, divided by a hash of the product."""
     halves: tuple[list[list[float]], list[list[float]]] = ([], [])
     with (catalog.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -101,7 +101,7 @@ def search(loss: Callable[[NDArray[np.float64]], float], start: NDArray[np.float
 
 
 def fitted(gpu: str, shapes: Shapes) -> NDArray[np.float64]:
-    """Values of _FITTED, of several searches the best."""
+    """The best values of _FITTED over several searches."""
 
     def loss(values: NDArray[np.float64]) -> float:
         if max(values[:2]) > 1:

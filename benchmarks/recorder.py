@@ -43,9 +43,10 @@ _CASES = {
 
 
 class Switched(Recorder):
-    """A recorder that can be told to do nothing."""
+    """Recorder that can be switched off."""
 
     def switch(self, on: bool) -> None:
+        """Turns recording on or off; off, every call does nothing."""
         for name in ("add", "span", "interruption", "waiting", "begin_step", "end_step"):
             self.__dict__.pop(name, None)
         self.now, self.enter = self._clock.mark, self._status.enter
@@ -90,7 +91,7 @@ def block_times(scenario: Scenario, steps: int, pairs: int) -> dict[str, object]
 
 
 def alone_s(recorder: Recorder, spans: int) -> float:
-    """The median of steps in which nothing is done but noted."""
+    """Median seconds of steps that only record spans."""
     times_s = []
     for step in range(_ALONE):
         begin_s = time.perf_counter()
@@ -104,7 +105,7 @@ def alone_s(recorder: Recorder, spans: int) -> float:
 
 
 def median_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The median, and between which of the sorted values it is to 95 %, however they are distributed."""
+    """The median and its 95 % interval for any distribution."""
     ordered, count = np.sort(values), len(values)
     place = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
     return float(np.median(ordered)), float(ordered[place]), float(ordered[count - 1 - place])
@@ -117,13 +118,13 @@ def main() -> None:
 
     print(f"{'':<36} {'a step':>9} {'longer by':>10} {'to 95 %':^17} {'spans':>6} {'alone':>8}")
     for name, ((scenario, *overrides), steps, pairs) in _CASES.items():
-        told = run_on_ranks(block_times, 2, load(scenario, overrides), steps, pairs, timeout_s=300.0)[0]
-        times_s = np.array(told["pairs_s"])
+        measured = run_on_ranks(block_times, 2, load(scenario, overrides), steps, pairs, timeout_s=300.0)[0]
+        times_s = np.array(measured["pairs_s"])
         ratio, low, high = (value - 1 for value in median_interval(times_s[:, 0] / times_s[:, 1]))
         step_s = float(np.median(times_s[:, 1])) / steps
         interval = f"{low:.1%} to {high:.1%}"
-        alone = told["alone_s"] / step_s
-        print(f"{name:<36} {step_s * 1e3:>6.2f} ms {ratio:>10.2%} {interval:^17} {told['spans']:>6} {alone:>8.3%}")
+        alone = measured["alone_s"] / step_s
+        print(f"{name:<36} {step_s * 1e3:>6.2f} ms {ratio:>10.2%} {interval:^17} {measured['spans']:>6} {alone:>8.3%}")
 
 
 if __name__ == "__main__":

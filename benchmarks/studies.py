@@ -33,7 +33,7 @@ _STUDY: dict[str, Any] = {
         "cluster.network.latency": {"from": "1 us", "to": "1 ms", "points": 25, "log": True},
     },
 }
-# Of the same, in place of links' numbers.
+# Axes of the same study that replace those of links.
 _DEVICES = {
     "cluster.device.peak.fp32": {"from": "5 TFLOP/s", "to": "50 TFLOP/s", "points": 20, "log": True},
     "cluster.device.memory_bandwidth": {"from": "300 GB/s", "to": "3000 GB/s", "points": 10, "log": True},
@@ -42,7 +42,7 @@ _ONE_BY_ONE = 50
 
 
 def main() -> None:
-    """Prints a line for each."""
+    """Prints the time of each form of evaluation."""
     study = read(_STUDY)
     with tempfile.TemporaryDirectory() as folder:
         begun_s, first_s = time.perf_counter(), []
@@ -61,7 +61,7 @@ def main() -> None:
         ("together, with intervals", study, together, True),
         ("one by one", study, alone, False),
         ("one by one, with intervals", study, alone, True),
-        ("on unlike devices, together", of_devices, tasks(of_devices, np.arange(len(of_devices)), alone=8), False),
+        ("on different devices, together", of_devices, tasks(of_devices, np.arange(len(of_devices)), alone=8), False),
     ):
         begun_s, points = time.process_time(), sum(len(part.points) for part in parts)
         blob = pickle.dumps(one)

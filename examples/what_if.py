@@ -8,7 +8,7 @@ SCENARIO = "resnet50-servers-p100"
 
 
 def main() -> None:
-    """Asks one question after another and prints what comes of it."""
+    """Evaluates each question and prints the results."""
     # how fast is it, and how sure is that?
     servers = load(SCENARIO)
     run = predict(servers)
@@ -26,7 +26,7 @@ def main() -> None:
     print(found.table()["elasticity"].dropna().round(2))
 
     # at which bandwidth does a ring overtake as many servers as workers, where nodes have one GPU each?
-    # software aside, since frameworks differ as well
+    # framework costs are excluded, since frameworks differ as well
     overrides = ["framework=ideal", "cluster=aws-p2-xlarge"]
     where = crossover("resnet50-ring-p100", y="workers=4,8", strategies=["ring", "ps-all"], overrides=overrides, points=5)
     borders = where.border_table().set_index("strategy.workers")

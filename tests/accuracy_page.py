@@ -1,4 +1,4 @@
-"""What docs/background/accuracy.md shows of the score; tests/test_readme.py holds it to what is printed today."""
+"""Tables of docs/background/accuracy.md; tests/test_readme.py compares them with today's score."""
 
 from __future__ import annotations
 

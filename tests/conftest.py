@@ -1,4 +1,4 @@
-"""What many tests need."""
+"""Fixtures that many tests use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import settings
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
-# what a shell starts in its background ignores Ctrl-C, and with it all that tests start
+# processes that a shell starts in the background ignore Ctrl-C, and so do all that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# how long an example takes says how busy the machine is
+# example times depend on the machine's load
 settings.register_profile("few", deadline=None, max_examples=25)
 settings.register_profile("many", deadline=None, max_examples=300)
 settings.load_profile("few")

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FOLDERS: Final = ["simulator", "validator", "reports", "commands", "docs", "README.md", "CHANGELOG.md"]
+FOLDERS: Final = [
+    *("simulator", "validator", "reports", "commands", "scenarios", "docs", "examples", "benchmarks", "tests", ".ci"),
+    *("scaleproof/__init__.py", "README.md", "CHANGELOG.md", "Makefile"),
+]
+# The list itself, and the test that gives examples of retired words.
+_NOT_SEARCHED: Final = ("tests/language.py", "tests/test_language.py")
 # Each with what to write instead.
 RETIRED: Final = {
     r"told|tells?": "report, give, show, record",
@@ -37,15 +42,15 @@ RETIRED: Final = {
     r"twins?": "counterpart",
     r"glued": "pinned to the end of a stage",
 }
-_SUFFIXES: Final = (".py", ".md")
+_SUFFIXES: Final = (".py", ".md", ".yaml", ".toml", ".html", ".js", ".css")
 _WORD: Final = re.compile(
     "|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I
 )
-# Names that users write in scenarios, that a library has, or that are quoted.
+# Names of fields that users write, or that a library has.
 _ALLOWED: Final = re.compile(
     r"float_gates|gated?_"
     # the term of statistics; fields of clusters and keys of JSON files
-    r"|held[-_ ]out|\"asked\""
+    r"|held[-_ ]out|\"asked\"|\.tell\(\)"
 )
 
 
@@ -53,9 +58,10 @@ def files(folders: list[str]) -> Iterator[Path]:
     """Python files, pages, templates and scenarios below some folders of the repository."""
     for folder in folders:
         path = ROOT / folder
-        yield from (
+        below = (
             [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and ".min." not in p.name)
         )
+        yield from (p for p in below if p.relative_to(ROOT).as_posix() not in _NOT_SEARCHED)
 
 
 def found(path: Path) -> Iterator[tuple[int, str, str]]:

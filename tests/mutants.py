@@ -1,7 +1,7 @@
 """Mutation testing: what share of small faults, put into the engines and the clusters, do tests find?
 
 mutmut puts them there, in a copy of the tree (`mutants/`), and runs the tests that reach each; [tool.mutmut] in pyproject.toml
-names modules and tests. All of them take a night and more, so that a random sample tells, with its interval.
+names modules and tests. All of them take a night and more, so that a random sample gives an estimate with its interval.
 
     python -m tests.mutants                        # 300 of them, seed 1
     python -m tests.mutants --sample 50 --seed 2
@@ -27,12 +27,12 @@ COPY: Final = HOME / "mutants"
 AIM: Final = 0.8
 # mutmut's exit codes: tests passed, or there was none that reaches it.
 _SURVIVED: Final = (0, 5, 33)
-# One fault that one test reaches is enough to have all of them made, and tests timed.
+# Selecting one fault that one test reaches makes mutmut create all of them and time the tests.
 _ONE: Final = "scaleproof.simulator.cluster.quantities.x__measured__mutmut_1"
 
 
 def interval(found: int, of: int, z: float = 1.645) -> tuple[float, float]:
-    """Between which shares the true one lies with 90 %: Wilson's interval of a share found in a random sample."""
+    """Wilson's 90 % interval of a share found in a random sample."""
     share, spread = found / of, z * z / of
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / (4 * of))
@@ -40,7 +40,7 @@ def interval(found: int, of: int, z: float = 1.645) -> tuple[float, float]:
 
 
 def results(copy: Path) -> dict[str, int | None]:
-    """What became of each fault, by its name: an exit code, or None where tests have not run yet."""
+    """Result of each fault by name: an exit code, or None where tests have not run yet."""
     files = sorted(copy.glob("simulator/**/*.meta"))
     return {name: code for file in files for name, code in json.loads(file.read_text())["exit_code_by_key"].items()}
 

@@ -1,4 +1,4 @@
-"""docs/background/accuracy.md: what it says in words is what the commands that it shows print."""
+"""docs/background/accuracy.md agrees with the output of the commands that it shows."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
 TABLES = ("collectives", "data_parallel_scaling", "layer_times", "pipeline_schedules", "transformer_training")
 
 
-def test_all_tables_that_ship_are_shown_and_every_row_counts() -> None:
+def test_the_page_shows_all_shipped_tables_and_counts_every_row() -> None:
     parts = shown(ALL)
     assert tuple(parts) == (*TABLES, "all tables")
     for name in TABLES:
         with (catalog.ROOT / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             rows = len(list(csv.DictReader(file)))
-        # layers have two times a row
+        # rows of layers have two times
         assert parts[name].lines["all"].rows == rows * (2 if name == "layer_times" else 1)
     assert parts["all tables"].lines["all"].rows == sum(parts[name].lines["all"].rows for name in TABLES)
 
 
 @pytest.mark.parametrize("part", [*shown(ALL).values(), *shown(CALIBRATED).values()])
-def test_what_is_not_scored_is_skipped_for_a_reason(part: Part) -> None:
+def test_rows_that_are_not_scored_have_a_reason(part: Part) -> None:
     skipped = sum(line.rows - line.scored for line in part.sets.values())
     reasons = re.findall(r"^skipped: (.*)$", part.text, re.MULTILINE)
     assert sum(int(count) for text in reasons for count in re.findall(r"\((\d+) rows\)", text)) == skipped
 
 
-def test_the_headline_is_todays() -> None:
+def test_the_headline_equals_the_current_score() -> None:
     many = shown(CALIBRATED)["transformer_training"].lines["more than 2 nodes"]
     headline = (
         f"On the {many.scored} rows of more than two nodes that are not fitted on, the mean error is {many.mean} %, "
@@ -40,7 +40,7 @@ def test_the_headline_is_todays() -> None:
     assert re.findall(r"^\*\*(On the .*)\*\*$", PAGE.read_text(), re.MULTILINE) == [headline]
 
 
-def test_our_errors_beside_those_of_other_simulators_are_todays() -> None:
+def test_errors_compared_with_other_simulators_are_current() -> None:
     lines = shown(ALL)["transformer_training"].lines
     found = re.findall(r"\| `(\w+)`, (\d+) rows \| ([\d.]+) %, worst ([\d.]+) % \|", PAGE.read_text())
     assert len(found) == 6

@@ -1,4 +1,4 @@
-"""The walk through docs/guides/add-a-strategy.md: what it quotes is in the example, which is built, installed and run."""
+"""docs/guides/add-a-strategy.md: its quotes equal the example, which is built, installed and run."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A Python module with the example's package beside ours."""
+    """Runs a Python module with the example's package installed in addition to this one."""
     environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{ROOT}"}
     return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLE.glob("*.*")), ids=lambda path: path.name)
-def test_the_page_quotes_the_example_to_the_letter(path: Path) -> None:
+def test_the_page_quotes_the_example_exactly(path: Path) -> None:
     (quoted,) = re.findall(rf"`{re.escape(path.name)}`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert quoted == path.read_text()
 
@@ -47,12 +47,12 @@ def test_the_examples_own_tests_pass_with_the_package_installed(installed: Path)
     assert done.returncode == 0, done.stdout
 
 
-def test_its_types_hold(installed: Path) -> None:
+def test_the_example_passes_mypy(installed: Path) -> None:
     done = run(installed, "mypy", "--strict", *map(str, EXAMPLE.glob("*.py")))
     assert done.returncode == 0, done.stdout
 
 
-def test_its_commands_print_what_the_page_shows(installed: Path, tmp_path: Path) -> None:
+def test_commands_of_the_example_print_what_the_page_shows(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     blocks = re.findall(r"^```console with the package\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     commands = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
@@ -72,7 +72,7 @@ def test_without_the_package_its_kind_is_unknown() -> None:
     assert "gossip.yaml:9:12: strategy: unknown kind 'gossip'; give one of parameter_server" in done.stderr
 
 
-def test_its_schema_and_errors_are_told_like_ours(installed: Path) -> None:
+def test_schema_and_errors_of_the_example_look_like_builtin_ones(installed: Path) -> None:
     assert '"gossip": "#/$defs/Gossip"' in run(installed, "scaleproof", "schema").stdout
     done = run(installed, "scaleproof", "predict", str(EXAMPLE / "gossip.yaml"), "--set", "strategy.workers=0")
     assert done.stderr == "--set strategy.workers=0: strategy.workers: must be greater than 0, got 0\n"

@@ -1,4 +1,4 @@
-"""docs/guides/claims.md: its example is a claim, its table has all quantities, and what it shows has all claims that ship."""
+"""docs/guides/claims.md: its example is a valid claim, and its tables list all quantities and shipped claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaleproof.reports.claims.quantities import KINDS
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
 
 
-def test_the_example_is_a_claim_that_comes_out(tmp_path: Path) -> None:
+def test_the_example_of_the_page_is_a_valid_claim(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     path = tmp_path / "my-claim.yaml"
     path.write_text(text)
@@ -24,7 +24,7 @@ def test_the_example_is_a_claim_that_comes_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_table_has_the_quantity(name: str) -> None:
+def test_the_table_lists_the_quantity(name: str) -> None:
     kind = KINDS[name]
     assert re.search(
         rf"^\| `{name}` \| {re.escape(kind.words)} \| .* \| {'yes' if kind.is_measured else 'no'} \|$", PAGE, re.MULTILINE
@@ -32,5 +32,5 @@ def test_the_table_has_the_quantity(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_page_has_the_claim(name: str) -> None:
+def test_the_page_lists_the_claim(name: str) -> None:
     assert f"\n{name}: {read(name).claim}\n" in PAGE

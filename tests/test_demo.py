@@ -1,4 +1,4 @@
-"""What `make demo` promises. It measures, so it belongs to the nights, when the machine is quiet."""
+"""The accuracy that `make demo` promises. It measures, so it runs nightly, when the machine is quiet."""
 
 from __future__ import annotations
 

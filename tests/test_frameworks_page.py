@@ -37,19 +37,19 @@ def scenario(overrides: tuple[str, ...]) -> Scenario:
     return load("resnet50-ring-p100", [*base, *overrides])
 
 
-def test_the_table_has_all_frameworks_that_ship() -> None:
+def test_the_table_lists_all_shipped_frameworks() -> None:
     assert f"\n{SCRIPT['table']()}\n" in PAGE, "print it again: python docs/scripts/frameworks.py"
     assert len(re.findall(r"^\| `", PAGE, re.MULTILINE)) == len(names())
 
 
 @pytest.mark.parametrize("case", DEFAULTS)
-def test_defaults_are_those_of_the_table(case: str) -> None:
+def test_default_frameworks_equal_the_table(case: str) -> None:
     found = re.search(rf"^\| {re.escape(case)} \| (\S+)", PAGE, re.MULTILINE)
     assert found
     assert {scenario(one).framework.name for one in DEFAULTS[case]} == {found[1]}
 
 
-def test_examples_are_scenarios() -> None:
+def test_examples_of_the_page_are_valid_scenarios() -> None:
     examples = re.findall(r"^framework: (\{.*\})$", PAGE, re.MULTILINE)
     assert examples
     for example in examples:

@@ -1,4 +1,4 @@
-"""What is installed: one importable name, which predicts in an empty environment on each supported Python."""
+"""The installed package: one importable name, which predicts in an empty environment on each supported Python."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of a version: on the path, or one that pyenv has installed."""
+    """A Python of a version, on the path or installed by pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
     for candidate in filter(None, candidates):
-        asked = subprocess.run([candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
-        if asked.stdout.strip() == f"({version.replace('.', ', ')})":
+        done = subprocess.run([candidate, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
+        if done.stdout.strip() == f"({version.replace('.', ', ')})":
             return candidate
     return None
 
@@ -59,7 +59,7 @@ def outside(python: Path, folder: Path, *arguments: str) -> subprocess.Completed
     )
 
 
-def test_a_wheel_and_a_source_distribution_hold_one_package(built: Path) -> None:
+def test_wheel_and_source_distribution_contain_one_package(built: Path) -> None:
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -1,4 +1,4 @@
-"""Code and pages use the field's words, not those that this project once used in a meaning of its own."""
+"""Code and pages use the field's terms, not words that this project once used in its own meaning."""
 
 from __future__ import annotations
 

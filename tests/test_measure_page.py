@@ -18,7 +18,7 @@ PAGE = (DOCS / "guides" / "measure.md").read_text()
 ROWS: dict[str, str] = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
 
 
-def test_every_measured_kind_has_its_fields() -> None:
+def test_the_page_lists_the_fields_of_every_measured_strategy() -> None:
     assert set(ROWS) >= set(MEASURED) == set(KINDS.names())
     for kind, followed in MEASURED.items():
         fields = {(found := KINDS.find(kind)) and (found.model_fields[name].alias or name) for name in followed}
@@ -27,24 +27,24 @@ def test_every_measured_kind_has_its_fields() -> None:
 
 
 @pytest.mark.parametrize("name", names("netlab"))
-def test_shipped_scenarios_of_the_lab_are_told_with_what_came_of_them(name: str) -> None:
+def test_the_page_lists_the_result_of_each_shipped_lab_scenario(name: str) -> None:
     assert re.search(rf"^\| {name} \|", PAGE, re.MULTILINE)
 
 
-def test_what_is_run_and_refused_is_what_the_code_says() -> None:
+def test_tables_of_supported_settings_match_the_code() -> None:
     support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
 
     assert support["tables"]() in PAGE
 
 
-def test_every_probe_of_the_page_is_predicted_by_some_kind() -> None:
+def test_every_probe_of_the_page_predicts_some_strategy() -> None:
     support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
 
     for probe in support["PROBES"]:
         assert {support["outcome"](probe, kind)[0] for kind in support["KINDS"]} != {"–"}, probe.label()
 
 
-def test_every_field_that_is_not_followed_has_a_reason() -> None:
+def test_every_unsupported_field_has_a_reason() -> None:
     for kind, followed in MEASURED.items():
         found = KINDS.find(kind)
         assert found is not None

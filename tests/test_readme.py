@@ -1,4 +1,4 @@
-"""Every command that README.md and the pages in docs show is run, and what it prints is compared with what they show.
+"""Every command that README.md and the docs show is run, and its output compared with the one shown.
 
 Blocks marked `console` must match to the letter; in those marked `console measured` the numbers may differ, being times, and
 what explains the difference between two of them.
@@ -48,7 +48,7 @@ def without_numbers(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's reader works, with the tables that ship: its commands build on one another."""
+    """The working folder of the README's commands, with the shipped tables; commands build on one another."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "scenarios").symlink_to(README.parent / "scenarios")
     return folder
@@ -60,7 +60,7 @@ def test_the_readme_shows_all_four_uses() -> None:
         assert use in shown
 
 
-def test_the_readmes_scenario_loads_and_its_error_is_the_one_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_scenario_loads_and_gives_the_error_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (text,) = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     Path("scenario.yaml").write_text(text)
@@ -72,7 +72,7 @@ def test_the_readmes_scenario_loads_and_its_error_is_the_one_shown(folder: Path,
 
 
 def in_turn() -> Iterator[Any]:
-    """What measures depends on how quiet the machine is; fitted constants change little of a score that is held up anyway."""
+    """Commands of the README. Those that measure, or score with calibrated constants, run nightly only."""
     for command, shown, measured in commands():
         at_night = measured or "--calibrated" in command
         marks = [pytest.mark.nightly] if at_night else [pytest.mark.full] if command.split()[1] in _LONG else []
@@ -80,7 +80,7 @@ def in_turn() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("command", "shown", "measured"), list(in_turn()))
-def test_commands_print_what_is_shown(
+def test_readme_commands_print_the_output_shown(
     command: str, shown: str, measured: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, *words = shlex.split(command)

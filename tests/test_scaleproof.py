@@ -1,4 +1,4 @@
-"""The public face and the command line, as users meet them."""
+"""The public API and the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProc
     return subprocess.run([sys.executable, "-m", "scaleproof", *arguments], capture_output=True, text=True, cwd=folder)
 
 
-def test_public_names_work_and_others_do_not() -> None:
+def test_only_public_names_are_importable() -> None:
     from scaleproof import load, predict
 
     assert predict(load("resnet50-ring-p100")).samples_per_s > 0
@@ -27,12 +27,12 @@ def test_public_names_work_and_others_do_not() -> None:
         _ = scaleproof.nothing
 
 
-def test_importing_the_public_face_imports_nothing_heavy() -> None:
+def test_importing_scaleproof_imports_no_heavy_package() -> None:
     code = "import sys, scaleproof; sys.exit(bool({'numpy', 'pydantic', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_help_names_every_command_and_loads_no_numbers() -> None:
+def test_help_lists_every_command_without_importing_numpy() -> None:
     code = "import sys, scaleproof\ntry: scaleproof.main(['--help'])\nexcept SystemExit: sys.exit('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
@@ -40,7 +40,7 @@ def test_help_names_every_command_and_loads_no_numbers() -> None:
         assert re.search(rf"^ +{command}\s", done.stdout, re.MULTILINE)
 
 
-def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
+def test_predict_prints_text_and_json(tmp_path: Path) -> None:
     people = run("predict", "resnet50-ring-p100")
     assert people.returncode == 0
     assert "step time" in people.stdout
@@ -54,7 +54,7 @@ def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
         assert key in summary
     assert summary["ranks"] == 8
     kept = json.loads((out / "predicted" / "run.json").read_text())
-    # what is kept also says which spans are its own
+    # saved runs also identify their spans
     assert kept.pop("spans_digest")
     assert kept == summary
     assert json.loads(trace.read_text())["traceEvents"]
@@ -68,7 +68,7 @@ def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
         ("model: [", "scenario.yaml:2:1: not valid YAML"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(text: str, message: str, tmp_path: Path) -> None:
+def test_bad_input_gives_a_one_line_error_and_writes_no_files(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text(text)
     done = run("predict", "scenario.yaml", "--out", "out", folder=tmp_path)
     assert done.returncode == 2
@@ -78,7 +78,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(text: str, message: str
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_gives_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("predict", "resnet50-ring-p100", "--out", str(tmp_path / "file" / "out"))
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_list_and_show() -> None:
+def test_list_and_show_print_shipped_parts() -> None:
     listed = run("list").stdout
     for name in ("resnet50-ring-p100", "gpt3-175b", "p100-25gbe", "ring-4"):
         assert f"  {name} " in listed
@@ -101,16 +101,16 @@ def test_list_and_show() -> None:
     assert "did you mean" in unknown.stderr
 
 
-def test_schema_is_json() -> None:
+def test_schema_prints_json() -> None:
     assert json.loads(run("schema").stdout)["title"] == "scaleproof scenario"
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_a_closed_pipe_gives_no_error() -> None:
     done = subprocess.run(f"{sys.executable} -m scaleproof schema | head -1", shell=True, capture_output=True, text=True)
     assert done.stderr == ""
 
 
-def test_scenarios_may_stand_behind_options_and_nothing_else_may(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_scenarios_may_follow_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["measure", "nothing", "--on", "local", "no-more"]) == 2
     with pytest.raises(SystemExit):
         scaleproof.main(["measure", "nothing", "--no-option", "no-more"])

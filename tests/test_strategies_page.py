@@ -40,14 +40,14 @@ def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: Path(command[-1]).stem)
-def test_pictures_show_todays_forecasts(command: list[str]) -> None:
+def test_pictures_show_current_predictions(command: list[str]) -> None:
     shown, now = drawn(command)
-    told = "draw them again: python docs/scripts/pictures.py"
-    assert shown["strategy"] == now["strategy"], told
-    assert shown["step_ms"] == pytest.approx(now["step_ms"], rel=1e-6), told
-    assert shown["kinds"].keys() == now["kinds"].keys(), told
+    redraw = "draw them again: python docs/scripts/pictures.py"
+    assert shown["strategy"] == now["strategy"], redraw
+    assert shown["step_ms"] == pytest.approx(now["step_ms"], rel=1e-6), redraw
+    assert shown["kinds"].keys() == now["kinds"].keys(), redraw
     for kind, sums in now["kinds"].items():
-        assert shown["kinds"][kind] == pytest.approx(sums, rel=1e-6), told
+        assert shown["kinds"][kind] == pytest.approx(sums, rel=1e-6), redraw
 
 
 def test_every_picture_is_shown_and_every_command_has_one() -> None:
@@ -83,11 +83,11 @@ def test_tables_name_every_field_with_its_default(kind: str) -> None:
     strategy = KINDS.find(kind)
     assert strategy is not None
     fields = {field.alias or name: field.default for name, field in strategy.model_fields.items() if name != "kind"}
-    told = rows(kind)
+    redraw = rows(kind)
     if kind == "hybrid":
         others = rows("data_parallel") | rows("pipeline") | {"overlap": False}
-        told |= {name: value for name, value in others.items() if name not in ("first_bucket", "shares")}
-    assert told == {name: list(default) if isinstance(default, tuple) else default for name, default in fields.items()}
+        redraw |= {name: value for name, value in others.items() if name not in ("first_bucket", "shares")}
+    assert redraw == {name: list(default) if isinstance(default, tuple) else default for name, default in fields.items()}
 
 
 def test_every_family_has_a_section() -> None:

@@ -1,4 +1,4 @@
-"""docs/guides/systems.md: its table is what is forecast today, and has all systems that ship."""
+"""docs/guides/systems.md: its table equals current predictions and lists all shipped systems."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAGE = (DOCS / "guides" / "systems.md").read_text()
 SCRIPT = runpy.run_path(str(DOCS / "scripts" / "systems.py"))
 
 
-def test_the_table_has_its_head() -> None:
+def test_the_table_has_the_expected_header() -> None:
     assert f"\n{SCRIPT['HEAD']}\n" in PAGE
 
 
 @pytest.mark.parametrize("name", catalog.names("systems"))
-def test_the_table_has_the_system_as_it_is_forecast(name: str) -> None:
+def test_the_table_has_the_systems_current_prediction(name: str) -> None:
     assert f"\n{SCRIPT['row'](name)}\n" in PAGE

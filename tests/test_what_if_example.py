@@ -1,4 +1,4 @@
-"""examples/what_if.py runs, and says what the page shows."""
+"""examples/what_if.py prints the output shown on its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "guides" / "what-if.md").read_text()
 
 
-def test_the_example_prints_what_the_page_shows() -> None:
+def test_the_example_prints_the_output_shown_on_the_page() -> None:
     done = subprocess.run([sys.executable, "examples/what_if.py"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     shown = re.search(r"examples/what_if\.py\]\(.*?```text\n(.*?)```", PAGE, re.DOTALL)

@@ -49,6 +49,7 @@ class Table:
         return f"netlab: links are tested before each run; latency: {latency}\n{titles}"
 
     def row(self, run: Run, note: str = "") -> str:
+        """The line of a run, in columns of the table's widths."""
         return _line(_cells(run) | {"note": note}, self._widths)
 
 

@@ -31,6 +31,7 @@ class Gossip(Strategy):
 
     @property
     def workers(self) -> int:
+        """Number of workers."""
         return self.workers_
 
     def neighbours(self, worker: int) -> list[int]:

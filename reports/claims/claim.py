@@ -74,6 +74,7 @@ class ClaimAxis(Spec):
 
     @property
     def is_number(self) -> bool:
+        """Whether all values of the axis are numbers."""
         return all(isinstance(place, int | float) for place in self.places)
 
     def text(self, place: Place) -> str:
@@ -142,6 +143,7 @@ class Bound(Spec):
         return value / other if other else float("inf") if value else float("nan")
 
     def holds(self, values: Mapping[str, float]) -> bool:
+        """Whether the values of the lines satisfy the bound."""
         return self.side(values) == 0
 
     def side(self, values: Mapping[str, float]) -> int:
@@ -189,6 +191,7 @@ class Experiment(Spec):
         return self
 
     def quantity_of(self, name: str) -> str:
+        """Name of the quantity that decides a line, by default that of the experiment."""
         return self.lines[name].quantity or self.quantity
 
     def overrides(self, name: str, place: Place) -> list[str]:

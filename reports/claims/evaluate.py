@@ -66,6 +66,7 @@ class ExperimentResult:
 
     @property
     def verdict(self) -> Verdict:
+        """Verdict over the points where the claim applies."""
         holding = [point.holds for point in self.telling]
         if self.borders or len(set(holding)) == 2:
             return "holds when"

@@ -40,6 +40,7 @@ class Room(NamedTuple):
 
     @property
     def all(self) -> int:
+        """Number of devices of all nodes."""
         return self.nodes * self.devices
 
 

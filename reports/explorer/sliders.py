@@ -26,6 +26,7 @@ class Slider(NamedTuple):
     units: tuple[tuple[float, str], ...]
 
     def texts(self) -> list[str]:
+        """Texts of all positions, in the units of the slider, smallest first."""
         low, high = self.decades
         return [_text(number, decade, self.units) for decade in range(low, high) for number in _R20] + [
             _text(1, high, self.units)

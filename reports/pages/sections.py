@@ -25,18 +25,22 @@ class Picture:
 
     @classmethod
     def of(cls, chart: Chart) -> Picture:
+        """The picture of a chart, drawn as PNG and SVG."""
         return cls(chart, still(chart))
 
     @property
     def uri(self) -> str:
+        """The PNG as a data URI."""
         return "data:image/png;base64," + base64.b64encode(self.drawn.png).decode()
 
     @property
     def json(self) -> str:
+        """The interactive chart as JSON that is safe in a script element."""
         return interactive.script_json(interactive.plain(self.chart))
 
     @cached_property
     def legend(self) -> list[tuple[str, str, str]]:
+        """Name, colour and symbol of each legend entry."""
         return interactive.legend(self.chart)
 
 

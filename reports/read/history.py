@@ -66,6 +66,7 @@ class Drift:
 
     @property
     def verdict(self) -> Verdict:
+        """ "drifts" if the change exceeds the reach, "steady" if not, "too few" without a reach."""
         if not math.isfinite(self.reach):
             return "too few"
         return "drifts" if abs(self.change) > self.reach else "steady"

@@ -37,22 +37,27 @@ class StudyFolder:
 
     @property
     def name(self) -> str:
+        """Name of the study."""
         return str(self._at("name") or "study")
 
     @property
     def model_name(self) -> str:
+        """Name of the model, by default that of the study."""
         return str(self._at("model", "name") or self.name)
 
     @property
     def model_kind(self) -> str:
+        """Kind of the model, such as "gpt"."""
         return str(self._at("model", "kind"))
 
     @property
     def strategy_name(self) -> str:
+        """Name of the strategy's family for readers."""
         return family_name(str(self._at("strategy", "kind")))
 
     @property
     def cluster_name(self) -> str:
+        """Name of the cluster."""
         return str(self._at("cluster", "name"))
 
     def _at(self, *path: str) -> Any:

@@ -1,6 +1,6 @@
-// before anything is shown: that there are scripts, and the theme that was chosen last
+// Before the first paint: marks that scripts run, and restores the last chosen theme.
 document.documentElement.classList.add("js");
 try {
   const chosen = localStorage.getItem("scaleproof-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* a browser may keep nothing for files */ }
+} catch { /* browsers may deny storage to local files */ }

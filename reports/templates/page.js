@@ -1,20 +1,20 @@
 "use strict";
 (() => {
   const NARROW_PX = 520;
-  // of a narrow page's lines: of labels beside bars, of titles below
+  // Longest lines on narrow pages, in letters: of labels next to bars, of titles of axes.
   const LABEL_LETTERS = 18;
   const TITLE_LETTERS = 28;
   const STEP = 0.15;
   const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
   const figures = [];
 
-  /** What a colour of the style sheet is in the theme that is shown. */
+  /** The value of a style sheet's colour in the current theme. */
   function colour(name) {
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   }
 
-  /** A copy of a specification with var(--name) replaced. */
+  /** A copy of a specification with each var(--name) replaced by its colour. */
   function themed(value, known) {
     if (typeof value === "string") {
       const match = /^var\(--([a-z]+)\)$/.exec(value);
@@ -27,7 +27,7 @@
     return value;
   }
 
-  /** Words in two lines at most, of so many letters. */
+  /** Text broken into two lines at most, each cut to a number of letters. */
   function inTwoLines(words, letters) {
     const lines = [""];
     for (const word of words.replaceAll("<br>", " ").split(" ")) {
@@ -70,7 +70,7 @@
       if (numbers) numbers.addEventListener("toggle", () => this.list(numbers));
     }
 
-    /** A box to choose from for each thing that views differ in. */
+    /** Adds a drop-down list for each property in which the views differ. */
     choose() {
       const place = this.element.querySelector(".controls");
       this.selects = this.spec.choosers.map(([name, options], i) => {
@@ -86,7 +86,7 @@
       });
     }
 
-    /** Shows the view in which something is so, as any figure does that has such a view. */
+    /** Shows the view that has this value of a property, if the figure has one; else it stays. */
     follow(name, value) {
       const at = this.spec.choosers.findIndex(([own]) => own === name);
       if (at < 0) return;
@@ -158,17 +158,17 @@
       if (Object.keys(change).length) Plotly.relayout(this.canvas, change);
     }
 
-    /** What hovers over each mark, as a list. */
+    /** Lists the hover texts of all marks of the view. */
     list(numbers) {
       const place = numbers.querySelector("ul");
       place.replaceChildren();
       if (!numbers.open) return;
-      const told = new Set();
+      const texts = new Set();
       for (const trace of this.spec.views[this.view].data) {
-        for (const text of trace.customdata ?? trace.text ?? []) told.add(text);
+        for (const text of trace.customdata ?? trace.text ?? []) texts.add(text);
       }
       const plain = new DOMParser();
-      for (const text of told) {
+      for (const text of texts) {
         const item = place.appendChild(document.createElement("li"));
         item.textContent = plain.parseFromString(text.replaceAll("<br>", " · "), "text/html").body.textContent;
       }
@@ -185,7 +185,7 @@
         figure.draw();
       }
     }
-    // what is in sight is there, and all buttons are
+    // figures in view are drawn, and all buttons work
     if (isFirst) performance.mark("interactive");
     isFirst = false;
   }, { rootMargin: "300px" });
@@ -201,7 +201,7 @@
     const chosen = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = chosen;
     button.setAttribute("aria-pressed", String(chosen === "dark"));
-    try { localStorage.setItem("scaleproof-theme", chosen); } catch { /* it lasts as long as the page, then */ }
+    try { localStorage.setItem("scaleproof-theme", chosen); } catch { /* without storage the choice lasts until the page is closed */ }
     redraw();
   });
 })();

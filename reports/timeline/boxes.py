@@ -23,9 +23,11 @@ class TimelineBoxes(NamedTuple):
     number: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> TimelineBoxes:
+        """The boxes that a mask selects."""
         return self._replace(**{name: column[chosen] for name, column in self._asdict().items()})
 
     def and_(self, more: TimelineBoxes) -> TimelineBoxes:
+        """These boxes followed by others."""
         columns = {name: np.concatenate([column, getattr(more, name)]) for name, column in self._asdict().items()}
         return self._replace(**columns)
 

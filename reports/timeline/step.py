@@ -40,6 +40,7 @@ class Step(NamedTuple):
 
     @property
     def length_ms(self) -> float:
+        """Milliseconds from the begin of the step to its last end."""
         return float(self.end_ms.max())
 
     def facts(self) -> dict[str, Any]:

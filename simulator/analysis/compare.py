@@ -55,6 +55,7 @@ class Effect:
 
     @property
     def change(self) -> float | None:
+        """Relative change from a to b; None if it is undefined."""
         return self.b / self.a - 1 if self.a and self.b is not None else None
 
 
@@ -70,6 +71,7 @@ class BreakdownDifference:
 
     @property
     def change_s(self) -> float:
+        """Seconds by which the part is longer in b."""
         return self.b_s - self.a_s
 
 

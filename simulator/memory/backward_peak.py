@@ -35,6 +35,7 @@ class PeakCandidate(NamedTuple):
 
     @property
     def total_bytes(self) -> Amount:
+        """Bytes of all parts."""
         # the last three are the same for many chunks
         return self.gradients + self.activations + (self.recomputed + self.working + self.communication)
 
@@ -221,6 +222,7 @@ class Backward:
 
     @cached_property
     def making(self) -> tuple[PeakCandidate, PeakCandidate]:
+        """Peak candidates at and after a backward pass that allocates its weight gradients."""
         if self.setting.splits:
             return self.adding
         behind = self._behind(self.gradients)
@@ -228,6 +230,7 @@ class Backward:
 
     @cached_property
     def adding(self) -> tuple[PeakCandidate, PeakCandidate]:
+        """Peak candidates at and after a backward pass that adds to existing weight gradients."""
         # no gradients of weights if they are computed in separate passes
         first = 0.0 if self.setting.splits else self.first_gradients
         return self.at._replace(working=self.at.working + first), self.after

@@ -20,6 +20,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
+        """FLOPs of the product, two per multiply-add."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
@@ -95,10 +96,12 @@ class Attention:
 
     @property
     def forward_flops(self) -> float:
+        """FLOPs of the forward pass per sample."""
         return 2.0 * self.scores * (self.width + self.value_width)
 
     @property
     def backward_flops(self) -> float:
+        """FLOPs of the backward pass per sample."""
         return 2 * self.forward_flops
 
     def forward(self, samples: float) -> list[Product]:
@@ -135,6 +138,7 @@ class Convolution(_Weighted):
 
     @property
     def weights(self) -> int:
+        """Number of weights."""
         return self.outputs * self._inner
 
     @property

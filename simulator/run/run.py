@@ -40,6 +40,7 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
+        """The phase's name in lower case."""
         return self.name.lower()
 
 
@@ -201,14 +202,17 @@ class Run:
 
     @property
     def samples_per_s_per_rank(self) -> float:
+        """Samples per second and training rank."""
         return self.samples_per_s / self.compute_ranks
 
     @property
     def tokens_per_s(self) -> float | None:
+        """Tokens per second; None for models without tokens."""
         return None if self.tokens is None else self.samples_per_s * self.tokens / self.samples
 
     @property
     def tokens_per_s_per_rank(self) -> float | None:
+        """Tokens per second and training rank; None for models without tokens."""
         return None if self.tokens_per_s is None else self.tokens_per_s / self.compute_ranks
 
     @property

@@ -41,6 +41,7 @@ class Degrees(NamedTuple):
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return self.workers * self.stages * self.tensor
 
     def __str__(self) -> str:

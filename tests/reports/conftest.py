@@ -1,4 +1,4 @@
-"""What the tests of reports share."""
+"""Fixtures for the tests of reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS: Final = [
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` fills, once for all processes that run tests concurrently; tests only read it."""
+    """A folder that `make` fills once for all concurrent test processes; tests only read it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = factory.mktemp(name)
         make(folder)
@@ -36,7 +36,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            # what another began, and failed at
+            # left by another process that failed
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             make(folder)

@@ -1,4 +1,4 @@
-"""Histories as reconcile and calibrate leave them."""
+"""Histories in the format of reconcile and calibrate."""
 
 from __future__ import annotations
 

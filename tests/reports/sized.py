@@ -1,4 +1,4 @@
-"""The size of a picture."""
+"""Size of a PNG picture."""
 
 from __future__ import annotations
 

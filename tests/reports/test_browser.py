@@ -1,4 +1,4 @@
-"""Pages in a browser: they open, figures have data and can be used, by keyboard too, and send no requests."""
+"""Report pages in a browser: figures have data, work with keyboard and mouse, and send no requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def results(chromium: Browser, built_results: Path) -> Iterator[Opened]:
 
 
 @pytest.mark.parametrize("kind", ["study", "results"])
-def test_every_figure_has_data_and_the_page_is_silent(kind: str, request: pytest.FixtureRequest) -> None:
+def test_every_figure_has_data_and_the_console_has_no_messages(kind: str, request: pytest.FixtureRequest) -> None:
     opened: Opened = request.getfixturevalue(kind)
     figures = opened.page.locator("figure.plot")
     for i in range(figures.count()):
@@ -76,7 +76,7 @@ def test_every_figure_has_data_and_the_page_is_silent(kind: str, request: pytest
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_what_hovers_is_the_point(study: Opened) -> None:
+def test_the_hover_text_describes_the_point(study: Opened) -> None:
     figure = study.figure("throughput")
     figure.locator(".scatterlayer .point").nth(1).hover(force=True)
     hover = figure.locator(".hoverlayer .hovertext")
@@ -85,7 +85,7 @@ def test_what_hovers_is_the_point(study: Opened) -> None:
     assert "samples/s" in (hover.first.text_content() or "")
 
 
-def test_the_keyboard_zooms_moves_and_shows_all(study: Opened) -> None:
+def test_keys_zoom_move_and_reset_figures(study: Opened) -> None:
     figure = study.figure("timeline-02-servers")
     whole = study.range_x(figure)
     figure.locator(".canvas").focus()
@@ -114,7 +114,7 @@ def test_the_mouse_zooms(study: Opened) -> None:
     assert closer[1] - closer[0] == pytest.approx(0.3 * (whole[1] - whole[0]), rel=0.1)
 
 
-def test_a_choice_is_followed_by_all_figures_that_have_it(study: Opened) -> None:
+def test_all_figures_with_a_chooser_follow_its_choice(study: Opened) -> None:
     throughput, efficiency = study.figure("throughput"), study.figure("efficiency")
     before = throughput.locator(".finding").text_content()
     throughput.locator("select").select_option("10 Gbit/s")
@@ -124,7 +124,7 @@ def test_a_choice_is_followed_by_all_figures_that_have_it(study: Opened) -> None
     assert throughput.locator(".finding").text_content() == before
 
 
-def test_a_line_is_hidden_and_shown_by_its_name(study: Opened) -> None:
+def test_legend_buttons_hide_and_show_lines(study: Opened) -> None:
     figure = study.figure("efficiency")
     button = figure.get_by_role("button", name="servers")
     lines = figure.locator(".scatterlayer .trace")
@@ -145,7 +145,7 @@ def test_numbers_are_shown_without_a_mouse(study: Opened) -> None:
     assert "GPUs, network bandwidth" in (items.first.text_content() or "")
 
 
-def test_the_theme_is_the_reader_s(results: Opened) -> None:
+def test_the_theme_button_switches_colours(results: Opened) -> None:
     button = results.page.get_by_role("button", name="Dark")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = results.page.evaluate(background)
@@ -158,20 +158,20 @@ def test_the_theme_is_the_reader_s(results: Opened) -> None:
 
 
 @pytest.mark.parametrize("kind", ["study", "results"])
-def test_everybody_can_use_it(kind: str, request: pytest.FixtureRequest) -> None:
+def test_axe_finds_no_serious_accessibility_violation(kind: str, request: pytest.FixtureRequest) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     opened: Opened = request.getfixturevalue(kind)
     # a hint of plotly fades out after a zoom, and has no contrast while it does
     opened.page.locator(".notifier-note").wait_for(state="detached")
-    # as a debugger does: what a page may not run, it may
+    # through the debugger, which the content security policy does not restrict
     opened.context.new_cdp_session(opened.page).send("Runtime.evaluate", {"expression": Axe().axe_script})
     found = opened.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     faults = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in faults] == []
 
 
-def test_it_fits_a_phone_and_can_be_read_without_scripts(chromium: Browser, built_study: Path) -> None:
+def test_pages_fit_a_phone_and_are_readable_without_scripts(chromium: Browser, built_study: Path) -> None:
     phone = Opened(chromium, built_study / "index.html", viewport={"width": 360, "height": 740}, has_touch=True)
     phone.figure("throughput")
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -182,7 +182,7 @@ def test_it_fits_a_phone_and_can_be_read_without_scripts(chromium: Browser, buil
     bare.context.close()
 
 
-def test_paper_has_pictures_in_place_of_what_moves_and_what_it_was_made_from(study: Opened) -> None:
+def test_printed_pages_have_still_pictures_and_source_files(study: Opened) -> None:
     file = study.page.locator("details pre").first
     assert file.is_hidden()
     study.page.emulate_media(media="print")
@@ -207,12 +207,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return build(folder).path
 
 
-def test_a_page_of_2000_points_can_be_sent(large: Path) -> None:
+def test_a_page_of_2000_points_is_below_8_megabytes(large: Path) -> None:
     assert large.stat().st_size < 8e6
 
 
 @pytest.mark.nightly
-def test_a_page_of_2000_points_is_soon_there(chromium: Browser, large: Path) -> None:
+def test_a_page_of_2000_points_is_interactive_in_time(chromium: Browser, large: Path) -> None:
     def soon_s() -> float:
         opened = Opened(chromium, large)
         mark = "performance.getEntriesByName('interactive').map((one) => one.startTime)"

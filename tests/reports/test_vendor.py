@@ -1,4 +1,4 @@
-"""What pages bring with them is what its makers gave out, with its licence."""
+"""Vendored files equal their published releases and include licences."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ VERSION = "4.1.1"
 SHA256 = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 
 
-def test_the_library_is_what_its_makers_gave_out() -> None:
+def test_the_vendored_library_has_the_published_hash() -> None:
     library = VENDOR / "plotly-basic.min.js"
     assert hashlib.sha256(library.read_bytes()).hexdigest() == SHA256
     assert f"plotly.js (basic - minified) v{VERSION}" in library.read_text(encoding="utf-8")[:200]
     assert f"version {VERSION}" in (VENDOR / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_licence_is_next_to_it() -> None:
+def test_the_vendored_licence_is_included() -> None:
     licence = (VENDOR / "plotly-basic.LICENSE").read_text(encoding="utf-8")
     assert licence.lstrip().startswith("MIT License")
     assert "Plotly" in licence
 
 
-def test_it_can_stand_in_a_script_element() -> None:
+def test_the_vendored_library_can_be_inlined_in_a_script_element() -> None:
     assert "</script" not in page._library().lower()

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.full
 
 NAMES = catalog.names("clusters")
 MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}
-# What a document is called: a paper, a vendor's data sheet or page, or a public repository (owner/name).
+# Names of documents: a paper, a vendor's data sheet or page, or a public repository (owner/name).
 DOCUMENT = re.compile(
     r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"
 )
 # Devices of a host where several hosts share an NVLink domain: NVIDIA's GB200 NVL72 page has 18 compute trays of four GPUs.
 HOST_DEVICES = {"gb200-nvl72": 4}
-# Names of the tables that are no file's, or the file of another GPU's.
+# Names in tables without a file, or with the file of another GPU.
 SPELLINGS = {
     ("DGX-1", "V100-16GB"): "dgx1-v100-16gb",
     ("DGX-1", "V100-32GB"): "dgx1-v100",
@@ -50,13 +50,13 @@ def published_rows() -> list[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_loads_under_a_plain_name(name: str) -> None:
+def test_each_shipped_cluster_has_a_plain_name_and_a_description(name: str) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
     assert cluster(name).description
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_numbers_have_a_source(name: str) -> None:
+def test_each_shipped_cluster_states_a_source(name: str) -> None:
     if name in MEASURED:
         assert {"host", "date"} <= set(cluster(name).provenance)
     else:
@@ -68,7 +68,7 @@ def test_every_cluster_of_the_published_tables_ships(name: str) -> None:
     assert name in NAMES
 
 
-def test_published_rows_fit_the_cluster_they_name() -> None:
+def test_published_rows_fit_the_cluster_that_they_name() -> None:
     """A row may use some devices of one node. Where hosts share an NVLink domain, the domain is the node."""
     for name, row in published_rows():
         node = cluster(name).node
@@ -114,7 +114,7 @@ def test_a_cube_mesh_adds_up_all_nvlinks_of_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_can_reduce_over_two_nodes_or_the_one_there_is(name: str) -> None:
+def test_an_allreduce_over_two_nodes_has_a_finite_time(name: str) -> None:
     ranks = min(2, cluster(name).nodes) * cluster(name).node.devices
     seconds = collective_time("all_reduce", 64 * 2**20, ranks, cluster(name))
     assert math.isfinite(seconds)

@@ -47,17 +47,17 @@ def rows() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_loads_under_a_plain_name_with_its_sources(name: str) -> None:
+def test_each_shipped_device_has_a_plain_name_and_sources(name: str) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
     assert device(name).description
     assert DOCUMENT.search(device(name).source)
 
 
-def test_names_tell_devices_apart() -> None:
+def test_device_names_distinguish_devices() -> None:
     assert len({device(name).name for name in NAMES}) == len(NAMES)
 
 
-def test_all_that_were_asked_for_ship() -> None:
+def test_all_required_device_families_ship() -> None:
     families = ("k80", "p100", "v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v3", "tpu-v4", "tpu-v5e", "cpu")
     assert [family for family in families if not any(name.startswith(family) for name in NAMES)] == []
 
@@ -93,7 +93,7 @@ def test_a_large_product_reaches_between_a_quarter_and_all_of_the_peak(name: str
 @pytest.mark.parametrize(
     ("gpu", "name", "bound"), [("NVIDIA A100 PCIe", "a100-80gb-pcie", 0.04), ("NVIDIA B200 SXM", "b200-180gb-sxm", 0.08)]
 )
-def test_shapes_that_nothing_was_fitted_on_are_right_in_the_mean(gpu: str, name: str, bound: float) -> None:
+def test_mean_error_of_shapes_not_used_in_the_fit_is_bounded(gpu: str, name: str, bound: float) -> None:
     errors, on = [], speed(name)
     for row in rows():
         match = SHAPE.fullmatch(row["best_shape_MxNxK"])
@@ -118,7 +118,7 @@ def test_shapes_that_nothing_was_fitted_on_are_right_in_the_mean(gpu: str, name:
         ("NVIDIA B200 SXM", "b200-180gb-sxm"), ("NVIDIA GB200 SXM", "gb200-186gb"), ("AMD MI300X", "mi300x-192gb-oam"),
     ],
 )  # fmt: skip
-def test_no_large_product_is_faster_than_the_best_that_a_search_found(gpu: str, name: str) -> None:
+def test_large_products_are_not_faster_than_the_best_measured_shape(gpu: str, name: str) -> None:
     """By more than the search's own luck."""
     best = next(float(row["mamf_tflops_measured"]) * 1e12 for row in rows() if (row["gpu"], row["dtype"]) == (gpu, "bf16"))
     on = speed(name)

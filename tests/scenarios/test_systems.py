@@ -1,4 +1,4 @@
-"""What the systems of the field do, by name: scenarios that forecast, and say what they leave out."""
+"""Scenarios of named training systems: they predict, and state what they omit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ KNOWN = (
 )  # fmt: skip
 
 
-def test_all_systems_ship() -> None:
+def test_all_required_systems_ship() -> None:
     assert set(KNOWN) <= set(SYSTEMS)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_trains_and_fits(name: str) -> None:
+def test_each_system_predicts_and_fits_in_memory(name: str) -> None:
     run = predict(load(name), interval=False)
     assert 0 < run.samples_per_s < float("inf")
     assert run.fits
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_says_what_it_models_and_what_it_leaves_out(name: str) -> None:
+def test_each_system_states_what_it_models_and_omits(name: str) -> None:
     text = (catalog.ROOT / "systems" / f"{name}.yaml").read_text()
     assert "\n# Models: " in text
     assert "\n# Leaves out: " in text
@@ -37,7 +37,7 @@ def test_a_system_says_what_it_models_and_what_it_leaves_out(name: str) -> None:
     assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 20
 
 
-def test_defaults_are_those_of_the_systems() -> None:
+def test_scenario_defaults_equal_the_systems_defaults() -> None:
     """Of PyTorch arXiv 2006.15704 and its documentation; of Horovod the notes of release 0.21."""
     assert load("pytorch-ddp").strategy == load("pytorch-ddp", ["strategy={kind: data_parallel, workers: 32}"]).strategy
     assert load("horovod").strategy.plan.bucket_bytes == 128 * 2**20

@@ -1,4 +1,4 @@
-"""Scenarios that ship to ask what-if of: all of them predict, and the comparisons that they name come out as theory has it."""
+"""Shipped what-if scenarios: all predict, and their comparisons agree with theory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
-# nobody trains so, which is what they are there to show
+# these scenarios show configurations that are impractical
 TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
 
 
@@ -23,12 +23,12 @@ def run(name: str, *fields: str, framework: str | None = None) -> Run:
 
 
 def exposed(found: Run) -> float:
-    """Share of a step."""
+    """Exposed communication as a share of the step."""
     return found.breakdown_s["exposed_communication"] / found.step_time_s
 
 
 @pytest.mark.parametrize("name", catalog.names("what-if"))
-def test_each_predicts(name: str) -> None:
+def test_each_what_if_scenario_predicts(name: str) -> None:
     found = run(name)
     assert found.scenario == name
     assert 0 < found.step_time_s < math.inf
@@ -36,7 +36,7 @@ def test_each_predicts(name: str) -> None:
     assert found.fits is (name not in TOO_LARGE)
 
 
-def test_a_slow_worker_holds_up_servers_that_wait_for_it() -> None:
+def test_a_slow_worker_delays_synchronous_servers_only() -> None:
     name = "resnet50-async-straggler-p100"
     asynchronous, synchronous = run(name), run(name, "mode=synchronous")
     bounded, spared = run(name, "mode=stale_synchronous", "bound=2"), run(name, "mode=synchronous", "backups=1")
@@ -44,7 +44,7 @@ def test_a_slow_worker_holds_up_servers_that_wait_for_it() -> None:
     assert bounded.samples_per_s < 1.1 * synchronous.samples_per_s
 
 
-def test_a_looser_bound_evens_out_a_pace_that_varies() -> None:
+def test_a_larger_staleness_bound_absorbs_jitter() -> None:
     rates = [run("resnet50-stale-p100", f"bound={bound}").samples_per_s for bound in (0, 1, 3)]
     assert rates == sorted(rates)
     assert rates[2] > 1.2 * rates[0]
@@ -65,11 +65,11 @@ def test_interleaving_shrinks_the_bubble_by_the_number_of_chunks() -> None:
 
 def test_experts_on_their_own_workers_save_memory_and_cost_all_to_alls() -> None:
     name = "mixtral-8x7b-experts-h100"
-    apart, together = run(name), run(name, "expert=1")
-    assert apart.memory_bytes is not None
+    shared, together = run(name), run(name, "expert=1")
+    assert shared.memory_bytes is not None
     assert together.memory_bytes is not None
-    assert apart.memory_bytes["parameters"] < together.memory_bytes["parameters"] / 4
-    assert exposed(apart) > exposed(together)
+    assert shared.memory_bytes["parameters"] < together.memory_bytes["parameters"] / 4
+    assert exposed(shared) > exposed(together)
 
 
 def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:
@@ -77,7 +77,7 @@ def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:
     assert exposed(run(name)) < exposed(run(name, "context_by=all_gather"))
 
 
-def test_averaging_every_500_steps_makes_a_slow_network_do() -> None:
+def test_averaging_every_500_steps_tolerates_a_slow_network() -> None:
     name = "gpt3-1.3b-diloco-wan"
     assert exposed(run(name, "period=1")) > 0.95
     assert exposed(run(name)) < 0.1
@@ -92,7 +92,7 @@ def test_compression_pays_on_10_gbit_ethernet() -> None:
     assert factors.step_time_s < largest.step_time_s < plain.step_time_s / 2
 
 
-def test_a_pipeline_without_bubbles_pays_in_memory() -> None:
+def test_a_zero_bubble_pipeline_needs_more_memory() -> None:
     name = "llama-2-7b-zero-bubble-a100"
     free, plain = run(name), run(name, "schedule=1f1b")
     assert free.bubble_fraction < plain.bubble_fraction / 3

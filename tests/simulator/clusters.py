@@ -16,7 +16,7 @@ def plain(
     node: Fields = AS_IT_IS, link: Fields | None = AS_IT_IS, network: Fields | None = AS_IT_IS, collectives: Fields = AS_IT_IS,
     uncertainty: Fields = AS_IT_IS,
 ) -> Cluster:  # fmt: skip
-    """Alike nodes: links of 100 GB/s and 1 us inside, 10 GB/s and 10 us between. `any` is no GPU that NCCL knows.
+    """Equal nodes: links of 100 GB/s and 1 us inside, 10 GB/s and 10 us between. `any` is no GPU that NCCL knows.
 
     node, link, network, collectives: what differs. None: there is no such link.
     """

@@ -1,4 +1,4 @@
-"""What tests of strategies read off programs."""
+"""Quantities that tests of strategies read from programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, seq
 
 
 def compiled(scenario: Scenario) -> Program:
-    """One step of it, on ranks as uneven as it says."""
+    """The program of one step, with the scenario's perturbations."""
     return scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
 
 
@@ -42,14 +42,14 @@ def work_s(program: Program, phase: Phase) -> NDArray[np.float64]:
     return np.bincount(program.rank[rows], program.amount[rows], len(program.ranks.names)).astype(np.float64)
 
 
-def held_up_s(program: Program, phase: Phase) -> NDArray[np.float64]:
-    """Seconds that passes of each rank class are held up by what ranks in one model-parallel group exchange within them."""
+def exchange_s(program: Program, phase: Phase) -> NDArray[np.float64]:
+    """Seconds of model-parallel exchanges within the passes of each rank class."""
     rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
     return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names)).astype(np.float64)
 
 
 def sent_bytes(program: Program, kind: Kind) -> dict[int, float]:
-    """What each node that is modelled sends over the network in a step."""
+    """Bytes that each modelled node sends over the network in a step."""
     result: dict[int, float] = {}
     for uses, amount, own in zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True):
         for use in uses if own == kind else ():

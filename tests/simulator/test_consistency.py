@@ -1,4 +1,4 @@
-"""Operations made of the same messages take about as long, on every cluster that ships and on a device of one's own."""
+"""Operations of equal messages take about equal time, on every shipped cluster and on custom devices."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_reduce_scatter_and_an_all_gather_take_about_as_long_as_an_allreduce(n
 
 # But for racks that NVLink joins, whose rings of 288 ranks take a gigabyte's time for their steps.
 @pytest.mark.parametrize("name", [name for name in NCCL if cluster(name).node.devices <= 16])
-def test_where_bytes_take_the_time_rings_are_about_as_fast_as_what_nccl_chooses(name: str) -> None:
+def test_large_rings_are_about_as_fast_as_the_algorithm_that_nccl_chooses(name: str) -> None:
     known = cluster(name)
     for group in groups(known):
         for size in (2**26, 2**28, 2**30):
@@ -81,14 +81,14 @@ def test_where_bytes_take_the_time_rings_are_about_as_fast_as_what_nccl_chooses(
 
 
 def readme_cluster() -> Cluster:
-    """The cluster of the scenario that README.md shows as the reader's own."""
+    """The cluster of README.md's example scenario."""
     text = (catalog.ROOT.parent / "README.md").read_text(encoding="utf-8")
     scenario = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "name: mine" in block)
     return Cluster.model_validate(yaml.safe_load(scenario)["cluster"])
 
 
 @pytest.mark.parametrize("cards", [1, 4, 8])
-def test_on_a_device_of_ones_own_zero_moves_its_bytes_as_fast_as_an_allreduce(cards: int) -> None:
+def test_reduce_scatter_and_all_gather_take_an_allreduce_on_custom_devices(cards: int) -> None:
     known = readme_cluster()
     known = known.model_copy(update={"node": known.node.model_copy(update={"cards": cards})})
     assert library_of(known) == "fastest"
@@ -107,7 +107,7 @@ def test_all_cards_of_a_node_carry_a_reduce_scatter_and_an_all_gather() -> None:
         assert collective_cost(op, 1e9, Group.of(32, 8), known).seconds <= found.seconds  # type: ignore[arg-type]
 
 
-def test_halving_and_doubling_reach_every_rank_whatever_their_number() -> None:
+def test_halving_doubling_works_for_any_number_of_ranks() -> None:
     for ranks in (2, 3, 4, 6, 8, 12):
         known = plain(ranks)
         for op in ("reduce_scatter", "all_gather"):
@@ -117,7 +117,7 @@ def test_halving_and_doubling_reach_every_rank_whatever_their_number() -> None:
 
 
 class Pair(NamedTuple):
-    """A rank and one that it sends to, by node and device."""
+    """A sending and a receiving rank, by node and device."""
 
     source: tuple[int, int]
     target: tuple[int, int]
@@ -137,7 +137,7 @@ def pairs(known: Cluster) -> Iterator[Pair]:
 
 
 def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
-    """As a program's engine times a pipeline's message."""
+    """Seconds of a pipeline message by a program's engine."""
     builder = ProgramBuilder()
     path = ResourceMap(known, builder).concurrent_messages(*pair, size_bytes)
     ranks = [builder.rank(name) for name in ("source", "target")]
@@ -146,13 +146,13 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 
 
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
-    """As estimates time it."""
-    wires = TransferTimes(known)
-    number = wires.message(pair, size_bytes, wires.fabric.concurrent_messages(*pair, size_bytes))
-    return float(wires.seconds()[number])
+    """Seconds of a pipeline message by estimates."""
+    times = TransferTimes(known)
+    number = times.message(pair, size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
+    return float(times.seconds()[number])
 
 
-def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
+def test_a_sendrecv_uses_the_link_between_its_ranks() -> None:
     """However many do the same at that time: MI300X are joined pair by pair."""
     known = cluster("azure-nd-mi300x-v5")
     alone, together = (collective_cost("sendrecv", 2**30, Group.of(ranks, 8), known).seconds for ranks in (2, 8))
@@ -160,7 +160,7 @@ def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
 
 
 @pytest.mark.parametrize("name", NCCL)
-def test_a_pipelines_message_takes_what_a_sendrecv_takes(name: str) -> None:
+def test_a_pipeline_message_takes_the_time_of_a_sendrecv(name: str) -> None:
     known = cluster(name)
     for pair in pairs(known):
         for size in (1, *SIZES):

@@ -18,7 +18,7 @@ Make = Callable[..., Scenario]
 
 
 @pytest.mark.parametrize("name", catalog.names("what-if"))
-def test_every_shipped_question_has_an_answer(name: str) -> None:
+def test_every_shipped_scenario_predicts_a_consistent_summary(name: str) -> None:
     summary = predict(load(name)).summary()
     assert summary["step_time_s"] > 0
     assert summary["samples_per_s"] == pytest.approx(summary["samples"] / summary["step_time_s"])
@@ -31,14 +31,14 @@ def test_every_shipped_question_has_an_answer(name: str) -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_what_ships_covers_every_family_with_both_models() -> None:
+def test_shipped_scenarios_cover_every_family_with_both_models() -> None:
     scenarios = [load(name) for name in catalog.names("what-if")]
     pairs = {(s.strategy.kind, s.model.name) for s in scenarios}
     families = ("parameter_server", "data_parallel", "pipeline", "hybrid")
     assert pairs >= {(family, model) for family in families for model in ("resnet50", "gpt3-175b")}
 
 
-def test_the_baseline_is_the_smallest_that_holds_the_model(small: Make) -> None:
+def test_the_baseline_is_the_smallest_configuration_that_fits(small: Make) -> None:
     pipeline = "strategy={kind: pipeline, stages: 6, microbatches: 6}"
     roomy = predict(small(pipeline))
     assert roomy.baseline is not None
@@ -49,7 +49,7 @@ def test_the_baseline_is_the_smallest_that_holds_the_model(small: Make) -> None:
     assert tight.baseline["strong"].startswith("1 worker of 2 stages, the fewest that hold the model, 48 samples")
 
 
-def test_the_smallest_has_fewer_tensor_parallel_ranks_then_fewer_stages(small: Make) -> None:
+def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: Make) -> None:
     """About 0.35 M parameters, eight bytes each."""
     strategy = "strategy={kind: hybrid, workers: 2, stages: 3, tensor: 4, sequence_parallel: true, microbatches: 6}"
     for memory_MB, named in (
@@ -62,7 +62,7 @@ def test_the_smallest_has_fewer_tensor_parallel_ranks_then_fewer_stages(small: M
         assert baseline["weak"].startswith(named)
 
 
-def test_workers_that_share_states_are_as_many_as_hold_the_model(small: Make) -> None:
+def test_sharded_baselines_have_the_fewest_workers_that_fit(small: Make) -> None:
     tight = "cluster.device.memory=1 MB"
     alone, shared = (predict(small("strategy.workers=8", tight, f"training.zero={zero}")) for zero in (0, 3))
     assert alone.baseline is not None
@@ -72,7 +72,7 @@ def test_workers_that_share_states_are_as_many_as_hold_the_model(small: Make) ->
     assert shared.baseline["weak"].startswith("4 workers, the fewest that hold the model, 24 samples")
 
 
-def test_efficiency_is_throughput_per_rank_against_the_baseline(small: Make) -> None:
+def test_efficiency_is_throughput_per_rank_relative_to_the_baseline(small: Make) -> None:
     """All samples of a step pass through one worker in microbatches of as many as each worker has."""
     alone = predict(small("strategy={kind: data_parallel, workers: 1, microbatches: 8}"))
     run = predict(small("strategy.workers=8"))
@@ -84,13 +84,13 @@ def test_efficiency_is_throughput_per_rank_against_the_baseline(small: Make) -> 
     assert run.efficiency["weak"] == pytest.approx(run.samples_per_s / 8 / weak.samples_per_s)
 
 
-def test_the_baseline_is_its_own(small: Make) -> None:
+def test_a_baseline_has_itself_as_baseline(small: Make) -> None:
     run = predict(small("strategy.workers=1"))
     assert run.efficiency == run.speed_up == {"weak": 1, "strong": 1}
 
 
-def test_baselines_are_not_taken_from_another_scenario(small: Make) -> None:
-    """They are kept from one prediction to the next; what they depend on tells them apart."""
+def test_baselines_are_not_reused_for_another_scenario(small: Make) -> None:
+    """Baselines are cached between predictions, by everything that they depend on."""
     changes = ("cluster.device.peak.fp32=2 TFLOP/s", "training.optimizer=adam", "model.hidden=128", "input={decode: 10 ms}")
     first = [predict(small("strategy.workers=8", *more)).baseline for more in ((), *((change,) for change in changes))]
     forget()
@@ -100,7 +100,7 @@ def test_baselines_are_not_taken_from_another_scenario(small: Make) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_a_long_pipeline_is_told_from_two_shorter_ones(small: Make, schedule: str) -> None:
+def test_extrapolated_long_pipelines_equal_full_predictions(small: Make, schedule: str) -> None:
     """A baseline of many microbatches is extrapolated; the same pipeline predicted in full must agree."""
     numbers = f"stages: 4, microbatches: 64, schedule: {schedule}"
     memory = "cluster.device.memory=0.9 MB"
@@ -111,8 +111,8 @@ def test_a_long_pipeline_is_told_from_two_shorter_ones(small: Make, schedule: st
     assert f"{full.samples_per_s:.4g} samples/s" in many.baseline["strong"]
 
 
-def test_a_step_of_local_sgd_is_one_of_its_period(small: Make) -> None:
-    """Averages are told as a mean over the period, so that a longer one costs less a step."""
+def test_a_step_of_local_sgd_is_one_local_step(small: Make) -> None:
+    """Averaging time is a mean over the period, so that a longer period costs less per step."""
     short, long = (predict(small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}")) for period in (1, 10))
     assert short.samples == long.samples == 48
     assert long.breakdown_s["compute"] == pytest.approx(short.breakdown_s["compute"])
@@ -124,7 +124,7 @@ def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
     assert predict(scenario).summary() == predict(scenario).summary()
 
 
-def test_a_measured_step_of_one_device_stands_in_place_of_a_model_of_it(small: Callable[..., Scenario]) -> None:
+def test_a_measured_step_replaces_the_compute_model_of_a_device(small: Callable[..., Scenario]) -> None:
     """Alone the step takes what was measured; the strategies take their shares of it."""
     measured = "training.measured_step={samples: 48, time: 120 ms}"
     alone = predict(small("strategy.workers=1", "batch=48", measured))
@@ -142,7 +142,7 @@ def test_a_measured_step_shorter_than_its_optimizer_is_refused(small: Callable[.
         predict(small("strategy.workers=1", "training.measured_step={samples: 48, time: 1 us}"))
 
 
-def test_recomputation_takes_time_beside_a_measured_step_as_well(small: Callable[..., Scenario]) -> None:
+def test_recomputation_adds_time_to_a_measured_step(small: Callable[..., Scenario]) -> None:
     measured = "training.measured_step={samples: 48, time: 120 ms}"
     plain, again = (
         predict(small("strategy.workers=1", "batch=48", measured, f"training.recompute={how}")) for how in ("none", "full")
@@ -151,7 +151,7 @@ def test_recomputation_takes_time_beside_a_measured_step_as_well(small: Callable
     assert 1.2 < again.step_time_s / plain.step_time_s < 1.34
 
 
-def test_another_base_is_another_device() -> None:
+def test_a_changed_device_base_changes_the_device() -> None:
     times = [predict(load("resnet50-ring-p100", [f"cluster.device.base={name}"])).step_time_s for name in ("p100-pcie", "k80")]
     assert times[1] > 1.5 * times[0]
 
@@ -162,14 +162,14 @@ def test_more_steps_than_can_be_simulated_are_refused(small: Make, changes: tupl
         predict(small(*changes, "unevenness.compute_jitter=0.1", "steps=1000000"))
 
 
-def test_parts_of_uneven_steps_add_up(small: Make) -> None:
+def test_breakdown_of_steps_with_jitter_adds_up(small: Make) -> None:
     strategy = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
     run = predict(small(strategy, "unevenness.compute_jitter=0.2"))
     assert run.breakdown_s["other"] == 0
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
 
 
-def test_a_baseline_that_has_more_samples_a_rank_says_so(small: Make) -> None:
+def test_baselines_with_more_samples_per_rank_are_marked(small: Make) -> None:
     """One of four stages holds all; half a microbatch is rounded up to a whole one."""
     run = predict(small("strategy={kind: pipeline, stages: 4, microbatches: 1}"))
     assert run.baseline is not None
@@ -178,7 +178,7 @@ def test_a_baseline_that_has_more_samples_a_rank_says_so(small: Make) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, ProgramBuilder().build()])
-def test_a_strategy_that_compiles_to_nothing_is_told_so(
+def test_a_strategy_whose_compile_returns_nothing_gives_an_error(
     small: Make, nothing: Program | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first mistake of who writes one."""

@@ -1,4 +1,4 @@
-"""Models written in plain torch, as users have them, for tracing; each function returns a module and example inputs."""
+"""Plain torch models for tracing; each function returns a module and example inputs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Gpt(nn.Module):
 
 
 class Skipping(nn.Module):
-    """What the first layer gives is added to what the third does."""
+    """The output of the first layer is added to that of the third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Unit(nn.Sequential):
 
 
 class Branches(nn.Module):
-    """Three branches put together, a pool and a convolution."""
+    """Three concatenated branches, a pool and a convolution."""
 
     def __init__(self) -> None:
         super().__init__()

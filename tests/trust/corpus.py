@@ -1,4 +1,4 @@
-"""What fuzz tests begin with: files that are right, by kind, and the commands that read them."""
+"""Valid input files for fuzz tests, by kind, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.conftest import SMALL
 from tests.trust.mutations import Form
 from tests.validator.calibration.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
 
-# Of a command: the file that is changed, and where it may write.
+# Arguments of commands: the mutated file, and the output folder.
 FILE: Final = "{file}"
 OUT: Final = "{out}"
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A file that is right. name: of the file. beside: other files that it needs, by their path. folder: whether the command
+    """A valid file. name: of the file. others: other files that it needs, by their path. folder: whether the command
     is given the folder that it lies in. keeps: whether what is done before an error is meant to stay."""
 
     name: str
     content: bytes
     form: Form
     commands: Sequence[Sequence[str]]
-    beside: Mapping[str, bytes] = field(default_factory=dict)
+    others: Mapping[str, bytes] = field(default_factory=dict)
     keeps: bool = False
 
 
@@ -58,7 +58,7 @@ unevenness: {stragglers: [{ranks: 1, slowdown: 1.5}], late: [{ranks: 2, delay: 1
 
 
 def scenarios() -> list[Seed]:
-    """Scenarios of all families, and such as ship."""
+    """Scenarios of all families, and shipped ones."""
     commands = [
         ["predict", FILE, "--json", "--out", OUT], ["predict", FILE], ["sensitivity", FILE, "--json"],
         ["compare", FILE, "resnet50-ring-p100"], ["timeline", FILE, "--out", f"{OUT}/t.svg"], ["plan", FILE, "--gpus", "4"],
@@ -70,7 +70,7 @@ def scenarios() -> list[Seed]:
 
 
 def shipped(folders: Sequence[str], names: Sequence[str], commands: Sequence[Sequence[str]]) -> list[Seed]:
-    """Files that ship."""
+    """Shipped files."""
     paths = [catalog.ROOT / folder / f"{name}.yaml" for folder in folders for name in names]
     return [Seed(path.name, path.read_bytes(), "yaml", commands) for path in paths if path.is_file()]
 
@@ -92,7 +92,7 @@ def clusters() -> list[Seed]:
 
 
 def models() -> list[Seed]:
-    """Models of ours, and Hugging Face's configurations."""
+    """Shipped models, and Hugging Face configurations."""
     own = [["model", FILE, "--json"], ["model", FILE, "--tensor", "2", "--seq", "64"]]
     theirs = [["model", f"hf:{FILE}", "--json"], ["predict", "gpt3-1.3b-diloco-wan", "--set", f"model=hf:{FILE}"]]
     sizes = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256}
@@ -113,7 +113,7 @@ def models() -> list[Seed]:
 
 
 def studies() -> list[Seed]:
-    """Studies, small enough to be swept in a moment."""
+    """Studies that are quickly swept."""
     axes = [
         "strategy.workers: [2, 4, 8]", "cluster.network.bandwidth: {from: 1 Gbit/s, to: 100 Gbit/s, points: 3}",
         "batch: {from: 48, to: 96, factor: 2}",
@@ -181,13 +181,13 @@ def tables() -> list[Seed]:
 
 
 def claims() -> list[Seed]:
-    """Claims that ship, on a few places each."""
+    """Shipped claims, at a few points each."""
     names = ["batches-hide-it", "rings-scale-linearly", "compression-on-slow-networks", "trials-side-by-side"]
     return shipped(["claims"], names, [["claims", FILE, "--json"], ["claims", FILE]])
 
 
 def overrides() -> list[Seed]:
-    """What --set says: a list of them, as JSON."""
+    """Values of --set as a JSON list."""
     given = [
         ["strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s"], ["model=gpt-mini", "batch=96", "steps=4"],
         ["strategy={kind: pipeline, stages: 2, microbatches: 2}", "unevenness={compute_jitter: 0.1}"],
@@ -222,7 +222,7 @@ def _results() -> Mapping[str, bytes]:
         (folder / "reconcile.json").write_text(json.dumps(plain))
         history.append_cluster(scenario.cluster, folder)
         for path in folder.rglob("run.json"):
-            # as it was before runs told which spans are theirs, so that damaged ones are looked at
+            # in the format before runs named their spans, so that damaged spans are read
             path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "spans_digest"}))
         files = (path for path in folder.rglob("*") if path.is_file() and path.name != "small.yaml")
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -231,13 +231,13 @@ def _results() -> Mapping[str, bytes]:
 def results() -> list[Seed]:
     """Folders of results, one file of which is changed."""
     all_files = _results()
-    # a page takes the time of a hundred forecasts
+    # building a page takes the time of 100 predictions
     commands = [*[["runs", OUT], ["runs", OUT, "--json"]] * 4, ["report", OUT]]
     found = []
     for name, content in all_files.items():
         form: Form = "json" if name.endswith(".json") else "bytes"
-        beside = {f"out/{other}": its for other, its in all_files.items() if other != name}
-        found.append(Seed(f"out/{name}", content, form, commands, beside, keeps=True))
+        others = {f"out/{other}": its for other, its in all_files.items() if other != name}
+        found.append(Seed(f"out/{name}", content, form, commands, others, keeps=True))
     return [*found, _studied(), _historic(), _points()]
 
 
@@ -252,9 +252,9 @@ def _studied() -> Seed:
         sweep(study, name)
         files = {path.name: path.read_bytes() for path in Path(name).iterdir()}
     part = next(one for one in files if one.endswith(".parquet"))
-    beside = {f"out/{other}": content for other, content in files.items() if other != "study.json"}
+    others = {f"out/{other}": content for other, content in files.items() if other != "study.json"}
     assert part
-    return Seed("out/study.json", files["study.json"], "json", [["report", OUT]], beside, keeps=True)
+    return Seed("out/study.json", files["study.json"], "json", [["report", OUT]], others, keeps=True)
 
 
 def _historic() -> Seed:

@@ -1,9 +1,9 @@
-"""Fuzzing: files that were right and are no longer, through the commands that read them.
+"""Fuzzing: mutated valid files are given to the commands that read them.
 
     python -m tests.trust.fuzz 10000
     python -m tests.trust.fuzz 3000 --seed 7 --kind tables --kind models
 
-tries so many, and prints what became of them: every one is accepted or refused in words, in bounded time and memory, and what
+tries N of them and prints the outcomes: every one is accepted or rejected with a message, in bounded time and memory, and what
 it leaves is whole.
 """
 
@@ -37,12 +37,12 @@ from tests.trust.corpus import FILE, KINDS, OUT, Seed
 from tests.trust.mutations import mutated
 
 Tally = Counter[str]
-# By where in the code it showed: what was tried, and what it raised.
+# Faults by their place in the code: input and exception.
 Faults = dict[str, tuple[Sequence[str], bytes, BaseException]]
 
 
 def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | None = None) -> Tally:
-    """Tries so many inputs of a kind, drawn from a seed, or the same each time; how many were accepted, and how many refused.
+    """Tries N inputs of a kind, drawn from a seed, or the same each time; counts of accepted and rejected ones.
 
     Raises what the first faulty one raised, where there are no `faults` to add it to.
     """
@@ -73,7 +73,7 @@ def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | Non
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of ours that an error passed through."""
+    """The innermost line of this project that an error passed through."""
     own = [
         one
         for one in traceback.extract_tb(error.__traceback__)
@@ -85,7 +85,7 @@ def _where(error: BaseException) -> str:
 def _try(seed: Seed, command: Sequence[str], content: bytes) -> int:
     """The exit code of a command that reads this content."""
     with _folder() as folder:
-        given = {"small.yaml": SMALL.encode(), **seed.beside, seed.name: content}
+        given = {"small.yaml": SMALL.encode(), **seed.others, seed.name: content}
         for name, its in given.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _sets(content: bytes) -> list[str]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that is the working folder meanwhile, and gone afterwards."""
+    """Makes a temporary folder the working folder."""
     before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="fuzz-"))
     os.chdir(folder)
     try:
@@ -136,25 +136,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
         for kind, (tally, found, peak_bytes, took_s) in zip(kinds, processes.map(_watched, kinds, shares, seeds), strict=True):
             total, faults, most_bytes, all_s = total + tally, faults | found, max(most_bytes, peak_bytes), all_s + took_s
-            _tell(kind, tally, took_s)
-    _tell("all", total, all_s)
+            _print(kind, tally, took_s)
+    _print("all", total, all_s)
     print(f"tracebacks, hangs, half-written files: {total['faulty'] or 'none'}; at most {most_bytes / 2**20:.0f} MiB")
     print("".join(f"{where}: {what}\n" for where, what in faults.items()), end="", file=sys.stderr)
     return 1 if faults else 0
 
 
 def _watched(kind: str, inputs: int, seed: int) -> tuple[Tally, dict[str, str], int, float]:
-    """What came of a kind's inputs, the most memory and the processor time that they took; in a process of its own."""
+    """Outcomes, peak memory and processor time of a kind's inputs, in a separate process."""
     faults: Faults = {}
     tally = fuzz(kind, inputs, seed, faults)
-    told = {
+    reported = {
         where: f"{str(error)[:400]}\n  {' '.join(command)} of {content[:2000]!r}"
         for where, (command, content, error) in faults.items()
     }
-    return tally, told, watched.peak_bytes(), time.process_time()
+    return tally, reported, watched.peak_bytes(), time.process_time()
 
 
-def _tell(kind: str, tally: Tally, took_s: float) -> None:
+def _print(kind: str, tally: Tally, took_s: float) -> None:
     counts = f"{tally['accepted']:>9} {tally['refused']:>8} {tally['faulty']:>7}"
     print(f"{kind:<12} {tally.total():>7} {counts} {took_s:>8.0f}", flush=True)
 

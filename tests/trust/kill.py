@@ -1,8 +1,8 @@
-"""Killing: commands that are killed at random moments, and then run again, leave what those leave that nobody disturbed.
+"""Killing: commands killed at random moments and then run again give the result of undisturbed ones.
 
 python -m tests.trust.kill 25
 
-kills each of them so many times, and prints what became of it.
+kills each of them N times, and prints the outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ strategy: {kind: data_parallel, workers: 2}
 batch: 8
 steps: 4
 """
-# What is killed as often as not has ended by itself, where it is killed so long after its usual time.
+# Latest kill, relative to the usual duration: half of the commands have then ended by themselves.
 _BEYOND: Final = 1.1
 
 
@@ -54,7 +54,7 @@ class Subject:
 def _swept(folder: Path) -> Any:
     from scaleproof.simulator.analysis.study.store import table
 
-    # as text: what is not told compares with nothing
+    # as text, since NaN does not equal itself
     return table(folder / "out").to_json(orient="records", double_precision=15)
 
 
@@ -76,11 +76,11 @@ def _measured(folder: Path) -> Any:
     }
 
 
-def _a_study(folder: Path) -> None:
+def _prepare_study(folder: Path) -> None:
     (folder / "study.yaml").write_text(_STUDY)
 
 
-def _two_scenarios(folder: Path) -> None:
+def _prepare_scenarios(folder: Path) -> None:
     for name in ("one", "two"):
         (folder / f"{name}.yaml").write_text(_TRAINED)
 
@@ -92,7 +92,7 @@ def _points(folder: Path) -> None:
     write([facts().point(), *sends(all_pairs(4)), *sums(4, 4, 1e-3, 1e7)], folder / "lab.points.parquet")
 
 
-def _a_forecast(folder: Path) -> None:
+def _prepare_prediction(folder: Path) -> None:
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run.run import save
     from scaleproof.simulator.scenario.load import load
@@ -105,10 +105,10 @@ _SWEEP: Final = ("sweep", "study.yaml", "--out", "out")
 _MEASURE: Final = ("measure", "one.yaml", "two.yaml", "--on", "local", "--out", "out")
 _CALIBRATE: Final = ("calibrate", "--from", "lab.points.parquet", "--out", "out/lab.yaml")
 SUBJECTS: Final[Mapping[str, Subject]] = {
-    "sweep": Subject(_a_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
+    "sweep": Subject(_prepare_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
     "calibrate": Subject(_points, _CALIBRATE, _CALIBRATE, _written),
-    "measure": Subject(_two_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
-    "report": Subject(_a_forecast, ("report", "out"), ("report", "out"), _written),
+    "measure": Subject(_prepare_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
+    "report": Subject(_prepare_prediction, ("report", "out"), ("report", "out"), _written),
 }
 
 
@@ -123,7 +123,7 @@ class Killed:
 
 def kill(name: str, rounds: int, seed: int) -> Killed:
     """Kills a command at random moments, runs it again, and raises AssertionError where that comes to something else."""
-    subject, moments, told = SUBJECTS[name], random.Random(seed), Killed()
+    subject, moments, reported = SUBJECTS[name], random.Random(seed), Killed()
     with tempfile.TemporaryDirectory() as place:
         folder = _fresh(Path(place) / "undisturbed", subject)
         begun_s = time.monotonic()
@@ -138,15 +138,15 @@ def kill(name: str, rounds: int, seed: int) -> Killed:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            told.rounds += 1
-            told.midst += process.returncode == -signal.SIGKILL
-            told.files += len(_whole(folder, before))
+            reported.rounds += 1
+            reported.midst += process.returncode == -signal.SIGKILL
+            reported.files += len(_whole(folder, before))
             _end(_started(subject.again, folder))
             assert subject.result(folder) == expected, (
                 f"{name}, killed in round {number} of seed {seed}, comes to something else"
             )
             assert not list(folder.rglob("*.lock"))
-    return told
+    return reported
 
 
 def _fresh(folder: Path, subject: Subject) -> Path:
@@ -169,7 +169,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _whole(folder: Path, before: set[str]) -> list[str]:
-    """Files that are new, every one of which is whole."""
+    """The new files, each of which is checked for completeness."""
     found = [name for name in _written(folder) if name not in before]
     for name in found:
         watched.check_whole(folder / name)
@@ -184,8 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(f"{'killed':<10} {'times':>6} {'in midst':>9} {'files there':>12}  then")
     for name in SUBJECTS:
-        told = kill(name, options.rounds, options.seed)
-        print(f"{name:<10} {told.rounds:>6} {told.midst:>9} {told.files:>12}  the same result each time", flush=True)
+        reported = kill(name, options.rounds, options.seed)
+        print(
+            f"{name:<10} {reported.rounds:>6} {reported.midst:>9} {reported.files:>12}  the same result each time", flush=True
+        )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Valid files made invalid, or valid in ways that nobody had in mind: what hypothesis draws for the fuzz tests.
+"""Mutations of valid files, drawn by hypothesis for the fuzz tests.
 
 A document is changed as data (keys that are dropped, doubled, renamed, of another type; numbers that are huge, negative or
 none; other units; markup; aliases and tags of YAML) and then, sometimes, as the bytes that it is written in.
@@ -18,7 +18,7 @@ Form = Literal["yaml", "json", "text", "bytes"]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Place = tuple[Any, Any]
 
-# Stands for what no library would write, until the text is there.
+# Placeholder for text that no library writes, replaced in the final text.
 _RAW: Final = "@raw{}@"
 _BOMB: Final = "[&a [x, x, x, x, x, x, x, x], &b [*a, *a, *a, *a, *a, *a, *a, *a], &c [*b, *b, *b, *b, *b, *b, *b, *b], \
 &d [*c, *c, *c, *c, *c, *c, *c, *c], &e [*d, *d, *d, *d, *d, *d, *d, *d], &f [*e, *e, *e, *e, *e, *e, *e, *e], \
@@ -55,14 +55,14 @@ QUANTITIES: Final = (
 )  # fmt: skip
 
 
-# What is done to a value; half of it leaves it of its kind, so that it is not refused before anything is reckoned with it.
+# What is done to a value; half of it keeps its type, so that it is not rejected before anything is computed with it.
 _CHANGES: Final = (
-    *["alike"] * 5, *["number"] * 4, "value", "value", "raw", "drop", "double", "rename", "another", "wrap", "add", "whole",
+    *["same kind"] * 5, *["number"] * 4, "value", "value", "raw", "drop", "double", "rename", "another", "wrap", "add", "whole",
 )  # fmt: skip
 
 
 def odd_value() -> st.SearchStrategy[Any]:
-    """What stands in a field where something else was meant."""
+    """An unexpected value for a field."""
     nested = [
         [],
         {},
@@ -86,15 +86,15 @@ def odd_value() -> st.SearchStrategy[Any]:
 
 
 def mutated(draw: Draw, content: bytes, form: Form) -> bytes:
-    """A file's content, changed a little."""
+    """A file's content with a small mutation."""
     if form in ("text", "bytes"):
         return _bytes(draw, content)
     data = yaml.safe_load(content) if form == "yaml" else json.loads(content)
     raw: list[str] = []
     if draw(st.booleans()):
-        # most of these are valid still, and all is reckoned with them
+        # most of these are still valid, and everything is computed with them
         for parent, key in _some_leaves(draw, data):
-            parent[key] = _alike(draw, parent[key], [])
+            parent[key] = _same_kind(draw, parent[key], [])
         return _dumped(data, form).encode()
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         data = _change(draw, data, form, raw)
@@ -114,7 +114,7 @@ def _dumped(data: Any, form: str) -> str:
 
 
 def _places(data: Any) -> Iterator[Place]:
-    """Where every value stands: what holds it, and by what key."""
+    """Container and key of every value."""
     keys = data.keys() if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
     for key in keys:
         yield data, key
@@ -126,7 +126,7 @@ def _leaves(data: Any) -> list[Place]:
 
 
 def _some_leaves(draw: Draw, data: Any) -> list[Place]:
-    """One or two numbers' places."""
+    """Places of one or two numbers."""
     numbers = [(parent, key) for parent, key in _leaves(data) if str(parent[key])[:1].isdigit()]
     return [numbers[draw(st.integers(0, len(numbers) - 1))] for _ in range(draw(st.integers(1, 2)))] if numbers else []
 
@@ -143,8 +143,8 @@ def _change(draw: Draw, data: Any, form: str, raw: list[str]) -> Any:
         parent[key] = draw(odd_value())
     elif how == "number":
         parent[key] = _other_number(draw, parent[key])
-    elif how == "alike":
-        parent[key] = _alike(draw, parent[key], [holder[at] for holder, at in places])
+    elif how == "same kind":
+        parent[key] = _same_kind(draw, parent[key], [holder[at] for holder, at in places])
     elif how == "raw":
         raw.append(draw(st.sampled_from(RAW[form])))
         parent[key] = _RAW.format(len(raw) - 1)
@@ -169,7 +169,7 @@ def _change(draw: Draw, data: Any, form: str, raw: list[str]) -> Any:
     return data
 
 
-def _alike(draw: Draw, value: Any, others: list[Any]) -> Any:
+def _same_kind(draw: Draw, value: Any, others: list[Any]) -> Any:
     """Another value of the same kind: of the document, or one that a field of the kind may well have."""
     if isinstance(value, bool):
         return not value
@@ -182,12 +182,12 @@ def _alike(draw: Draw, value: Any, others: list[Any]) -> Any:
         return draw(
             st.sampled_from([f"{number} {value.partition(' ')[2]}"] * 3 + [QUANTITIES[0]]) | st.sampled_from(QUANTITIES)
         )
-    alike = [one for one in others if type(one) is type(value)] or [value]
-    return copy.deepcopy(draw(st.sampled_from(alike)))
+    same_kind = [one for one in others if type(one) is type(value)] or [value]
+    return copy.deepcopy(draw(st.sampled_from(same_kind)))
 
 
 def _other_number(draw: Draw, value: Any) -> Any:
-    """A number that is another, also within a quantity; what is none becomes one."""
+    """A different number, also within a quantity; other values become a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return draw(st.sampled_from(NUMBERS))
     if isinstance(value, str):

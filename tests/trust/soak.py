@@ -1,8 +1,8 @@
-"""Soak: a million points, and thousands of scenarios after one another, in a process that does not grow.
+"""Soak test: memory does not grow over a million points and thousands of scenarios in one process.
 
 python -m tests.trust.soak 1000000
 
-prints how much memory the process held along the way, and how fast it grew over the second half.
+prints the resident memory of the process over time, and its growth over the second half.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import SMALL
-from tests.trust.watched import Here
+from tests.trust.watched import InProcessExecutor
 
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Soaked:
-    """What a process held as work went on, at each of many moments. done: of what there was to do, by then."""
+    """Resident bytes of a process at each of many instants. done: work units finished by then."""
 
     done: tuple[int, ...]
-    held_bytes: tuple[int, ...]
+    resident_bytes: tuple[int, ...]
 
     @property
     def grown_bytes(self) -> float:
-        """By the line that fits the second half best: what it grew in that half."""
+        """Growth over the second half, by a least-squares line."""
         half = len(self.done) // 2
-        done, held_bytes = np.array(self.done[half:], float), np.array(self.held_bytes[half:], float)
-        slope, _ = np.polyfit(done, held_bytes, 1)
+        done, resident_bytes = np.array(self.done[half:], float), np.array(self.resident_bytes[half:], float)
+        slope, _ = np.polyfit(done, resident_bytes, 1)
         return float(slope * (done[-1] - done[0]))
 
     def __str__(self) -> str:
-        quarters = [self.held_bytes[(len(self.done) - 1) * quarter // 4] / _MIB for quarter in range(5)]
-        held = ", ".join(f"{one:.0f}" for one in quarters)
+        quarters = [self.resident_bytes[(len(self.done) - 1) * quarter // 4] / _MIB for quarter in range(5)]
+        resident = ", ".join(f"{one:.0f}" for one in quarters)
         grown = f"grown in the second half: {self.grown_bytes / _MIB:+.1f}"
-        return f"{self.done[-1]:,} done; MiB held at each quarter: {held}; {grown}"
+        return f"{self.done[-1]:,} done; MiB resident at each quarter: {resident}; {grown}"
 
 
 def _soaked(counts: Iterable[int]) -> Soaked:
-    """Looks at this process after each part of its work."""
-    done, held = [], []
+    """Records resident memory after each part of the work."""
+    done, resident = [], []
     for count in itertools.accumulate(counts):
         done.append(count)
-        held.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
-    return Soaked(tuple(done), tuple(held))
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+    return Soaked(tuple(done), tuple(resident))
 
 
 def points(count: int) -> Soaked:
@@ -74,7 +74,7 @@ def _swept(count: int) -> Iterator[int]:
     }
     study = read({"scenario": "resnet50-ring-p100", "axes": numbers})
     with tempfile.TemporaryDirectory() as name, opened(Path(name), study, intervals=False, resume=False) as folder:
-        for rows in done(study, tasks(study, np.arange(len(study)), 8), False, executors.Workers(Here, 1, ())):
+        for rows in done(study, tasks(study, np.arange(len(study)), 8), False, executors.Workers(InProcessExecutor, 1, ())):
             folder.add(rows)
             yield len(rows)
         assert len(folder.done()) == len(study)

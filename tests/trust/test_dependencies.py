@@ -1,4 +1,4 @@
-"""What we stand on: all that is imported is declared, all that is declared is pinned, and its licences go with ours."""
+"""Dependencies: imported ones are declared, declared ones are pinned, and licences are compatible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OWN: Final = ("scaleproof",)
-# Licences that whoever uses Apache-2.0 code can live with beside it, where nothing is changed in theirs.
+# Licences that are compatible with Apache-2.0 for unmodified dependencies.
 _GOOD: Final = re.compile(
     r"(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla|Zlib|BSL-1\.0|CC0|Unlicense|DFSG)[\w\s.()-]*"
 )
@@ -42,7 +42,7 @@ def _declared(*extras: str) -> set[str]:
 
 
 def _imported(package: str) -> Iterator[tuple[str, str]]:
-    """Modules that are imported from outside, each with the file that does."""
+    """Imported external modules, each with the file that imports it."""
     files = sorted((ROOT / package).rglob("*.py"))
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -64,7 +64,7 @@ def _imported(package: str) -> Iterator[tuple[str, str]]:
         ("scaleproof", ()),
     ],
 )
-def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> None:
+def test_every_imported_package_is_declared(package: str, extras: tuple[str, ...]) -> None:
     brought, declared = packages_distributions(), _declared(*extras)
     unknown = {
         f"{file}: {module}"
@@ -74,7 +74,7 @@ def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> 
     assert unknown == set()
 
 
-def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> None:
+def test_the_base_package_imports_extras_only_where_declared() -> None:
     """`pip install .` is enough to predict and to plan."""
     brought, declared = packages_distributions(), _declared()
     extra = {
@@ -86,26 +86,28 @@ def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> 
     assert extra <= {"distributed", "joblib", "pandas", "pyarrow", "submitit", "torch"}
 
 
-def test_what_is_declared_is_pinned() -> None:
+def test_every_declared_dependency_is_pinned() -> None:
     lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
     assert _declared(*_PROJECT["optional-dependencies"]) - pinned == set()
 
 
 def _needed(names: set[str]) -> set[str]:
-    """These, and all that they need to run."""
+    """These packages and all their dependencies."""
     found: set[str] = set()
     left = sorted(names)
     while left:
         name = left.pop()
         if name not in found:
             found.add(name)
-            told = [Requirement(one) for one in distribution(name).requires or []]
-            left += [canonicalize_name(one.name) for one in told if one.marker is None or one.marker.evaluate({"extra": ""})]
+            reported = [Requirement(one) for one in distribution(name).requires or []]
+            left += [
+                canonicalize_name(one.name) for one in reported if one.marker is None or one.marker.evaluate({"extra": ""})
+            ]
     return found
 
 
-def test_licences_go_with_ours() -> None:
+def test_dependencies_have_compatible_licences() -> None:
     """Of what is installed to use all of it, not of what develops it."""
     odd = {name: _licence(name) for name in _needed(_declared("validator", "executors")) if not _is_good(_licence(name))}
     assert odd == {}
@@ -125,7 +127,7 @@ def _is_good(licence: str) -> bool:
     )
 
 
-def test_nothing_is_unpickled_but_what_our_own_processes_made() -> None:
+def test_only_pickles_of_own_processes_are_loaded() -> None:
     """A file that is unpickled runs what it says. Where it is done all the same, the line says whose pickle it is."""
     found = {
         f"{file.relative_to(ROOT)}"

@@ -1,4 +1,4 @@
-"""The same question has the same answer, to the last byte: in whatever process, with whatever hashes, threads and order."""
+"""Equal inputs give bit-identical results in any process, with any hash seed, number of threads and order."""
 
 from __future__ import annotations
 
@@ -42,27 +42,31 @@ axes:
   cluster.network.bandwidth: {from: 1 Gbit/s, to: 100 Gbit/s, points: 4}
 """
 # What one process does: each command's output, and a study's rows.
-_TOLD: Final = """\
+_REPORTED: Final = """\
 import contextlib, hashlib, io, json, sys
 import scaleproof
 from scaleproof.simulator.analysis.study.sweep import sweep
-told = {}
+reported = {}
 for command in json.loads(sys.argv[1]):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert scaleproof.main(command) == 0, command
-    told[" ".join(command)] = out.getvalue()
-told["sweep"] = sweep(sys.argv[2], sys.argv[3]).to_json(orient="records", double_precision=15)
-print(json.dumps(told))
+    reported[" ".join(command)] = out.getvalue()
+reported["sweep"] = sweep(sys.argv[2], sys.argv[3]).to_json(orient="records", double_precision=15)
+print(json.dumps(reported))
 """
 
 
-def _told(folder: Path, commands: Sequence[Sequence[str]], environment: dict[str, str]) -> dict[str, str]:
+def _reported(folder: Path, commands: Sequence[Sequence[str]], environment: dict[str, str]) -> dict[str, str]:
     (folder / "study.yaml").write_text(_STUDY)
     with tempfile.TemporaryDirectory(dir=folder) as out:
         arguments = [json.dumps(commands), str(folder / "study.yaml"), out]
         done = subprocess.run(
-            [sys.executable, "-c", _TOLD, *arguments], env=os.environ | environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", _REPORTED, *arguments],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     found: dict[str, str] = json.loads(done.stdout)
     return found
@@ -72,23 +76,21 @@ def _threads(count: int) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
-def test_processes_hashes_threads_and_order_change_no_byte(tmp_path: Path) -> None:
-    first = _told(tmp_path, COMMANDS, {"PYTHONHASHSEED": "0"} | _threads(1))
-    other = _told(tmp_path, COMMANDS[::-1], {"PYTHONHASHSEED": "4242", "TZ": "Asia/Tokyo", "LC_ALL": "C"} | _threads(4))
+def test_results_are_bit_identical_across_processes_hash_seeds_threads_and_order(tmp_path: Path) -> None:
+    first = _reported(tmp_path, COMMANDS, {"PYTHONHASHSEED": "0"} | _threads(1))
+    other = _reported(tmp_path, COMMANDS[::-1], {"PYTHONHASHSEED": "4242", "TZ": "Asia/Tokyo", "LC_ALL": "C"} | _threads(4))
     assert first.keys() == other.keys()
     assert [command for command, text in first.items() if _untimed(other[command]) != _untimed(text)] == []
 
 
 def _untimed(text: str) -> str:
-    """Without how long it took, which a plan tells."""
+    """Removes the computing time, which a plan prints."""
     return re.sub(r'"(\w+_seconds|configurations_per_second)": [\d.e+-]+', "", text)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_both_engines_time_a_scenario_alike_where_nothing_is_shared(
-    small: Callable[..., Scenario], data: st.DataObject
-) -> None:
+def test_both_engines_give_equal_times_without_shared_resources(small: Callable[..., Scenario], data: st.DataObject) -> None:
     """Of programs as strategies compile them; tests/simulator/engine/test_replay.py draws programs of all other kinds."""
     static = [one for one in STRATEGIES if "mode" not in one and "backups" not in one]
     overrides = [
@@ -106,7 +108,7 @@ def test_both_engines_time_a_scenario_alike_where_nothing_is_shared(
 
 @settings(max_examples=6)
 @given(st.permutations(range(4)))
-def test_predictions_do_not_depend_on_those_before(order: list[int]) -> None:
+def test_predictions_do_not_depend_on_earlier_predictions(order: list[int]) -> None:
     expected = _predicted([0, 1, 2, 3])
     found = _predicted(order)
     assert [found[number] for number in range(4)] == [expected[number] for number in range(4)]

@@ -1,4 +1,4 @@
-"""Whatever stands in a file: it is used or refused in words, in time, and what is left is whole."""
+"""Mutated input files are used or rejected with a message in bounded time, and no partial files are left."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.full
 _INPUTS = 500
 
 
-# the same inputs each time: what is new is looked for at night
+# the same inputs each time; new ones are tried nightly
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_right_and_is_no_longer(kind: str) -> None:
+def test_mutated_inputs_give_a_result_or_a_one_line_error(kind: str) -> None:
     faults: Faults = {}
     tally = fuzz(kind, _INPUTS // len(KINDS), faults=faults)
     assert faults == {}
@@ -25,5 +25,5 @@ def test_what_was_right_and_is_no_longer(kind: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(4 * 3600)
-def test_ten_thousand_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_thousand_more_mutated_inputs_give_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["10000"]) == 0, capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Whatever moment a command is killed at, what it left is whole, and what follows comes to the same as if nobody had."""
+"""Commands killed at any moment leave complete files, and running them again gives the undisturbed result."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.skipif(not sys.platform.startswith("linux"), reason="k
 
 # measuring: tests/validator/test_kill.py
 @pytest.mark.parametrize("name", ["sweep", "calibrate", "report"])
-def test_killed_once(name: str) -> None:
+def test_a_command_killed_once_leaves_consistent_results(name: str) -> None:
     assert kill(name, rounds=1, seed=4).rounds == 1
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_killed_many_times(name: str) -> None:
+def test_a_command_killed_25_times_leaves_consistent_results(name: str) -> None:
     assert kill(name, rounds=25, seed=1).midst > 0

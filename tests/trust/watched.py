@@ -1,4 +1,4 @@
-"""A command run in this process as a user would run it, watched: what it printed, how it ended, what it left."""
+"""Runs a command in this process and records its output, exit and files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ import yaml
 
 import scaleproof
 
-# Of a command's own processor time, so that a busy machine fails nothing: an input may ask for a minute's work, not more.
+# Seconds of the command's own processor time, independent of the machine's load: an input may need a minute, not more.
 LIMIT_S: Final = 60.0
-# Beside what this process holds already. What is refused for being too large says so before it is built.
+# In addition to the memory of this process. Inputs that are too large are rejected before anything is allocated.
 LIMIT_BYTES: Final = 4 * 2**30
 # Messages name what is wrong; they do not print the file again.
-_MOST_TOLD: Final = 20_000
+_MAX_SHOWN: Final = 20_000
 _ENDINGS: Final = {".html": b"</html>", ".svg": b"</svg>"}
 
 
@@ -37,14 +37,14 @@ class OvertimeError(BaseException):
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a command."""
+    """Outcome of a command."""
 
     code: int
     out: str
     err: str
 
 
-class Here(Executor):
+class InProcessExecutor(Executor):
     """Does what it is given at once, in this process, which is watched."""
 
     def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
@@ -57,9 +57,9 @@ def run(arguments: Sequence[str], limit_s: float = LIMIT_S, limit_bytes: int = L
     """Runs a command. Raises whatever it lets through, OvertimeError, and AssertionError for a warning that nobody wrote."""
     from scaleproof.simulator.analysis.study import executors
 
-    printed, told = io.BytesIO(), io.BytesIO()
-    out, err = io.TextIOWrapper(printed, "utf-8"), io.TextIOWrapper(told, "utf-8", "backslashreplace")
-    own = patch.object(executors, "_local", lambda: executors.Workers(Here, 1, ()))
+    printed, reported = io.BytesIO(), io.BytesIO()
+    out, err = io.TextIOWrapper(printed, "utf-8"), io.TextIOWrapper(reported, "utf-8", "backslashreplace")
+    own = patch.object(executors, "_local", lambda: executors.Workers(InProcessExecutor, 1, ()))
     with own, warnings.catch_warnings(record=True) as met, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         warnings.simplefilter("default")
         with limited(limit_s, limit_bytes):
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str], limit_s: float = LIMIT_S, limit_bytes: int = L
     assert not odd, odd
     out.flush()
     err.flush()
-    return Ended(code, printed.getvalue().decode(), told.getvalue().decode())
+    return Ended(code, printed.getvalue().decode(), reported.getvalue().decode())
 
 
 @contextlib.contextmanager
@@ -82,8 +82,8 @@ def limited(limit_s: float, limit_bytes: int) -> Iterator[None]:
         raise OvertimeError(f"{limit_s:g} s of processor time are used up")
 
     before, (soft, hard) = signal.signal(signal.SIGPROF, overtime), resource.getrlimit(resource.RLIMIT_AS)
-    held_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held_bytes + limit_bytes, hard))
+    resident_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (resident_bytes + limit_bytes, hard))
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     try:
         yield
@@ -100,7 +100,7 @@ def check(ended: Ended, out: Path, given: Collection[bytes], keeps: bool = False
     assert "Traceback" not in ended.err, ended.err
     assert not ended.err.startswith("out of memory"), "what needs so much is to be refused by its numbers"
     assert (ended.code == 0) or ended.err.strip() or ended.code == 1, "it failed and said nothing"
-    assert len(ended.err) < _MOST_TOLD, f"{len(ended.err)} characters of errors: {ended.err[:300]}"
+    assert len(ended.err) < _MAX_SHOWN, f"{len(ended.err)} characters of errors: {ended.err[:300]}"
     odd = {one for one in ended.out + ended.err if one != "\n" and (ord(one) < 32 or 127 <= ord(one) < 160)}
     assert not odd, f"control characters reach the terminal: {odd}"
     if ended.code == 0 and ended.out.startswith(("{", "[")):
@@ -143,5 +143,5 @@ def check_whole(path: Path) -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held."""
+    """Peak resident memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""Scenarios small enough to train in a second."""
+"""Scenarios that train within a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line, whose process is killed when it comes to a place: `dying.py MODULE.NAME TIMES ARGUMENT…`."""
+"""The command line, whose process is killed when it reaches a function: `dying.py MODULE.NAME TIMES ARGUMENT…`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scaleproof
 
 
 def main() -> int:
-    """The function of that name kills this process when it is called for the last of so many times."""
+    """Makes the named function kill this process at its N-th call."""
     module_name, _, name = sys.argv[1].rpartition(".")
     module, times = importlib.import_module(module_name), int(sys.argv[2])
     function, calls = getattr(module, name), []

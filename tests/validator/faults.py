@@ -1,4 +1,4 @@
-"""What ranks run in tests where something goes wrong. Imported by the ranks, so not in a test module."""
+"""Faulty training functions that ranks run in tests; a separate module so that ranks can import it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> Mappi
 
 
 def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
-    """The last rank is killed there."""
+    """Kills the last rank in this pass."""
     backward = PipelineStage.backward_one_chunk
 
     def deadly(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +79,7 @@ def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None
 
 
 def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
-    """Rank 1 hangs there."""
+    """Makes rank 1 hang in this pass."""
     loss = models.loss
 
     def endless(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ def clock_correction(pretend: bool) -> dict[str, float] | None:
 
 def train_on_two_machines(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """The last rank is on a machine whose clock is two hours ahead, and gains 100 ppm."""
-    told = time.perf_counter
+    reported = time.perf_counter
     if here().rank == here().ranks - 1:
         clock_sync.machine = lambda: "elsewhere"
-        time.perf_counter = lambda: told() * (1 + 100e-6) + 7200.0
+        time.perf_counter = lambda: reported() * (1 + 100e-6) + 7200.0
     return train_here(scenario, parameters_folder)

@@ -1,4 +1,4 @@
-"""Data parallel training that goes wrong, for tests that must notice it. Imported by the ranks, so not in a test module."""
+"""Faults of data-parallel training that verification must detect; a separate module so that ranks can import it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from scaleproof.validator.strategy.data_parallel import (
 from scaleproof.validator.strategy.layout.collectives import Collectives
 
 
-def counts_workers_alike(*arguments: Any) -> Mapping[str, Any]:
-    """Gradients of unequal shares are averaged as if these were equal."""
+def weights_workers_equally(*arguments: Any) -> Mapping[str, Any]:
+    """Averages gradients of unequal shares with equal weights."""
     strategy.weight_of = lambda context: 1 / context.scenario.strategy.workers
     return train_here(*arguments)
 

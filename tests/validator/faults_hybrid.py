@@ -1,4 +1,4 @@
-"""Training in which ranks that share a model do so wrongly, for tests that must notice it. Imported by the ranks."""
+"""Faults of training on ranks that share a model, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mappi
     return train_here(scenario, parameters_folder)
 
 
-def keep_parts_apart(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+def keep_parts_separate(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Gradients of norms are those of a rank's part of the tokens."""
     TensorParallel.of_parts = lambda self, module: []  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

@@ -1,4 +1,4 @@
-"""Training in which paced layers do not exchange what they should, for tests that must notice it. Imported by the ranks."""
+"""Faults of exchanges of emulated layers, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def forget_the_backward_pass(scenario: Scenario, parameters_folder: Path | None)
 
 
 class _Nothing:
-    """A collective that is over, and did nothing."""
+    """A completed collective without effect."""
 
     def wait(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Pipelines that train wrongly, as ranks run them in tests. Imported by the ranks, so not in a test module."""
+"""Faults of pipeline training, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter servers and workers that go wrong, as ranks run them in tests. Imported by the ranks, so not in a test module."""
+"""Faults of parameter servers and workers, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scaleproof.validator.train.models import models
 from tests.validator import processes
 
 Outcome = Mapping[str, Any]
-# What others do meanwhile takes a few milliseconds, on a loaded machine some more.
+# Work of other ranks meanwhile takes a few milliseconds, more on a loaded machine.
 _SLOW_S = 0.08
 
 

@@ -1,4 +1,4 @@
-"""Training that shares states out wrongly, for tests that must notice it. Imported by the ranks."""
+"""Faults of sharded training, which verification must detect; imported by the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun starts in a test: measures a scenario file and writes the Run that this rank got."""
+"""Script that torchrun starts in a test: measures a scenario file and writes the Run of this rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun starts in a test: the command line, in which the last rank does something wrong in scenario `a` alone."""
+"""Script that torchrun starts in a test: the command line with a fault of the last rank in scenario `a` only."""
 
 from __future__ import annotations
 

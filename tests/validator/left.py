@@ -1,4 +1,4 @@
-"""What ranks tell of what training leaves behind. Imported by the ranks, so not in a test module."""
+"""Global state that is left after training, as ranks report it. Imported by the ranks, so not in a test module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def left_by_training(scenario: Scenario) -> dict[str, int]:
     threads = threading.active_count()
     train_here(scenario, None)
     train.create = create
-    # what one collection frees of torch's own objects may be all that held others
+    # what one collection frees of torch's own objects may be the only references to others
     gc.collect()
     left = [reference() is not None for reference in made]
     return {"trainer": left[0], "parameters": sum(left[1:]), "threads": threading.active_count() - threads}

@@ -42,7 +42,7 @@ def lab_cluster(nodes: int = 4, bandwidth: str = "500 Mbit/s", **network: Any) -
 
 
 def namespace_numbers(paths: Iterable[Path]) -> set[int]:
-    """The inodes by which namespaces are told apart."""
+    """The inodes that identify namespaces."""
     return {path.stat().st_ino for path in paths}
 
 
@@ -50,7 +50,7 @@ def still_open(numbers: set[int]) -> set[int]:
     """Those of the namespaces that any process is in or holds open; without either the kernel removes them."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
-        # processes end while they are looked at
+        # processes may end during the inspection
         with contextlib.suppress(OSError):
             for place in (process / "ns/net", *(process / "fd").iterdir()):
                 with contextlib.suppress(OSError):

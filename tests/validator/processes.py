@@ -1,4 +1,4 @@
-"""Looking at processes, for tests that kill them."""
+"""Inspection of processes, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children and theirs."""
+    """All direct and indirect children."""
     return [process for child in children(pid) for process in (child, *descendants(child))]
 
 
@@ -43,7 +43,7 @@ def kill(pid: int) -> None:
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 120.0) -> bool:
-    """Whether it held before the timeout."""
+    """Whether the condition became true before the timeout."""
     until_s = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""What ranks do in tests of staging. It stands apart so that ranks can import it."""
+"""Functions that ranks run in tests of staging; a separate module so that ranks can import it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", Non
 def exchange_all() -> dict[str, Any]:
     """What each collective and a message leave on this rank, of ranks that begin with their number."""
     group, me, ranks = dist.new_group(backend=host_staged_backend.BACKEND), dist.get_rank(), dist.get_world_size()
-    summed, told, received = torch.full((3,), float(me)), torch.full((3,), float(me)), torch.zeros(3)
+    summed, reported, received = torch.full((3,), float(me)), torch.full((3,), float(me)), torch.zeros(3)
     gathered = [torch.zeros(1) for _ in range(ranks)]
     future = dist.all_reduce(summed, group=group, async_op=True).get_future().then(lambda done: done.value()[0].clone())
-    dist.broadcast(told, 1, group=group)
+    dist.broadcast(reported, 1, group=group)
     dist.all_gather(gathered, torch.tensor([float(me)]), group=group)
     arriving = dist.irecv(received, (me - 1) % ranks, group=group)
     leaving = dist.isend(torch.full((3,), float(me)), (me + 1) % ranks, group=group)
@@ -47,7 +47,7 @@ def exchange_all() -> dict[str, Any]:
     return {
         "summed": future.wait().tolist(),
         "in place": summed.tolist(),
-        "told": told.tolist(),
+        "broadcast": reported.tolist(),
         "gathered": [float(part) for part in gathered],
         "received": received.tolist(),
         "reduced": reduced.tolist(),

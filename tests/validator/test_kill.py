@@ -1,4 +1,4 @@
-"""Kill -9 of anyone at any time: the others are gone soon, nothing is left behind, and what was measured can be read."""
+"""Kill -9 of any process at any time: all others end, nothing is left behind, and finished runs are readable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ strategy: {{kind: data_parallel, workers: 2}}
 batch: 16
 steps: 3
 """
-# Runs for a minute, unless it is ended.
+# A run of a minute, unless it is killed.
 LONG = SHORT.replace("hidden: 64", "hidden: 1024").replace("steps: 3", "steps: 2000").replace("16\n", "512\n")
 SERVERS = LONG.replace("{kind: data_parallel, workers: 2}", "{kind: parameter_server, workers: 2}").replace(
     "nodes: 2", "nodes: 3"
@@ -121,8 +121,8 @@ def at_start(victim: str) -> Callable[[Command], list[int]]:
     """Once the fork server is to start ranks and has started none; one that dies before that has another take its place."""
 
     def find(one: Command) -> list[int]:
-        asked = any(JobFolder(path).job.exists() for path in one.temporary.glob("scaleproof-*"))
-        return {"server": one.server(), "launcher": [one.pid]}[victim] if asked and not one.ranks() else []
+        has_job = any(JobFolder(path).job.exists() for path in one.temporary.glob("scaleproof-*"))
+        return {"server": one.server(), "launcher": [one.pid]}[victim] if has_job and not one.ranks() else []
 
     return find
 
@@ -181,29 +181,29 @@ KILLS = {
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_whoever_is_killed(kill: str, folder: Path) -> None:
+def test_killing_any_process_gives_an_error_and_leaves_nothing(kill: str, folder: Path) -> None:
     find, message = KILLS[kill]
     with started(folder, *measure("long.yaml")) as one:
         strike(one, find)
-        told = one.process.communicate(timeout=200)[1]
+        reported = one.process.communicate(timeout=200)[1]
     if message is None:
         assert one.process.returncode == -9
     else:
         assert one.process.returncode == 1
-        assert len(told.splitlines()) == 1
-        assert message in told
+        assert len(reported.splitlines()) == 1
+        assert message in reported
 
 
 def test_a_killed_parameter_server_is_named(folder: Path) -> None:
     waits = in_phase("rank", Phase.WAIT, 0, ranks=3)
     with started(folder, *measure("servers.yaml")) as one:
         strike(one, lambda one: one.ranks()[2:] if waits(one) else [])
-        told = one.process.communicate(timeout=200)[1]
-    assert "rank 2 (server 0) was killed by signal 9" in told
+        reported = one.process.communicate(timeout=200)[1]
+    assert "rank 2 (server 0) was killed by signal 9" in reported
     assert one.process.returncode == 1
 
 
-def test_what_was_measured_before_can_be_read_and_the_rest_goes_on(folder: Path) -> None:
+def test_finished_runs_are_readable_and_resume_measures_the_rest(folder: Path) -> None:
     (folder / "last.yaml").write_text(SHORT)
     with started(folder, *measure("short.yaml", "long.yaml", "last.yaml")) as one:
         strike(one, in_phase("rank", Phase.BACKWARD, 1))
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
         "scaleproof.simulator.run.run.write_atomically",
     ],
 )
-def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder: Path) -> None:
+def test_a_launcher_killed_while_gathering_or_writing_leaves_readable_results(place: str, folder: Path) -> None:
     """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
     (folder / "last.yaml").write_text(SHORT)
     times = {"scaleproof.simulator.run.run.write_atomically": "4"}.get(place, "2")
@@ -247,18 +247,18 @@ def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder
     assert load_run(folder / "out" / "short" / "measured").ranks == 2
     assert not (folder / "out" / "last" / "measured" / "run.json").exists()
     with started(folder, "-m", "scaleproof", *arguments, "--resume") as again:
-        told, _ = again.process.communicate(timeout=200)
-    _, first, second = told.splitlines()
+        reported, _ = again.process.communicate(timeout=200)
+    _, first, second = reported.splitlines()
     assert first.endswith("measured before")
     assert second.startswith("last")
     assert "measured before" not in second
 
 
-# others that build labs would get the numbers of namespaces that are gone
+# concurrently built labs could reuse the inode numbers of removed namespaces
 @needs_netlab
 @pytest.mark.alone
 @pytest.mark.parametrize("victim", ["holder", "launcher", "rank"])
-def test_in_a_lab(victim: str, folder: Path) -> None:
+def test_killing_a_process_in_a_lab_leaves_nothing(victim: str, folder: Path) -> None:
     with started(folder, *measure("long.yaml", on="netlab")) as one:
         spaces: set[str] = set()
 
@@ -269,12 +269,12 @@ def test_in_a_lab(victim: str, folder: Path) -> None:
             return found
 
         strike(one, find)
-        told = one.process.communicate(timeout=200)[1]
+        reported = one.process.communicate(timeout=200)[1]
     assert len(spaces) >= 3, "two hosts and what joins them"
     assert not spaces & {space for pid in os.listdir("/proc") if pid.isdecimal() for space in namespaces_of(int(pid))}
     assert one.process.returncode == (-9 if victim == "launcher" else 1)
-    assert victim == "launcher" or len(told.splitlines()) == 1, told
-    assert victim != "holder" or "the process that keeps it was ended" in told
+    assert victim == "launcher" or len(reported.splitlines()) == 1, reported
+    assert victim != "holder" or "the process that keeps it was ended" in reported
 
 
 def namespaces_of(pid: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""A measured Run tells where the time went, and a run that fails tells which rank, where, and what is kept."""
+"""A measured Run has a breakdown of its time; a failed run names the rank, its phase and the kept steps."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def test_spans_cover_the_step(strategy: dict[str, Any], phases: set[str], make_s
     assert all(in_turn(main_of(run, rank)) for rank in range(run.ranks))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     # what no span explains is Python between them: small next to a step in which the machine did nothing else
-    assert max(told_of(run, rank, step) for rank in range(run.ranks) for step in range(1, scenario.steps + 1)) > 0.5
+    assert max(accounted_share(run, rank, step) for rank in range(run.ranks) for step in range(1, scenario.steps + 1)) > 0.5
 
 
-def told_of(run: Run, rank: int, step: int) -> float:
+def accounted_share(run: Run, rank: int, step: int) -> float:
     """The share of a rank's step that its spans are."""
     spans = main_of(run, rank)
     own = spans.where(spans.step == step)
     return float((own.end_s - own.arrival_s).sum() / (own.end_s.max() - own.arrival_s.min()))
 
 
-def test_a_run_says_what_it_is(make_scenario: MakeScenario) -> None:
+def test_a_run_names_its_scenario_origin_and_ranks(make_scenario: MakeScenario) -> None:
     run = measure(make_scenario({"kind": "parameter_server", "workers": 2}))
 
     assert (run.origin, run.scenario, run.strategy, run.samples) == ("measured", "small", "parameter_server", 16)
@@ -73,7 +73,7 @@ def test_a_run_says_what_it_is(make_scenario: MakeScenario) -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_buckets_are_those_that_the_simulator_expects(overlap: bool, make_scenario: MakeScenario) -> None:
+def test_buckets_equal_the_simulators(overlap: bool, make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**RING, "overlap": overlap}, GPT)
     layers = scenario.model.build_layers()
     gradients = Gradients(layers)
@@ -87,7 +87,7 @@ def test_buckets_are_those_that_the_simulator_expects(overlap: bool, make_scenar
     assert of_step.size_bytes.tolist() == expected
 
 
-def test_compute_of_every_microbatch_is_noted(make_scenario: MakeScenario) -> None:
+def test_compute_of_every_microbatch_is_recorded(make_scenario: MakeScenario) -> None:
     run = measure(make_scenario(PIPELINE, GPT))
 
     for stage in range(2):
@@ -98,7 +98,7 @@ def test_compute_of_every_microbatch_is_noted(make_scenario: MakeScenario) -> No
             assert set(done.stage.tolist()) == {stage}
 
 
-def test_a_worker_waits_for_its_server_until_the_server_sends(make_scenario: MakeScenario) -> None:
+def test_a_workers_wait_lasts_until_its_server_sends(make_scenario: MakeScenario) -> None:
     run = measure(make_scenario({"kind": "parameter_server", "workers": 1}, GPT))
 
     worker, server = main_of(run, 0), main_of(run, 1)
@@ -106,7 +106,7 @@ def test_a_worker_waits_for_its_server_until_the_server_sends(make_scenario: Mak
     assert np.allclose(waits.end_s, np.clip(sends.start_s, waits.arrival_s, None))
 
 
-def test_bf16_trains_too(make_scenario: MakeScenario) -> None:
+def test_training_works_in_bf16(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(RING, GPT, steps=2)
     cluster = CLUSTER | {"device": CLUSTER["device"] | {"peak": {"bf16": "50 GFLOP/s"}}}  # type: ignore[operator]
     plain = scenario.model_dump(exclude={"framework"}) | {"cluster": cluster, "training": {"precision": "bf16"}}
@@ -117,7 +117,7 @@ def test_bf16_trains_too(make_scenario: MakeScenario) -> None:
     assert run.step_time_s > 0
 
 
-def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
+def test_progress_counts_steps(make_scenario: MakeScenario) -> None:
     seen: list[int] = []
 
     measure(make_scenario(RING, GPT, steps=60), watch=MeasureOptions(progress=seen.append))
@@ -126,7 +126,7 @@ def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
     assert seen[-1] == 60
 
 
-def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
+def test_a_killed_rank_is_named_with_its_phase_and_measured_steps_are_kept(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
@@ -147,7 +147,7 @@ def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
     assert processes.own_ranks() == []
 
 
-def test_a_hung_rank_is_named_and_not_those_that_wait_for_it(
+def test_only_the_hung_rank_is_named_not_the_waiting_ones(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.hang_in_forward_of_step_2)
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_cause(
         measure(make_scenario(PIPELINE), watch=MeasureOptions(folder=tmp_path / "file" / "x"))
 
 
-def test_text_from_a_file_beside_is_trained_on(
+def test_training_reads_text_from_a_file_next_to_the_scenario(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.txt").write_bytes(b"to be or not to be, that is the question. " * 10)
@@ -181,7 +181,7 @@ def test_text_from_a_file_beside_is_trained_on(
 
 
 @pytest.mark.parametrize(("place", "message"), [("", "no such file"), ("short", "has 5 bytes; give at least 9")])
-def test_a_data_file_that_is_missing_or_short_is_refused(
+def test_missing_or_short_data_files_are_rejected(
     place: str, message: str, make_scenario: MakeScenario, tmp_path: Path
 ) -> None:
     (tmp_path / "short").write_bytes(b"short")
@@ -191,7 +191,9 @@ def test_a_data_file_that_is_missing_or_short_is_refused(
         measure(make_scenario(RING, data=str(path)))
 
 
-def test_what_has_no_twin_is_refused(make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_unsupported_models_precisions_and_data_are_rejected(
+    make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     (tmp_path / "text").write_bytes(b"text" * 100)
     with pytest.raises(InputError, match="model: a vgg can be predicted but not measured; give a gpt, an mlp or a resnet"):
         measure(make_scenario(RING, {"kind": "vgg", "depth": 16}))
@@ -201,7 +203,7 @@ def test_what_has_no_twin_is_refused(make_scenario: MakeScenario, models: dict[s
         measure(make_scenario(RING, models["mlp"], data=str(tmp_path / "text")))
 
 
-def test_ranks_that_torchrun_starts_join_and_all_get_the_run(tmp_path: Path) -> None:
+def test_ranks_started_by_torchrun_join_and_all_get_the_run(tmp_path: Path) -> None:
     training = {"warmup_steps": 2}
     plain = {"model": GPT, "cluster": CLUSTER, "strategy": RING, "batch": 16, "steps": 3, "training": training}
     scenario_file = tmp_path / "joined.yaml"

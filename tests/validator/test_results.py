@@ -1,4 +1,4 @@
-"""Measured runs are found again where they are the same, complete and right; what is damaged is told."""
+"""Saved runs are found if they are equal, complete and correct; damaged ones are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measured(scenario: Scenario, on: str = "local", **fields: Any) -> Run:
     return stamped(replace(predict(scenario), origin="measured", spans=None, **fields), scenario, on)
 
 
-def test_what_is_kept_is_found(small: Make, tmp_path: Path) -> None:
+def test_saved_runs_are_found(small: Make, tmp_path: Path) -> None:
     scenario = small()
     folder = folder_of(tmp_path, scenario)
     assert folder == tmp_path / "small" / "measured"
@@ -43,7 +43,7 @@ def test_what_is_kept_is_found(small: Make, tmp_path: Path) -> None:
     assert load(tmp_path / "small" / "scenario.yaml") == scenario
 
 
-def test_a_changed_scenario_another_place_and_part_of_a_run_are_not_found(small: Make, tmp_path: Path) -> None:
+def test_runs_of_changed_scenarios_other_places_and_incomplete_runs_are_not_found(small: Make, tmp_path: Path) -> None:
     scenario, folder = small(), tmp_path / "measured"
     keep(measured(scenario), scenario, folder)
     assert find(folder, small("steps=7"), "local", verify=False) is None
@@ -57,7 +57,7 @@ def test_a_changed_scenario_another_place_and_part_of_a_run_are_not_found(small:
     assert find(folder, scenario, "local", verify=False) is None
 
 
-def test_the_digest_is_of_what_is_trained(small: Make) -> None:
+def test_the_digest_depends_only_on_what_is_trained(small: Make) -> None:
     assert digest(small()) == digest(small("description=another text"))
     others = [
         "steps=7",
@@ -84,13 +84,13 @@ def test_the_digest_counts_frameworks_only_where_they_time_compute(small: Make) 
         ("framework=torchtitan", True),
     ],
 )  # fmt: skip
-def test_a_named_framework_that_is_not_what_ranks_train_with_is_warned_of(override: str, is_warned: bool, small: Make) -> None:
+def test_a_named_framework_that_is_not_used_gives_a_warning(override: str, is_warned: bool, small: Make) -> None:
     warnings = measured(small(override)).warnings
     assert [one for one in warnings if "PyTorch, not with torchtitan" in one] == list(warnings)
     assert len(warnings) == is_warned
 
 
-def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
+def test_a_run_is_correct_if_its_deviation_is_rounding(small: Make) -> None:
     assert is_right(measured(small())) is None
     assert is_right(measured(small(), verified=RIGHT)) is True
     assert is_right(measured(small(), verified=RIGHT | {"deviation": 0.011})) is False
@@ -98,7 +98,7 @@ def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "overrides", "told"),
+    ("on", "overrides", "reported"),
     [
         ("local", ["compute=paced", "strategy.workers=8"], True),
         ("netlab", ["compute=paced", "strategy.workers=8"], False),
@@ -106,13 +106,13 @@ def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
         ("local", ["compute=paced"], False),
     ],
 )
-def test_paced_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], told: bool, small: Make) -> None:
+def test_emulated_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], reported: bool, small: Make) -> None:
     warnings = measured(small(*overrides), on, provenance={"warnings": "too loud"}).warnings
-    apart = "2 nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
-    assert warnings == ("too loud", apart) if told else warnings == ("too loud",)
+    memory_warning = "2 nodes communicate through this machine's memory, not the scenario's network; --on netlab builds it"
+    assert warnings == ("too loud", memory_warning) if reported else warnings == ("too loud",)
 
 
-def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
+def test_runs_are_listed_in_all_subfolders(small: Make, tmp_path: Path) -> None:
     for name in ("second", "first"):
         scenario = small(f"name={name}")
         keep(measured(scenario), scenario, tmp_path / "deep" / name / "measured")
@@ -137,7 +137,7 @@ def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
         lambda folder: change(folder, nobody="knows"),
     ],
 )
-def test_damaged_ones_are_told_and_not_found(damage: Callable[[Path], Any], small: Make, tmp_path: Path) -> None:
+def test_damaged_runs_are_reported_and_not_used(damage: Callable[[Path], Any], small: Make, tmp_path: Path) -> None:
     scenario = small()
     for name in "ab":
         run = replace(measured(small(f"name={name}")), spans=predict(scenario).spans)
@@ -164,7 +164,7 @@ def once_measured(small: Make) -> Run:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
-def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, once_measured: Run, tmp_path: Path) -> None:
+def test_files_truncated_anywhere_are_reported(share: float, small: Make, once_measured: Run, tmp_path: Path) -> None:
     scenario = small()
     save(once_measured, tmp_path)
     whole = (tmp_path / "run.json").read_bytes()
@@ -174,7 +174,9 @@ def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, once_measu
     assert find(tmp_path, scenario, "local", verify=False) is None
 
 
-def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_gives_a_one_line_error_and_loses_nothing(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenario, folder = small(), tmp_path / "measured"
     keep(measured(scenario), scenario, folder)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -191,7 +193,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_what_has_no_room_for_its_spans_is_kept_without_and_measured_again(
+def test_runs_without_room_for_spans_are_saved_without_and_measured_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario, folder = small(), tmp_path / "measured"
@@ -213,7 +215,7 @@ def test_what_has_no_room_for_its_spans_is_kept_without_and_measured_again(
     assert find(folder, scenario, "local", verify=False) is None
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--out .*file/out: Not a directory; choose a folder that can be written"):
         prepare(tmp_path / "file" / "out")
@@ -221,5 +223,5 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_nothing_is_kept_of_a_run_without_a_folder(small: Make) -> None:
+def test_runs_without_a_folder_are_not_saved(small: Make) -> None:
     assert results.keep_finished(small(), "local", [], (), None) == ""

@@ -1,4 +1,4 @@
-"""What a measured run says of how rightly it trained, and how it was told."""
+"""Verification results of measured runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from scaleproof.validator.measure import MeasureOptions, measure
 
 
 def deviation(scenario: Scenario) -> float:
-    """Of the ranks' parameters from those of one process that follows the same rule."""
+    """Relative deviation of the ranks' parameters from those of one reference process."""
     return deviation_of(measure(scenario, watch=MeasureOptions(verify=True)))
 
 
 def deviation_of(run: Run) -> float:
-    """The same of a run that was verified."""
+    """Relative deviation of a verified run."""
     assert run.verified is not None
     return float(run.verified["deviation"])
 
 
 def at_night(*values: Any) -> list[Any]:
-    """Parameters of tests of which others have shown as much already, or nearly."""
+    """Parameters of tests that run nightly only, since other tests cover nearly the same."""
     return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.nightly) for value in values]
 
 
@@ -49,5 +49,5 @@ def in_turn(spans: Spans) -> bool:
 
 
 def paced(scenario: Scenario) -> Scenario:
-    """The same with paced compute."""
+    """The scenario with emulated compute."""
     return scenario.model_copy(update={"compute": "paced"})

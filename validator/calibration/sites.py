@@ -41,6 +41,7 @@ class Site(ABC):
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return len(self.nodes)
 
     @property
@@ -54,6 +55,7 @@ class Site(ABC):
         return self.ranks
 
     def ranks_of(self, node: int) -> list[int]:
+        """Ranks on a node."""
         return [rank for rank, own in enumerate(self.nodes) if own == node]
 
     @abstractmethod

@@ -91,6 +91,7 @@ class Board:
         return Activity(int(phase), int(step), since_s)
 
     def close(self) -> None:
+        """Releases the shared memory."""
         self._fields.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()
@@ -115,4 +116,5 @@ class Status:
 
     @property
     def activity(self) -> Activity:
+        """The current activity of this rank."""
         return self._board.read(self._index)

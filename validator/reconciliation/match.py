@@ -39,6 +39,7 @@ class Spent(NamedTuple):
 
     @property
     def all_s(self) -> float:
+        """Seconds of work and waiting."""
         return self.doing_s + self.waiting_s
 
 

@@ -41,6 +41,7 @@ class ErrorPart:
 
     @property
     def group(self) -> str:
+        """Name of the group of parts that this one belongs to."""
         return next(group for group, names in GROUPS.items() if self.name in names)
 
     def plain(self) -> dict[str, Any]:

@@ -94,10 +94,12 @@ class Refit:
 
     @property
     def median_before(self) -> float:
+        """Median absolute error before the refit."""
         return _median(self.errors_before.values())
 
     @property
     def median_after(self) -> float:
+        """Median absolute error after the refit."""
         return _median(self.errors_after.values())
 
     def plain(self) -> dict[str, Any]:

@@ -38,13 +38,15 @@ class CpuClock:
         self.mark: Final = time.perf_counter
 
     def passed(self, _: Iterable[float]) -> bool:
+        """Always true: host marks have passed at once."""
         return True
 
     def seconds(self, marks: Sequence[float]) -> list[float]:
+        """The marks themselves, which are host seconds."""
         return list(marks)
 
     def finish(self) -> None:
-        return None
+        """None: host times need no correction."""
 
 
 class DeviceEvent(Protocol):
@@ -77,6 +79,7 @@ class CudaClock:
         self._began: Final = Reading(at_s, 0.0, width_s / 2)
 
     def mark(self) -> _Mark:
+        """Records an event on the current stream."""
         try:
             event = self._free.pop()
         except IndexError:
@@ -85,14 +88,17 @@ class CudaClock:
         return _Mark(event, self._free)
 
     def passed(self, marks: Iterable[_Mark]) -> bool:
+        """Whether the device has reached all marks."""
         return all(mark.at_s is not None or mark.event.query() for mark in marks)
 
     def seconds(self, marks: Sequence[_Mark]) -> list[float]:
+        """Device seconds of marks that have passed."""
         times_s = [self._seconds(mark) for mark in marks]
         self._last = marks[-1]
         return times_s
 
     def finish(self) -> Correction:
+        """Waits for the device; the correction of its times to the host clock."""
         self._synchronize()
         anchor, host_s, width_s = self._anchored()
         device_s = self._seconds(anchor)

@@ -87,6 +87,7 @@ class Usage:
 
     @classmethod
     def now(cls) -> Usage:
+        """Usage of cores and of this process at this instant."""
         return cls(time.perf_counter(), _core_seconds(usable()), time.process_time())
 
     def since(self, earlier: Usage) -> dict[str, Any]:

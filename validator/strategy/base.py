@@ -35,6 +35,7 @@ class Context:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Data type of the training precision."""
         return models.DTYPES[self.scenario.training.precision]
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
@@ -44,6 +45,7 @@ class Context:
         return {number: module.to(self.device, self.dtype) for number, module in zip(numbers, modules, strict=True)}
 
     def build_all(self) -> dict[int, nn.Module]:
+        """All layers of the model, by number."""
         return self.build(range(len(self.scenario.model.build_layers())))
 
     def batches(self, worker: int) -> list[Batch]:
@@ -141,6 +143,7 @@ class WholeModel(Trainer):
         """Applies the gradients."""
 
     def parameters(self) -> Mapping[str, Tensor]:
+        """Parameters of the model, by name."""
         return name_parameters(self.layers)
 
 

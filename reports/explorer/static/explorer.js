@@ -1,5 +1,5 @@
-// The explorer's page: its state is the address, which says what the command line would: a scenario and what is set in it.
-// Every change asks twice: for a first look, shown at once, and then for the full answer, with intervals and new choices.
+// The explorer's page. Its state is the address: a scenario and settings, as on the command line.
+// Each change sends two requests: for a first estimate, shown at once, and for the full answer, with intervals and new options.
 
 import { Timeline } from "./timeline.js";
 
@@ -15,7 +15,7 @@ const CAUSES = {
   waiting_for_input: "green",
   other: "grey",
 };
-// without a change, after which a full answer is worth its time
+// time without changes after which the full answer is requested
 const PAUSE_MS = 150;
 const HOLDERS = ["blue", "sky", "green", "orange", "purple", "yellow", "vermillion", "grey"];
 
@@ -29,7 +29,7 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** What the page is about: a scenario and its settings in their order. */
+/** The state of the page: a scenario and its settings in order. */
 const state = {
   scenario: "",
   /** @type {Setting[]} */
@@ -67,74 +67,74 @@ function split(text) {
   return place < 0 ? [text, ""] : [text.slice(0, place), text.slice(place + 1)];
 }
 
-// ---- asking --------------------------------------------------------------------------------------------------------------
+// ---- requests ------------------------------------------------------------------------------------------------------------
 
 let version = 0;
-let asking = false;
+let isRequesting = false;
 let begin = "";
 /** @type {AbortController | null} */
 let refining = null;
 const timeline = new Timeline(/** @type {HTMLCanvasElement} */ (at("timeline")), at("reading"));
 
-/** Takes over a changed state. @param {"push" | "replace" | "none"} how what becomes of the address */
+/** Takes over a changed state. @param {"push" | "replace" | "none"} how what happens to the address */
 function changed(how) {
   version += 1;
   if (how === "push") history.pushState(null, "", state.query());
   if (how === "replace") history.replaceState(null, "", state.query());
   showSettings();
   refining?.abort();
-  ask();
+  requestFirst();
 }
 
-/** First looks, one at a time: while one is under way only the latest change waits. */
-async function ask() {
-  if (asking) return;
-  asking = true;
-  let asked = -1;
+/** Requests first estimates, one at a time: during a request only the latest change is queued. */
+async function requestFirst() {
+  if (isRequesting) return;
+  isRequesting = true;
+  let requested = -1;
   at("answer").setAttribute("aria-busy", "true");
-  while (asked !== version) {
-    asked = version;
+  while (requested !== version) {
+    requested = version;
     const answer = await fetched(`/api/answer${state.query()}&look=first`);
-    if (answer) show(answer, asked);
+    if (answer) show(answer, requested);
   }
-  asking = false;
-  refine(asked);
+  isRequesting = false;
+  refine(requested);
 }
 
-/** The full answer, once nothing has changed for a while, and unless something changes meanwhile. @param {number} asked */
-async function refine(asked) {
+/** Requests the full answer after a pause without changes; a change cancels it. @param {number} requested */
+async function refine(requested) {
   const own = new AbortController();
   refining = own;
   await new Promise((done) => setTimeout(done, PAUSE_MS));
   if (own.signal.aborted) return;
-  at("status").textContent = "Working out the interval …";
+  at("status").textContent = "Computing the prediction interval …";
   const answer = await fetched(`/api/answer${state.query()}`, own.signal);
-  if (!answer || asked !== version) return;
-  show(answer, asked);
+  if (!answer || requested !== version) return;
+  show(answer, requested);
   at("answer").setAttribute("aria-busy", "false");
 }
 
-/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} null where it was given up */
+/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} null if the request was cancelled */
 async function fetched(path, signal) {
   try {
     const response = await fetch(path, { signal });
     return await response.json();
   } catch (error) {
     if (signal?.aborted) return null;
-    return { error: { field: "", message: "The server does not answer; is scaleproof explore still running?", remedies: [] } };
+    return { error: { field: "", message: "The server does not respond; is scaleproof explore still running?", remedies: [] } };
   }
 }
 
 // ---- showing -------------------------------------------------------------------------------------------------------------
 
-/** @param {any} answer @param {number} asked */
-function show(answer, asked) {
+/** @param {any} answer @param {number} requested */
+function show(answer, requested) {
   if (answer.controls) showControls(answer.controls, Boolean(answer.error));
   showProblem(answer.error);
   if (answer.command) at("command").textContent = answer.command;
   if (answer.query) at("yaml").setAttribute("href", `/scenario.yaml${answer.query}`);
   if (!answer.error) showForecast(answer);
-  document.body.dataset.shown = String(asked);
+  document.body.dataset.shown = String(requested);
 }
 
 /** @param {any} answer */
@@ -144,7 +144,7 @@ function showForecast(answer) {
   at("bottleneck").textContent = answer.bottleneck;
   at("description").textContent = answer.description;
   document.title = `${answer.numbers[0].value} ${answer.numbers[0].unit}: ${answer.name}`;
-  at("status").textContent = answer.exact ? "" : "A first look, which may be a few percent off …";
+  at("status").textContent = answer.exact ? "" : "First estimate, which may be a few percent off …";
   showNumbers(answer.numbers);
   showCauses(answer.breakdown);
   showMemory(answer.memory);
@@ -153,7 +153,7 @@ function showForecast(answer) {
   at("warnings").replaceChildren(...answer.warnings.map((/** @type {string} */ one) => make("li", {}, one)));
 }
 
-/** @param {any[]} numbers those that a first look does not tell stay as they were, paler */
+/** @param {any[]} numbers null in a first estimate: the old value stays, greyed */
 function showNumbers(numbers) {
   const list = at("numbers");
   const known = numbers.map((one) => one.key).join();
@@ -232,9 +232,9 @@ function showMemory(memory) {
 
 /** @param {any} memory @returns {(Node|string)[]} */
 function fits(memory) {
-  if (memory.fits !== false) return memory.fits ? ["It fits into every device."] : [];
-  const words = [make("span", { className: "bad" }, "It does not fit"), " into the fullest device; the dashed line is what it has."];
-  return memory.fit_by.length ? [...words, " It would with ", remedy(memory.fit_by)] : words;
+  if (memory.fits !== false) return memory.fits ? ["It fits in the memory of every device."] : [];
+  const words = [make("span", { className: "bad" }, "It does not fit"), " in the memory of the fullest device; the dashed line is its capacity."];
+  return memory.fit_by.length ? [...words, " It fits with ", remedy(memory.fit_by)] : words;
 }
 
 /** @param {string[]} settings @returns {HTMLButtonElement} */
@@ -253,10 +253,10 @@ function remedy(settings) {
 function showTimeline(tracks, ranks, isFull) {
   at("timeline").closest("section").hidden = !tracks;
   if (!tracks) return;
-  const rows = tracks.rows.length < tracks.of ? `the first ${tracks.rows.length} of ${tracks.of} kinds of rank` : "a row for each kind of rank";
-  const all = ranks > tracks.rows.length ? `: ${ranks.toLocaleString("en")} ranks (a rank is a process on a device), identical ones share a row` : "";
-  const beside = "Below what holds a rank up, in a narrower row, is what moves meanwhile.";
-  at("timeline-words").textContent = `${rows[0].toUpperCase()}${rows.slice(1)}${all}. ${beside}`;
+  const rows = tracks.rows.length < tracks.of ? `the first ${tracks.rows.length} of ${tracks.of} rank classes` : "one row for each rank class";
+  const all = ranks > tracks.rows.length ? `: ${ranks.toLocaleString("en")} ranks (a rank is a process on a device); equivalent ranks share a row` : "";
+  const below = "The narrower row below each rank shows transfers that overlap with its work.";
+  at("timeline-words").textContent = `${rows[0].toUpperCase()}${rows.slice(1)}${all}. ${below}`;
   at("timeline").setAttribute("aria-label", `Timeline of ${tracks.rows.length} rows and ${tracks.boxes} boxes`);
   showLegend(at("kinds"), Object.values(tracks.kinds).map((/** @type {any} */ one) => ({ ...one, label: one.name, text: "" })));
   timeline.show(tracks, isFull);
@@ -268,7 +268,7 @@ function showProblem(problem) {
   box.hidden = !problem;
   for (const wrong of document.querySelectorAll(".wrong")) unmark(wrong);
   if (!problem) return;
-  const kept = at("results").hidden ? "" : " What is shown below is the last forecast that worked.";
+  const kept = at("results").hidden ? "" : " The forecast below is the last valid one.";
   const control = controls.get(nearest(problem.field));
   const label = control?.root.querySelector("label").textContent;
   const field = problem.field ? `${label && label !== "Settings" ? label : problem.field}: ` : "";
@@ -281,7 +281,7 @@ function showProblem(problem) {
   if (control?.root.parentElement instanceof HTMLDetailsElement) control.root.parentElement.open = true;
 }
 
-/** @param {string} field @returns {string} the field of a control that is this one, or within it, or around it */
+/** @param {string} field @returns {string} the control's field that equals this one, is within it or contains it */
 function nearest(field) {
   const names = [...controls.keys(), "settings"];
   const around = { batch: "batch.per_worker", strategy: state.text("strategy.workers") ? "strategy.workers" : "strategy.kind" };
@@ -306,8 +306,8 @@ function unmark(root) {
 /** @type {Map<string, {root: HTMLElement, update: (control: any) => void}>} by field */
 const controls = new Map();
 
-/** Brings the form up to date; what is there and stays keeps its element, and with it the focus.
- * @param {any[]} groups @param {boolean} wrong whether they are of a scenario without the settings that cannot be */
+/** Updates the form; controls that stay keep their element, and so the focus.
+ * @param {any[]} groups @param {boolean} wrong whether they belong to the scenario without its invalid settings */
 function showControls(groups, wrong) {
   const form = at("controls");
   const wanted = new Set(["settings", ...groups.flatMap((group) => group.controls.map((/** @type {any} */ one) => one.field))]);
@@ -320,7 +320,7 @@ function showControls(groups, wrong) {
   for (const group of groups) {
     let box = [...form.querySelectorAll("details")].find((one) => one.dataset.title === group.title);
     if (!box) {
-      // where there is room for all of them beside the forecast, all are open
+      // all groups are open where they fit next to the forecast
       box = make("details", { open: innerWidth >= 960 }, make("summary", {}, group.title));
       box.dataset.title = group.title;
       form.insertBefore(box, settingsBox);
@@ -337,7 +337,7 @@ function showControls(groups, wrong) {
   }
 }
 
-/** A control that says what was set, though that cannot be. @param {any} control @returns {any} */
+/** A control that shows the value that was set, though it is invalid. @param {any} control @returns {any} */
 function asSet(control) {
   const value = state.text(control.field);
   if (value === undefined || control.kind === "slider") return value === undefined ? control : { ...control, value };
@@ -374,7 +374,7 @@ function choice(first) {
   };
 }
 
-/** A quantity by its logarithm, and the same as text. @param {any} first */
+/** A slider on a logarithmic scale, and a text box for the exact value. @param {any} first */
 function slider(first) {
   const id = idOf(first.field);
   const range = make("input", { id, type: "range", min: "0", step: "1" });
@@ -393,7 +393,7 @@ function slider(first) {
   range.addEventListener("input", () => {
     exact.value = texts[range.valueAsNumber];
     range.setAttribute("aria-valuetext", exact.value);
-    // a way back leads to where the slider stood before it was moved
+    // one entry of the history for each drag, so that Back restores the value before it
     take(exact.value, moving ? "replace" : "push");
     moving = true;
   });
@@ -419,13 +419,13 @@ const settings = make("textarea", { id: "settings", rows: 4, spellcheck: false }
 const settingsHelp = make(
   "p",
   { className: "help", id: "settings-help" },
-  "One a line, as --set takes them; any field of a scenario, such as strategy.bucket=50 MiB. Applied when you leave the box.",
+  "One setting per line, in the form of --set: any field of a scenario, such as strategy.bucket=50 MiB. Applied on leaving the box.",
 );
 settings.setAttribute("aria-describedby", settingsHelp.id);
 const settingsBox = make(
   "details",
   { open: innerWidth >= 960 },
-  make("summary", {}, "Everything changed"),
+  make("summary", {}, "All changes"),
   make("div", { className: "control" }, make("label", { htmlFor: "settings", textContent: "Settings" }), settings, settingsHelp),
 );
 controls.set("settings", { root: settingsBox.querySelector(".control"), update: () => {} });
@@ -476,7 +476,7 @@ theme.addEventListener("change", () => {
   try {
     if (theme.value) localStorage.setItem("scaleproof-theme", theme.value);
     else localStorage.removeItem("scaleproof-theme");
-  } catch { /* it lasts as long as the page, then */ }
+  } catch { /* without storage the choice lasts until the page is closed */ }
   timeline.draw();
 });
 at("controls").addEventListener("submit", (event) => event.preventDefault());

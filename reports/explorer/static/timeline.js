@@ -1,5 +1,5 @@
-// A timeline on a canvas: rows of ranks, boxes of what they do, with zoom, hover and keys.
-// Times come in whole parts of the step, columns packed; see reports/explorer/timeline_columns.py.
+// Timeline on a canvas: a row per rank class and a box per task, with zoom, hover and keys.
+// Times are whole numbers of parts of the step, in packed columns; see reports/explorer/timeline_columns.py.
 
 /** @typedef {{length_ms: number, parts: number, rows: string[], of: number, merged: boolean,
  *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, track: Int32Array, kind: Int32Array,
@@ -7,26 +7,26 @@
 
 const ROW = 30;
 const AXIS = 24;
-// top and height in a row, in pixels, of: what holds the rank up, what moves beside it, what is sent, what is received
+// top and height of tracks in a row, in pixels: blocking work, overlapped transfers, sends, receives
 const TRACKS = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
 const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
 
-/** @param {string} name @returns {string} what a colour that styles name is in the theme that is shown */
+/** @param {string} name @returns {string} the value of a style sheet's colour in the current theme */
 export function colour(name) {
   probe.style.color = `var(--${name}, #888)`;
   return getComputedStyle(probe).color;
 }
 
-/** @param {number} ms @param {number} [whole] of what the unit is @returns {string} such as '12.3 ms' */
+/** @param {number} ms @param {number} [whole] the time whose size decides the unit @returns {string} such as '12.3 ms' */
 export function time(ms, whole = ms) {
   const [size, unit] = whole >= 600e3 ? [60e3, "min"] : whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
   return `${Number((ms / size).toPrecision(4))} ${unit}`;
 }
 
-/** @param {string} text base64 of whole numbers of 32 bits, the lowest byte first @returns {Int32Array} */
+/** @param {string} text base64 of 32-bit integers, little-endian @returns {Int32Array} */
 function unpacked(text) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
@@ -44,7 +44,7 @@ export class Timeline {
     this.from = 0;
     this.to = 1;
     this.chosen = -1;
-    // pixels: of the names, of the boxes beside them
+    // widths in pixels: of the names, of the area of boxes
     this.gutter = 0;
     this.plot = 1;
     /** @type {number | null} */
@@ -64,8 +64,8 @@ export class Timeline {
     canvas.addEventListener("pointerleave", () => this.choose(-1));
   }
 
-  /** Shows another step; the part of it that is looked at stays.
-   * @param {any} packed @param {boolean} always also where it is out of sight, as it is when a page is printed */
+  /** Shows another step; the visible part of the step stays.
+   * @param {any} packed @param {boolean} always draws it also out of view, for printing */
   show(packed, always) {
     const columns = COLUMNS.map((name) => [name, unpacked(packed[name])]);
     /** @type {Tracks} */
@@ -190,7 +190,7 @@ export class Timeline {
     this.tracks.rows.forEach((name, row) => context.fillText(name, this.gutter - 8, row * ROW + 12, this.gutter - 10));
   }
 
-  /** Outlines a box and tells of it. @param {number} i −1 for none */
+  /** Outlines a box and shows its text. @param {number} i −1 for none */
   choose(i) {
     if (i === this.chosen) return;
     this.chosen = i;
@@ -206,8 +206,8 @@ export class Timeline {
     const parts = [tracks.rows[tracks.row[i]], kind.name];
     if (tracks.stage[i] >= 0) parts.push(`stage ${tracks.stage[i]}`);
     if (tracks.microbatch[i] >= 0) parts.push(`microbatch ${tracks.microbatch[i]}`);
-    const several = tracks.number[i] > 1 ? `${tracks.number[i]} of them, ` : "";
-    return `${parts.join(", ")}: ${several}${time(ms(tracks.end[i] - tracks.start[i]))}, from ${time(ms(tracks.start[i]))} on (${kind.help})`;
+    const several = tracks.number[i] > 1 ? `${tracks.number[i]} tasks, ` : "";
+    return `${parts.join(", ")}: ${several}${time(ms(tracks.end[i] - tracks.start[i]))}, starting at ${time(ms(tracks.start[i]))} (${kind.help})`;
   }
 
   /** @param {PointerEvent} event @returns {number} the box below the pointer */
@@ -274,7 +274,7 @@ export class Timeline {
     keys[event.key]();
   }
 
-  /** Goes to the next box of a row, in time. @param {number} by 1 or −1 */
+  /** Selects the next or previous box of the row in time order. @param {number} by 1 or −1 */
   step(by) {
     const { tracks } = this;
     const row = this.chosen < 0 ? 0 : tracks.row[this.chosen];
@@ -283,7 +283,7 @@ export class Timeline {
     this.reach(order[Math.min(order.length - 1, Math.max(0, place + by))]);
   }
 
-  /** Goes to what another row does at the same time. @param {number} by 1 or −1 */
+  /** Selects the box of the next or previous row that starts nearest in time. @param {number} by 1 or −1 */
   rowStep(by) {
     const { tracks } = this;
     if (this.chosen < 0) return this.step(1);
@@ -298,7 +298,7 @@ export class Timeline {
     return this.reach(nearest);
   }
 
-  /** Chooses a box and brings it into view. @param {number} i */
+  /** Selects a box and scrolls it into view. @param {number} i */
   reach(i) {
     const width = this.to - this.from;
     const begin = this.tracks.start[i] / this.tracks.parts;

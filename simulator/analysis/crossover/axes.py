@@ -31,6 +31,7 @@ class MapAxis:
 
     @property
     def is_of_strategy(self) -> bool:
+        """Whether the axis sets a field of the strategy."""
         return self.field.startswith("strategy.")
 
     @property
@@ -40,6 +41,7 @@ class MapAxis:
 
     @property
     def symbol(self) -> str:
+        """Symbol of the unit, or an empty text."""
         return self.unit.symbol if self.unit else ""
 
     @property

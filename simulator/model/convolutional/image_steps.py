@@ -33,6 +33,7 @@ class Image(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Number of values of the image."""
         return self.channels * self.height * self.width
 
 

@@ -1,4 +1,4 @@
-"""The command: probes run alone, tables fitted again, and errors of one line."""
+"""The command calibrate: separate probes, refits of saved tables, and one-line errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     return code, out.splitlines(), err.splitlines()
 
 
-def test_one_probe_runs_alone_and_what_it_found_is_in_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_one_selected_probe_runs_and_its_results_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     described, out = tmp_path / "mine.yaml", tmp_path / "measured.yaml"
     described.write_text(yaml.safe_dump(BASE | {"nodes": 1, "node": {"devices": 4, "cores": 2}, "network": None}))
     budget = ("--probe", "message", "--budget", "1 s", "--groups", "2")
@@ -49,7 +49,7 @@ def test_one_probe_runs_alone_and_what_it_found_is_in_the_file(capsys: pytest.Ca
     assert {point.probe for point in tables.read(points_path(out))} == {"message", "site"}
 
 
-def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path) -> None:
+def test_a_saved_table_is_refitted_without_measuring(capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path) -> None:
     out = tmp_path / "again.yaml"
     code, printed, errors = run(capsys, "--from", table, "--out", out)
     assert code == 0
@@ -92,7 +92,7 @@ def test_bad_input_is_reported_in_one_line(
     assert message in line
 
 
-def test_tables_of_something_else_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_measurement_tables_give_a_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, out = tmp_path / "other.parquet", tmp_path / "c.yaml"
     path.write_text("op,size\nall_reduce,8\n")
     code, _, (line,) = run(capsys, "--from", path, "--out", out)

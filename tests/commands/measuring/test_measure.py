@@ -1,4 +1,4 @@
-"""measure and reconcile as whole commands."""
+"""The commands measure and reconcile, end to end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "scaleproof", *arguments], capture_output=True, text=True, cwd=folder)
 
 
-def test_measure_prints_and_keeps_the_run(folder: Path) -> None:
+def test_measure_prints_and_saves_the_run(folder: Path) -> None:
     done = run(folder, "measure", "mine.yaml", "--json", "--out", "out", "--set", "steps=3")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -45,7 +45,7 @@ def test_measure_prints_and_keeps_the_run(folder: Path) -> None:
     assert kept.spans is not None
 
 
-def test_measure_under_torchrun_joins_and_speaks_once(folder: Path) -> None:
+def test_measure_under_torchrun_joins_its_ranks_and_prints_once(folder: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scaleproof"]
     done = subprocess.run(
         [sys.executable, *torchrun, "measure", "mine.yaml", "--json"], capture_output=True, text=True, cwd=folder, timeout=250
@@ -54,13 +54,13 @@ def test_measure_under_torchrun_joins_and_speaks_once(folder: Path) -> None:
     assert json.loads(done.stdout)["ranks"] == 2
 
 
-def two(folder: Path) -> None:
+def write_second_scenario(folder: Path) -> None:
     """Writes another scenario next to the first."""
     (folder / "other.yaml").write_text(SCENARIO.replace("pipeline, stages: 2, microbatches: 4", "data_parallel, workers: 2"))
 
 
-def test_several_scenarios_are_a_line_each_and_measured_once(folder: Path) -> None:
-    two(folder)
+def test_several_scenarios_print_a_line_each_and_resume_skips_measured_ones(folder: Path) -> None:
+    write_second_scenario(folder)
     command = ["measure", "mine.yaml", "other.yaml", "--out", "out", "--verify"]
     done = run(folder, *command)
     assert done.returncode == 0, done.stderr
@@ -77,10 +77,10 @@ def test_several_scenarios_are_a_line_each_and_measured_once(folder: Path) -> No
     assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "before", "real"], again.stderr
 
 
-def test_one_failure_does_not_end_the_rest(
+def test_a_failed_scenario_does_not_stop_the_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 1
@@ -94,10 +94,10 @@ def test_one_failure_does_not_end_the_rest(
     assert "partial, 3 of 4 steps" in rows[1]
 
 
-def test_a_run_that_trains_wrongly_is_a_failure(
+def test_a_run_that_fails_verification_is_a_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(
         "scaleproof.validator.measure.verdict", lambda *_: {"rule": "one process", "deviation": 0.3, "tolerance": 0.01}
@@ -109,10 +109,10 @@ def test_a_run_that_trains_wrongly_is_a_failure(
     assert "step time" in output
 
 
-def test_an_interrupt_keeps_what_there_is_and_says_how_to_go_on(
+def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     arguments = ["measure", "other.yaml", "mine.yaml", "--out", "out"]
     real = Session.measure
@@ -130,10 +130,10 @@ def test_an_interrupt_keeps_what_there_is_and_says_how_to_go_on(
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "before", "real"]
 
 
-def test_a_full_disk_ends_measuring_and_keeps_the_rest(
+def test_a_full_disk_stops_measuring_and_keeps_finished_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     (folder / "third.yaml").write_text(SCENARIO)
     monkeypatch.chdir(folder)
 
@@ -152,7 +152,7 @@ def test_a_full_disk_ends_measuring_and_keeps_the_rest(
     assert load_run(folder / "out" / "other" / "measured").ranks == 2
 
 
-def test_runs_are_listed_for_people_and_programs(folder: Path) -> None:
+def test_runs_are_listed_as_text_and_as_json(folder: Path) -> None:
     assert run(folder, "measure", "mine.yaml", "--out", "out").returncode == 0
     (folder / "out" / "broken").mkdir()
     (folder / "out" / "broken" / "run.json").write_text("{")
@@ -168,10 +168,10 @@ def test_runs_are_listed_for_people_and_programs(folder: Path) -> None:
     assert "no measured runs" in run(folder, "runs", "empty").stdout
 
 
-def test_a_warning_of_one_of_several_is_marked_and_printed_once(
+def test_a_scenarios_warning_is_marked_in_the_list_and_printed_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two(folder)
+    write_second_scenario(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr("scaleproof.validator.record.assemble._foreign_load", lambda _: ({}, "too loud; be quiet"))
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 0
@@ -186,7 +186,7 @@ def test_a_warning_of_one_of_several_is_marked_and_printed_once(
     assert [one["warnings"] for one in json.loads(capsys.readouterr().out)] == [["too loud; be quiet"]] * 2
 
 
-def test_reconcile_goes_on_where_it_was(folder: Path) -> None:
+def test_reconcile_resumes_without_measuring_again(folder: Path) -> None:
     command = ["reconcile", "mine.yaml", "--out", "out"]
     assert run(folder, *command).returncode == 0
     file = folder / "out" / "runs" / "mine" / "measured" / "run.json"
@@ -195,7 +195,7 @@ def test_reconcile_goes_on_where_it_was(folder: Path) -> None:
     assert json.loads(file.read_text())["step_times_s"] == first
 
 
-def test_an_error_beyond_the_bound_is_an_exit_code(folder: Path) -> None:
+def test_an_error_above_the_bound_sets_the_exit_code(folder: Path) -> None:
     slow = "cluster.node.link.latency=100 ms"
     done = run(folder, "reconcile", "mine.yaml", "--set", slow, "--max-error", "25%", "--out", "out")
     assert done.returncode == 1

@@ -35,7 +35,7 @@ def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, as_table: b
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_case_is_a_line_then_its_phases_then_its_explanation(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_prints_a_line_its_phases_and_its_explanation(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     head, *lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.01))
     assert head.split()[-1] == "no"
     assert [line.split()[0] for line in lines[:4]] == ["framework:", "forward", "backward", "optimizer"]
@@ -43,18 +43,18 @@ def test_a_case_is_a_line_then_its_phases_then_its_explanation(small: Make, caps
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_without_an_interval_nothing_is_inside_or_outside(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_prediction_interval_coverage_is_not_reported(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, case(small))[0].split()[-1] == "-"
     assert printed(capsys, case(small, interval=0.1))[0].split()[-1] == "yes"
 
 
-def test_all_parts_are_a_table_that_ends_in_their_sum(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_all_parts_ends_with_their_total(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s"), as_table=True)
     assert lines[-1].split()[0] == "total"
     assert any(line.split()[:2] == ["communication", "rate"] for line in lines)
 
 
-def test_what_could_not_be_measured_is_said_to_have_failed(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scenarios_that_could_not_be_measured_are_reported_as_failed(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = printed(capsys, ReconciledCase(small(), predict(small()), None, "rank 1 died"))
     assert line.split()[-1] == "failed"
 
@@ -68,7 +68,7 @@ def test_the_last_lines_count_errors_and_intervals(small: Make, capsys: pytest.C
 
 
 @pytest.mark.parametrize(("provenance", "kept"), [({"date": "2026-11-20T10:00:00+00:00"}, 1), ({}, 0)])
-def test_history_has_runs_and_each_quantity_of_a_measured_cluster_once(
+def test_the_history_records_runs_and_quantities_of_calibrated_clusters(
     small: Make, tmp_path: Path, provenance: dict[str, str], kept: int
 ) -> None:
     one = case(small)

@@ -29,8 +29,8 @@ def read(capsys: Capture, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def refused(capsys: Capture, *arguments: str) -> str:
-    """The one line that bad input gets."""
+def error_of(capsys: Capture, *arguments: str) -> str:
+    """The one-line error message for bad input."""
     assert main(["model", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -38,7 +38,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
     return captured.err.rstrip()
 
 
-def test_totals_are_those_of_the_model(capsys: Capture) -> None:
+def test_the_total_row_equals_the_sums_over_the_models_layers(capsys: Capture) -> None:
     found = read(capsys, "llama-3-8b")
     layers = load_model("llama-3-8b").build_layers()
     assert found["model"] == "llama-3-8b"
@@ -48,7 +48,7 @@ def test_totals_are_those_of_the_model(capsys: Capture) -> None:
     assert [(row["name"], row["count"]) for row in found["layers"]] == [("embedding", 1), ("block0…31", 32), ("head", 1)]
 
 
-def test_options_change_what_they_say(capsys: Capture) -> None:
+def test_each_option_changes_only_its_own_quantities(capsys: Capture) -> None:
     block = read(capsys, "llama-3-8b")["layers"][1]
     shorter = read(capsys, "llama-3-8b", "--seq", "4096")["layers"][1]
     share = read(capsys, "llama-3-8b", "--tensor", "8")["layers"][1]
@@ -61,7 +61,7 @@ def test_options_change_what_they_say(capsys: Capture) -> None:
     assert several["intensity"] > block["intensity"], "weights are read once for all samples"
 
 
-def test_a_device_decides_what_bounds_a_layer(capsys: Capture) -> None:
+def test_the_device_decides_which_resource_bounds_a_layer(capsys: Capture) -> None:
     found = read(capsys, "gpt2-small", "--device", "a100-80gb-sxm")
     assert found["balance"] == pytest.approx(312e12 / 2039e9, rel=1e-2)
     assert read(capsys, "gpt2-small", "--cluster", "dgx-a100")["balance"] == pytest.approx(found["balance"], rel=1e-2)
@@ -70,21 +70,21 @@ def test_a_device_decides_what_bounds_a_layer(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", catalog.names("models"))
-def test_every_model_that_ships_fits_the_screen(name: str, capsys: Capture) -> None:
+def test_tables_of_all_shipped_models_fit_120_columns(name: str, capsys: Capture) -> None:
     table = printed(capsys, name)
     assert table.startswith(f"{name}: ")
     assert "all layers" in table
     assert max(len(line) for line in table.splitlines()) <= 120
 
 
-def test_the_table_shows_what_a_mixture_is_and_who_shares_it(capsys: Capture) -> None:
+def test_the_title_names_active_parameters_and_tensor_parallel_ranks(capsys: Capture) -> None:
     title = printed(capsys, "mixtral-8x7b", "--tensor", "8", "--seq", "2048").splitlines()[0]
     assert title == (
         "mixtral-8x7b: 46.7 G parameters, of which a token uses 12.9 G; 2,048 tokens a sample; one of 8 tensor-parallel ranks"
     )
 
 
-def test_bars_are_as_long_as_shares(capsys: Capture) -> None:
+def test_bar_lengths_are_proportional_to_shares(capsys: Capture) -> None:
     lines = printed(capsys, "resnet50").splitlines()
     shares = [float(line.partition("%")[0].split()[-1]) for line in lines if "%" in line]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
@@ -106,25 +106,25 @@ def test_bars_are_as_long_as_shares(capsys: Capture) -> None:
         (("python:nowhere:build",), "nowhere"),
     ],
 )
-def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, capsys: Capture) -> None:
-    assert message in refused(capsys, *arguments)
+def test_bad_input_gives_a_one_line_error(arguments: tuple[str, ...], message: str, capsys: Capture) -> None:
+    assert message in error_of(capsys, *arguments)
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
-def test_numbers_are_whole(number: str, capsys: Capture) -> None:
+def test_numbers_that_are_not_positive_integers_are_rejected(number: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main(["model", "llama-3-8b", "--seq", number])
     assert f"expected a whole number of at least 1, got '{number}'" in capsys.readouterr().err
 
 
-def test_a_configuration_by_path(tmp_path: Path, capsys: Capture) -> None:
+def test_a_hugging_face_configuration_is_read_from_a_path(tmp_path: Path, capsys: Capture) -> None:
     config = {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257, "model_type": "gpt2"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read(capsys, f"hf:{tmp_path}")["total"]["parameters"] == 124_439_808
     assert read(capsys, f"hf:{tmp_path}/config.json", "--seq", "512")["total"]["parameters"] == 124_439_808
 
 
-def test_every_operator_moves_what_it_reads_and_writes() -> None:
+def test_bytes_of_an_operator_are_its_reads_plus_its_writes() -> None:
     assert moved_elements(Matmul("m", 4, 5, 6, count=3), 2) == 3 * (8 * 6 + 6 * 5 + 8 * 5)
     assert moved_elements(Convolution("c", 3, 8, (5, 5), 100, 300), 2) == 8 * 3 * 25 + 2 * (300 + 800)
     assert moved_elements(MemoryBound("n", 7, 9, 1, 1), 2) == 32
@@ -134,14 +134,14 @@ def test_every_operator_moves_what_it_reads_and_writes() -> None:
     assert moved_elements(Attention("a", 4, 2, 10, 20, 8, 6), 1) == flash + 4 * 4 * 10 * 20
 
 
-def test_lines_are_as_long_as_the_longest_name_lets_them(capsys: Capture) -> None:
+def test_lines_stay_within_120_columns_for_long_names(capsys: Capture) -> None:
     several = [Layer(f"{'a' * length}0", str(length), (Matmul("m", 1, 1, 1),), (1,), 1) for length in (1, 40)]
     alone = text("title", rows(several[:1], GROUND), GROUND).splitlines()
     assert len(alone[4]) == len(alone[3]), "a share of 100 % fits its column"
     assert max(len(line) for line in text("title", rows(several, GROUND), GROUND).splitlines()) <= 120
 
 
-def test_only_layers_that_follow_one_another_share_a_row() -> None:
+def test_only_consecutive_equal_layers_share_a_row() -> None:
     names = ["block8", "block9", "block10"]
     layers = [Layer(name, "a", (), (), 1) for name in names] + [
         Layer("other", "b", (), (), 1),
@@ -150,6 +150,6 @@ def test_only_layers_that_follow_one_another_share_a_row() -> None:
     assert [(row.name, row.count) for row in rows(layers, GROUND)] == [("block8…10", 3), ("other", 1), ("block11", 1)]
 
 
-def test_a_device_whose_memory_moves_nothing(tmp_path: Path, capsys: Capture) -> None:
+def test_zero_memory_bandwidth_gives_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "device.yaml").write_text("{name: dull, peak: {bf16: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 0}")
-    assert "memory_bandwidth: the bandwidth is zero" in refused(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")
+    assert "memory_bandwidth: the bandwidth is zero" in error_of(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")

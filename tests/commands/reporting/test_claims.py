@@ -45,14 +45,14 @@ def test_json_has_verdicts_numbers_and_borders(example: str, capsys: pytest.Capt
     assert all(point["holds"] == (point["tested"] >= 0.5) for point in predicted["points"])
 
 
-def test_out_has_the_numbers_and_a_figure_of_each(example: str, tmp_path: Path) -> None:
+def test_out_writes_json_and_a_figure_for_each_claim(example: str, tmp_path: Path) -> None:
     assert scaleproof.main(["claims", example, "--out", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"claims.json", "example.png", "example.svg"}
     assert (tmp_path / "out" / "example.png").read_bytes().startswith(b"\x89PNG")
     assert "Rings are fast." in (tmp_path / "out" / "example.svg").read_text()
 
 
-def test_measurements_are_kept_next_to_the_claim_and_printed_with_their_date(
+def test_measurements_are_saved_next_to_the_claim_and_printed_with_their_date(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, Any]] = []
@@ -79,7 +79,7 @@ def test_measurements_are_kept_next_to_the_claim_and_printed_with_their_date(
 @pytest.mark.parametrize(
     ("words", "message"), [(["nonsense"], "no claim is called 'nonsense'"), (["none.yaml"], "no such file")]
 )
-def test_unknown_names_are_reported_in_a_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_give_a_one_line_error(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["claims", *words]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -29,7 +29,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_table_newest_last_with_drift_and_quantities(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_lists_runs_oldest_first_with_drift_and_quantities(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(out) == 0
     lines = capsys.readouterr().out.splitlines()
 
@@ -40,7 +40,7 @@ def test_a_table_newest_last_with_drift_and_quantities(out: Path, capsys: pytest
     assert any("lab: node.link.latency" in line and "60.0 us" in line for line in lines)
 
 
-def test_json_holds_all_of_it(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_all_runs_drifts_and_calibrations(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(out, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
 
@@ -51,7 +51,7 @@ def test_json_holds_all_of_it(out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(plain["calibrated"]) == 2
 
 
-def test_one_scenario_alone(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scenario_option_selects_one_scenario(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(out, "--scenario", "servers") == 0
     assert "ring" not in capsys.readouterr().out
     with pytest.raises(InputError, match="--scenario nobody: not in this history; it has ring, servers"):
@@ -66,7 +66,9 @@ def test_a_picture_is_written(out: Path, capsys: pytest.CaptureFixture[str]) -> 
         run(out, "--plot", out / "drift.pdf")
 
 
-def test_many_runs_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_histories_are_shortened_unless_one_scenario_is_selected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     reconciled(tmp_path, "ring", STEADY_S * 7)
     assert run(tmp_path) == 0
     assert "… 5 earlier" in capsys.readouterr().out

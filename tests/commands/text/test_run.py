@@ -1,4 +1,4 @@
-"""The console text of a run, which leaves out what is not known."""
+"""The console text of a run; unknown quantities are omitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HYBRID = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The lines under each title."""
+    """The lines below each title."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines()[1:]:
         title, row = line[2:15].strip(), line[17:]
@@ -26,7 +26,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_a_screen_shows_speed_parts_baseline_memory_energy_and_cost(small: Make) -> None:
+def test_the_text_shows_speed_breakdown_baseline_memory_energy_and_cost(small: Make) -> None:
     run = predict(small(HYBRID, "cluster.node.power=6 kW", "cluster.node.price=36 USD/h"))
     text = describe(run)
     shown = rows(text)
@@ -51,7 +51,7 @@ def test_a_screen_shows_speed_parts_baseline_memory_energy_and_cost(small: Make)
     assert max(map(len, text.splitlines())) <= 117
 
 
-def test_bars_are_as_long_as_their_shares(small: Make) -> None:
+def test_bar_lengths_are_proportional_to_shares(small: Make) -> None:
     shown = rows(describe(predict(small(HYBRID))))
     shares = [float(row.split("%")[0].split()[-1]) for row in shown["where it goes"]]
     bars = [row.count("█") for row in shown["where it goes"]]
@@ -59,7 +59,7 @@ def test_bars_are_as_long_as_their_shares(small: Make) -> None:
     assert bars == [pytest.approx(share * 24 / 100, abs=0.6) for share in shares]
 
 
-def test_memory_is_a_range_and_what_would_make_it_fit(small: Make) -> None:
+def test_memory_is_shown_as_a_range_with_a_remedy_if_it_does_not_fit(small: Make) -> None:
     memory = rows(describe(predict(small(HYBRID))))["memory"]
     assert " of 8.00 GiB a rank at stage " in memory[0]
     assert len(memory) == 2
@@ -77,7 +77,7 @@ def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
     assert shown[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
 
 
-def test_what_is_not_known_is_left_out(small: Make) -> None:
+def test_unknown_quantities_are_omitted(small: Make) -> None:
     run = predict(small())
     bare = replace(
         run, tokens=None, model_flops=None, efficiency=None, baseline=None, speed_up=None, memory_bytes=None,
@@ -86,7 +86,7 @@ def test_what_is_not_known_is_left_out(small: Make) -> None:
     assert list(rows(describe(bare))) == ["framework", "step time", "throughput", "where it goes", "communication"]
 
 
-def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
+def test_a_run_bound_by_its_input_is_reported_as_such(small: Make) -> None:
     assert "bound by data loading" in describe(predict(small("input={decode: 50 ms}")))
 
 
@@ -109,21 +109,25 @@ def test_a_measured_run_shows_its_interval_and_warnings(small: Make) -> None:
     ("compute", "on", "origin"),
     [("real", "local", "measured, on local"), ("paced", "netlab", "measured, paced, in netlab"), (None, None, "measured")],
 )
-def test_it_says_whether_layers_computed_and_where(small: Make, compute: Any, on: str | None, origin: str) -> None:
+def test_the_first_line_names_the_origin_and_the_kind_of_compute(
+    small: Make, compute: Any, on: str | None, origin: str
+) -> None:
     run = replace(predict(small()), origin="measured", compute=compute, provenance={"on": on} if on else {})
 
     assert describe(run).splitlines()[0] == f"small: data_parallel on {run.ranks} ranks, {origin}"
 
 
 def test_an_emulated_network_is_described(small: Make) -> None:
-    lab = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
+    lab = {"link rate": "500 Mbit/s requested, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
 
     shown = rows(describe(replace(predict(small()), provenance=lab)))
 
-    assert shown["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
+    assert shown["network"] == [
+        "links: 500 Mbit/s requested, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"
+    ]
 
 
-def test_an_interval_is_divided_with_its_step(small: Make) -> None:
+def test_the_interval_is_divided_with_the_step_time(small: Make) -> None:
     run = replace(predict(small()), step_time_interval_s=(1.0, 3.0))
 
     assert divided(run, 4).step_time_interval_s == (0.25, 0.75)

@@ -1,4 +1,4 @@
-"""Tables of measured runs, as wide as their cells, without what is not known."""
+"""Tables of measured runs: column widths follow from their cells, unknown quantities are omitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import Kept
 
 Make = Callable[..., Scenario]
-LAB = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own, and more"}
+LAB = {
+    "link rate": "500 Mbit/s requested, 99.3% of it measured",
+    "round trip": "17 us over TCP",
+    "latency": "its own, and more",
+}
 RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
 
 
@@ -29,7 +33,7 @@ def kept(*runs: Run) -> list[Kept]:
     return [Kept(Path("out") / run.scenario, run) for run in runs]
 
 
-def test_names_are_whole_and_columns_below_each_other(small: Make) -> None:
+def test_names_are_complete_and_columns_are_aligned(small: Make) -> None:
     runs = [measured(small, "a" * length) for length in (1, 33)]
     for lines in (
         [Table([small(f"name={run.scenario}") for run in runs], False).row(run) for run in runs],
@@ -39,7 +43,7 @@ def test_names_are_whole_and_columns_below_each_other(small: Make) -> None:
         assert len({line.index("215 ms") for line in lines}) == 1
 
 
-def test_an_interval_is_shown_if_there_is_one(small: Make) -> None:
+def test_the_interval_is_shown_if_known(small: Make) -> None:
     none = measured(small, step_times_s=(0.2, 0.23), step_time_interval_s=None)
     known = replace(none, step_time_interval_s=(0.212, 0.218))
     rows = listing(kept(none, known), Path("out")).splitlines()[1:]
@@ -50,7 +54,7 @@ def test_an_interval_is_shown_if_there_is_one(small: Make) -> None:
     assert (for_programs["step_time_min_s"], for_programs["step_time_max_s"]) == (0.2, 0.23)
 
 
-def test_a_usual_list_fits_a_terminal_and_says_the_host_once(small: Make) -> None:
+def test_a_list_fits_120_columns_and_names_the_host_once(small: Make) -> None:
     run = measured(
         small, "netlab-servers-of-two", {"on": "netlab"}, strategy="parameter_server", compute="paced", verified=RIGHT
     )

@@ -1,4 +1,4 @@
-"""Charts: what drawings share."""
+"""Functions that all charts share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_ticks_are_one_two_and_five_of_each_power_of_ten() -> None:
 
 
 @given(st.floats(1e-6, 1e9), st.floats(1.5, 1e6))
-def test_ticks_lie_within_and_grow(low: float, factor: float) -> None:
+def test_ticks_are_ascending_and_within_the_limits(low: float, factor: float) -> None:
     places = [place for place, _ in log_ticks(low, low * factor)]
     assert places == sorted(set(places))
     assert all(low <= place <= low * factor for place in places)

@@ -1,4 +1,4 @@
-"""The picture of a map: it says what it shows, and shows every strategy that wins somewhere."""
+"""Pictures of crossover maps: they describe themselves and show every strategy that wins somewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_map(*borders: Border) -> Crossover:
 
 
 @pytest.mark.parametrize("high", [2e9, math.inf])
-def test_a_picture_says_which_borders_it_shows(high: float) -> None:
+def test_the_pictures_description_lists_its_borders(high: float) -> None:
     found = a_map(Border(2, 1e9, "ps-1", "ring", 0.0, high))
     with Image.open(io.BytesIO(picture(found, "png"))) as png:
         description = json.loads(png.info["Description"])
@@ -38,5 +38,5 @@ def test_a_picture_says_which_borders_it_shows(high: float) -> None:
     assert len(colours) > 3
 
 
-def test_the_same_map_is_the_same_picture() -> None:
+def test_equal_maps_give_identical_pictures() -> None:
     assert picture(a_map(), "svg") == picture(a_map(), "svg")

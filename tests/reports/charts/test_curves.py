@@ -11,7 +11,7 @@ from scaleproof.reports.charts.curves import ThroughputPoint, curves
 RING = [ThroughputPoint(1, 10.0, 9.8), ThroughputPoint(4, 38.0, 36.0)]
 
 
-def test_curves_are_a_picture_that_is_the_same_each_time() -> None:
+def test_equal_curves_give_identical_pictures() -> None:
     drawn = curves({"ring": RING}, "the ring goes on")
 
     with Image.open(io.BytesIO(drawn)) as picture:

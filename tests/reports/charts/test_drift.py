@@ -1,4 +1,4 @@
-"""The picture of drift: whatever the history holds is drawn, the same always as the same bytes."""
+"""Pictures of drift: any history is drawn, reproducibly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_scenarios_and_quantities_are_drawn(tmp_path: Path) -> None:
     assert drift(history, "png").startswith(b"\x89PNG")
 
 
-def test_runs_without_intervals_and_either_table_alone_are_drawn(tmp_path: Path) -> None:
+def test_runs_without_intervals_and_single_tables_are_drawn(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     calibrated(tmp_path, "50 us")
     history = read(tmp_path)
@@ -38,7 +38,7 @@ def test_runs_without_intervals_and_either_table_alone_are_drawn(tmp_path: Path)
     assert drift(replace(history, calibrated=history.calibrated.iloc[:0]))
 
 
-def test_an_empty_history_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_empty_history_gives_a_one_line_error(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     history = read(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Interactive: what plotly.js and the page get of a chart; no text is ever markup."""
+"""Interactive charts: the data that plotly.js and the page get; texts never contain markup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _chart(*marks: Line | Band | Boxes, **settings: bool) -> Chart:
     return Chart("name", "heading", (View(ChartAxis("x, s"), ChartAxis("y", log=True, limits=(1, 100)), marks),), **settings)
 
 
-def test_markup_in_texts_is_escaped_and_lines_are_breaks() -> None:
+def test_markup_in_texts_is_escaped_and_newlines_become_breaks() -> None:
     line = Line(EVIL, INK, [1, 2], [3, 4], [f"{EVIL}\nsecond", "%{x}"], "circle")
     boxes = Boxes(EVIL, INK, [0], [1], [2], [3], [EVIL], [EVIL])
     (view,) = interactive.plain(_chart(line, boxes))["views"]
@@ -32,25 +32,25 @@ def test_markup_in_texts_is_escaped_and_lines_are_breaks() -> None:
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
-def test_json_never_ends_the_element_it_stands_in(plain: object) -> None:
+def test_json_cannot_close_its_script_element(plain: object) -> None:
     text = interactive.script_json([plain, "</script><!--"])
     assert "<" not in text
     assert json.loads(text) == [plain, "</script><!--"]
 
 
-def test_numbers_that_are_none_are_null() -> None:
+def test_nan_and_infinity_become_null() -> None:
     (view,) = interactive.plain(_chart(Line("", INK, [1, 2, 3], [math.nan, math.inf, 1 / 3])))["views"]
     assert view["data"][0]["y"] == [None, None, 0.333333]
 
 
-def test_logarithmic_limits_are_exponents_and_along_holds_the_other_axis() -> None:
+def test_logarithmic_limits_are_exponents_and_along_fixes_the_other_axis() -> None:
     (view,) = interactive.plain(_chart(along=True))["views"]
     assert view["layout"]["yaxis"]["range"] == [0, 2]
     assert view["layout"]["yaxis"]["fixedrange"] is True
     assert view["layout"]["xaxis"]["title"]["text"] == "x, s"
 
 
-def test_the_legend_has_each_name_once_and_a_line_rather_than_its_band() -> None:
+def test_the_legend_has_each_name_once_and_prefers_lines_to_bands() -> None:
     band, line = Band("ring", "#123456", [1], [1], [2]), Line("ring", "#123456", [1], [1], symbol="square")
     assert interactive.legend(_chart(band, line, Line("", INK, [1], [1]))) == [("ring", "#123456", "square")]
     assert interactive.legend(_chart(Line("equal", INK, [1], [1], dashed=True))) == [("equal", "var(--ink)", "dashed")]

@@ -1,4 +1,4 @@
-"""Charts over all cases: there is one where there is data, and it shows these."""
+"""Charts over all cases: present where there is data, with the right values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _cases(*chosen: tuple[str, str, int, int, float, float]) -> list[Case]:
     ]
 
 
-def test_there_is_a_chart_only_where_there_is_data(eight: Path) -> None:
+def test_charts_without_data_are_omitted(eight: Path) -> None:
     predicted_only = [replace(case, measured=None) for case in read(eight).cases][:1]
     assert result_charts.accuracy(predicted_only) is None
     assert result_charts.errors(predicted_only) is None
@@ -32,7 +32,7 @@ def test_there_is_a_chart_only_where_there_is_data(eight: Path) -> None:
     assert run_charts.memory(result_charts.bars(predicted_only)) is None
 
 
-def test_scaling_needs_a_family_on_several_rank_counts() -> None:
+def test_scaling_charts_need_several_rank_counts_of_one_family() -> None:
     assert result_charts.scaling(_cases(CASES[0], CASES[2])) is None
     chart = result_charts.scaling(_cases(CASES[0], CASES[1]))
     assert chart is not None
@@ -45,13 +45,13 @@ def test_scaling_needs_a_family_on_several_rank_counts() -> None:
     assert chart.views[0].finding == "From 2 to 4 ranks: data parallel 1.3×"
 
 
-def test_scenarios_on_as_many_ranks_are_not_joined() -> None:
+def test_scenarios_with_equal_rank_counts_are_not_joined_by_a_line() -> None:
     chart = result_charts.scaling(_cases(CASES[0], ("other", *CASES[0][1:]), CASES[1]))
     assert chart is not None
     assert not any(mark.joined and not mark.dashed for mark in chart.views[0].marks if isinstance(mark, Line))
 
 
-def test_scenarios_that_differ_in_more_than_ranks_are_not_joined() -> None:
+def test_scenarios_that_differ_in_more_than_ranks_are_not_joined_by_a_line() -> None:
     two, four = _cases(CASES[0], CASES[1])
     assert four.predicted is not None
     other = replace(four, predicted=replace(four.predicted, baseline={"weak": "1 worker of another model"}))
@@ -61,7 +61,7 @@ def test_scenarios_that_differ_in_more_than_ranks_are_not_joined() -> None:
     assert chart.views[0].finding == ""
 
 
-def test_accuracy_has_measured_across_and_predicted_upward(eight: Path) -> None:
+def test_accuracy_has_measured_times_on_x_and_predicted_times_on_y(eight: Path) -> None:
     chart = result_charts.accuracy(read(eight).cases)
     assert chart is not None
     ring = next(mark for mark in chart.views[0].marks if mark.name == "data parallel")
@@ -97,13 +97,13 @@ def test_bars_add_up_to_the_step_and_never_go_below_zero() -> None:
     assert total_ms == pytest.approx(32.4 * 1.031)
 
 
-def test_only_so_many_bars_are_drawn() -> None:
+def test_the_number_of_bars_is_limited() -> None:
     bars = result_charts.bars(_cases(*[CASES[0]] * 30))
     heights = [chart.height_px for chart in (run_charts.breakdown(bars[:n]) for n in (2, 48, 60)) if chart]
     assert heights[0] < heights[1] == heights[2]
 
 
-def test_memory_stands_against_what_a_rank_has() -> None:
+def test_memory_is_drawn_against_the_capacity_of_a_rank() -> None:
     gib = 2.0**30
     run = replace(
         make_run("predicted", CASES[0]),
@@ -120,7 +120,7 @@ def test_memory_stands_against_what_a_rank_has() -> None:
     assert chart.views[0].finding == "1 of 1 need more memory than a rank has"
 
 
-def test_importing_pages_does_not_import_what_draws() -> None:
+def test_importing_pages_does_not_import_matplotlib() -> None:
     heavy = {"matplotlib", "plotly", "pandas", "torch"}
     code = f"import scaleproof.reports.pages.page, sys; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3]).returncode == 0

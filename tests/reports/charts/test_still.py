@@ -1,4 +1,4 @@
-"""Still: any chart can be drawn, whatever is written on it."""
+"""Still pictures: any chart can be drawn, with any text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _chart(name: str = "ring", **settings: Any) -> Chart:
     return Chart("chart", "heading", (View(ChartAxis(name), ChartAxis("y"), marks, name),), **settings)
 
 
-def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
+def test_still_pictures_have_twice_the_displayed_width() -> None:
     drawn = still(_chart())
     assert size_px(drawn.png)[0] == WIDTH_IN * 200
     assert size_px(still(_chart(height_px=760)).png)[1] > size_px(drawn.png)[1]
@@ -34,11 +34,11 @@ def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
 @pytest.mark.parametrize(
     "name", ["$x^2$ $\\frac$", "<script>alert(1)</script>", "a\nb\tc\x00", "模型 🚀", "\ud800", "x" * 500, "", "_private"]
 )
-def test_any_name_can_be_drawn(name: str) -> None:
+def test_names_with_special_characters_can_be_drawn(name: str) -> None:
     assert still(_chart(name)).png
 
 
-def test_a_title_has_as_many_lines_as_it_takes_and_says_what_is_chosen() -> None:
+def test_titles_wrap_and_name_the_selected_view() -> None:
     view = View(ChartAxis("x"), ChartAxis("y"), (Line("a", BLUE, [1, 2], [1, 2]),), "word " * 50, ("10 Gbit/s",))
     drawn = still(Chart("chart", "heading", (view,), choosers=(("bandwidth", ("10 Gbit/s", "40 Gbit/s")),)))
     short = still(Chart("chart", "heading", (replace(view, finding="word", choices=()),)))
@@ -46,12 +46,12 @@ def test_a_title_has_as_many_lines_as_it_takes_and_says_what_is_chosen() -> None
     assert b"bandwidth 10 Gbit/s" in drawn.svg
 
 
-def test_axes_may_be_logarithmic_shares_or_named() -> None:
+def test_logarithmic_share_and_category_axes_are_drawn() -> None:
     x, y = ChartAxis("x", True, ((1.0, "one"), (2.0, "two")), (0.5, 4)), ChartAxis("y", percent=True, zero=False)
     view = View(x, y, (Line("a", BLUE, [1, 2], [0.2, 0.4], symbol="x"),))
     assert still(Chart("chart", "heading", (view,), square=True)).png
 
 
-def test_labels_are_one_line_and_cut() -> None:
+def test_long_labels_are_cut_to_one_line() -> None:
     assert label("a\nb\x00c") == "a b c"
     assert label("x" * 100, 10) == "x" * 9 + "…"

@@ -1,4 +1,4 @@
-"""Curves of a study: there is one where there is data, and it shows these."""
+"""Curves of a study: present where there is data, with the right values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _line(chart: Chart | None, name: str, view: int = 0) -> Line:
     return next(mark for mark in chart.views[view].marks if isinstance(mark, Line) and mark.name == name)
 
 
-def test_throughput_has_a_view_for_each_circumstance_the_best_first(study: Studied) -> None:
+def test_throughput_has_a_view_for_each_circumstance_with_the_best_first(study: Studied) -> None:
     chart = study_curves.throughput(study)
     assert chart is not None
     assert chart.choosers == (("network bandwidth", ("10 Gbit/s", "40 Gbit/s")),)
@@ -37,20 +37,20 @@ def test_throughput_has_a_view_for_each_circumstance_the_best_first(study: Studi
     assert "On 8 GPUs: ring" in chart.views[0].finding
 
 
-def test_measured_points_stand_on_top(study: Studied) -> None:
+def test_measured_points_are_drawn_above_curves(study: Studied) -> None:
     case = Case("ring-2", "", "", 2, 2, None, make_run("measured", CASES[0]))
     measured = _line(study_curves.throughput(study, [case]), "measured")
     assert (list(measured.x), list(measured.y)) == ([2], pytest.approx([32 / 0.0324]))
 
 
-def test_efficiency_is_a_share(study: Studied) -> None:
+def test_efficiency_has_a_share_axis(study: Studied) -> None:
     chart = study_curves.efficiency(study)
     assert all(0 < share <= 1.001 for share in _line(chart, "servers").y)
     assert chart is not None
     assert chart.views[0].y.percent
 
 
-def test_memory_stands_against_capacity(study: Studied) -> None:
+def test_memory_is_drawn_against_capacity(study: Studied) -> None:
     chart = study_curves.memory(study)
     assert list(_line(chart, "capacity of a rank").y) == pytest.approx([8, 8, 8], rel=0.2)
 

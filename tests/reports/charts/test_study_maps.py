@@ -1,4 +1,4 @@
-"""Maps of a study: there is one where there is data, and it shows these."""
+"""Maps of a study: present where there is data, with the right values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_map_has_a_cell_for_each_pair_and_shows_the_lead(study: Studied) -> 
     assert study_maps.crossover(replace(study, circumstances=())) is None
 
 
-def test_a_small_lead_counts_as_even(study: Studied) -> None:
+def test_small_leads_count_as_ties(study: Studied) -> None:
     rates = study.points["rate"].where(study.points["line"] != "servers", 1.0)
     tied = replace(study, points=study.points.assign(rate=rates.where(rates == 1.0, 1.009)))
     chart = study_maps.crossover(tied)
@@ -43,7 +43,7 @@ def test_a_small_lead_counts_as_even(study: Studied) -> None:
     assert study_maps._map_finding([("a", "even"), ("a", "+5 %")]) == "a is the fastest everywhere"
 
 
-def test_nothing_is_better_in_both_than_the_front(study: Studied) -> None:
+def test_no_point_dominates_the_pareto_front(study: Studied) -> None:
     charts = study_maps.pareto(study)
     assert [chart.name for chart in charts] == ["pareto-memory", "pareto-money"]
     for chart in charts:

@@ -15,7 +15,7 @@ from tests.reports.claims.example import CLAIM, claim
 
 
 @given(low=st.integers(1, 100), factor=st.integers(2, 1000), points=st.integers(2, 20), whole=st.booleans())
-def test_a_range_is_ascending_and_keeps_its_ends(low: int, factor: int, points: int, whole: bool) -> None:
+def test_ranges_are_ascending_and_include_both_ends(low: int, factor: int, points: int, whole: bool) -> None:
     axis = ClaimAxis.model_validate({"name": "x", "from": low, "to": low * factor, "points": points, "whole": whole})
     places = axis.places
     assert places[0] == low
@@ -25,7 +25,7 @@ def test_a_range_is_ascending_and_keeps_its_ends(low: int, factor: int, points: 
     assert list(places) == sorted(places)  # type: ignore[type-var]
 
 
-def test_the_axis_value_stands_wherever_x_does(tmp_path: Path) -> None:
+def test_the_axis_value_replaces_every_x_placeholder(tmp_path: Path) -> None:
     axis = {
         "name": "slowdown",
         "set": {"unevenness.stragglers": [{"ranks": [1], "slowdown": "$x"}], "cluster.network.bandwidth": "$x Gbit/s"},
@@ -38,7 +38,7 @@ def test_the_axis_value_stands_wherever_x_does(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_line_says_goes_before_what_the_axis_says(tmp_path: Path) -> None:
+def test_overrides_of_a_line_take_precedence_over_the_axis(tmp_path: Path) -> None:
     axis = {"name": "workers", "set": {"strategy.workers": "$x"}, "values": [4]}
     found = claim(tmp_path, axis=axis, lines={"ring": {"strategy": {"kind": "data_parallel"}}, "one": {"strategy.workers": 1}})
     assert found.overrides("ring", 4) == ['strategy={"kind": "data_parallel"}', "strategy.workers=4"]
@@ -46,17 +46,17 @@ def test_what_a_line_says_goes_before_what_the_axis_says(tmp_path: Path) -> None
 
 
 @given(trials=st.integers(1, 1000), at_once=st.integers(1, 64))
-def test_rounds_hold_all_trials_and_not_one_round_more(trials: int, at_once: int) -> None:
+def test_rounds_cover_all_trials_without_an_extra_round(trials: int, at_once: int) -> None:
     rounds = ClaimLine.model_validate({"set": {}, "trials": "$x", "at_once": at_once}).rounds(trials)
     assert (rounds - 1) * at_once < trials <= rounds * at_once
 
 
-def test_a_bound_holds_a_value_or_a_ratio() -> None:
+def test_a_bound_compares_a_value_or_a_ratio() -> None:
     between = Bound(of="a", at_least=0.4, at_most=0.5)
     assert [between.holds({"a": value}) for value in (0.39, 0.4, 0.5, 0.51)] == [False, True, True, False]
     ratio = Bound(of="a", against="b", at_least=2)
     assert ratio.holds({"a": 4.0, "b": 2.0})
-    # what does not fit has no throughput: whatever has some is infinitely faster, and nothing is not faster than nothing
+    # scenarios that do not fit have zero throughput: x / 0 is infinite, and 0 / 0 is not a number
     assert ratio.holds({"a": 1.0, "b": 0.0})
     assert not ratio.holds({"a": 0.0, "b": 0.0})
 
@@ -83,7 +83,7 @@ def test_netlab_defaults_to_the_claim(tmp_path: Path) -> None:
         ({"name": "../../elsewhere"}, "name: unknown key; the file's own is taken"),
     ],
 )
-def test_what_is_wrong_is_reported_in_a_line_with_its_place(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_claims_give_a_one_line_error_with_its_place(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         claim(tmp_path, **changes)
     assert message in str(caught.value)
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_reported_in_a_line_with_its_place(tmp_path: Path, chan
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_file_that_is_no_mapping_and_names_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_files_without_a_mapping_and_unknown_names_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ScenarioError, match="a claim is a mapping"):
         read(str(tmp_path / "list.yaml"))
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_mapping_and_names_that_are_none_are_refused(tmp_path:
         read("nonsense")
 
 
-def test_all_that_ship_are_read() -> None:
+def test_all_shipped_claims_are_valid() -> None:
     found = [read(name) for name in names()]
     assert len(found) >= 18
     assert sum(one.netlab is not None for one in found) >= 10

@@ -1,4 +1,4 @@
-"""Where a claim holds follows from numbers: borders are found, whatever the numbers are."""
+"""Evaluation of claims: where they hold, and the borders between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.claims.example import CLAIM, claim
 
-# What comes of the claims that ship: a change of the model may turn them, and should then be looked at.
+# Verdicts of shipped claims. A change of the model that changes one needs a review.
 VERDICTS = {
     "a-fraction-each": "does not hold",
     "asynchrony-is-faster": "holds",
@@ -59,8 +59,8 @@ def run(folder: Path) -> Run:
     return found[0]
 
 
-def stepped(run: Run, border: float, below: float, above: float) -> Any:
-    """A forecast by which efficiency changes at a bandwidth."""
+def step_forecast(run: Run, border: float, below: float, above: float) -> Any:
+    """A prediction whose efficiency changes at a bandwidth."""
 
     def forecast(scenario: Scenario) -> Run:
         network = scenario.cluster.network
@@ -72,9 +72,9 @@ def stepped(run: Run, border: float, below: float, above: float) -> Any:
 
 
 @given(border=st.floats(1.1, 99), rises=st.booleans())
-def test_borders_of_numbers_are_found_to_the_tolerance(folder: Path, run: Run, border: float, rises: bool) -> None:
+def test_borders_between_real_numbers_are_found_to_the_tolerance(folder: Path, run: Run, border: float, rises: bool) -> None:
     shares = (0.2, 0.9) if rises else (0.9, 0.2)
-    found = evaluate(claim(folder), forecast=stepped(run, border, *shares))
+    found = evaluate(claim(folder), forecast=step_forecast(run, border, *shares))
     assert found.verdict == "holds when"
     assert found.borders is not None
     assert found.borders == pytest.approx((border,), rel=TOLERANCE)
@@ -85,11 +85,11 @@ def test_borders_of_numbers_are_found_to_the_tolerance(folder: Path, run: Run, b
 def test_borders_of_whole_numbers_are_exact(folder: Path, run: Run, border: int, rises: bool) -> None:
     axis = {"name": "speed", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "from": 1, "to": 64, "whole": True}
     shares = (0.2, 0.9) if rises else (0.9, 0.2)
-    found = evaluate(claim(folder, axis=axis), forecast=stepped(run, border, *shares))
+    found = evaluate(claim(folder, axis=axis), forecast=step_forecast(run, border, *shares))
     assert found.condition == (f"speed ≥ {border}" if rises else f"speed ≤ {border - 1}")
 
 
-def test_it_may_hold_between_two_borders(folder: Path, run: Run) -> None:
+def test_a_claim_can_hold_between_two_borders(folder: Path, run: Run) -> None:
     def forecast(scenario: Scenario) -> Run:
         assert scenario.cluster.network is not None
         share = scenario.cluster.network.bandwidth_Bps * 8 / 1e11
@@ -104,7 +104,9 @@ def test_it_may_hold_between_two_borders(folder: Path, run: Run) -> None:
 
 
 @given(low=st.floats(0.1, 0.8), width=st.floats(1.05, 1.2), rises=st.booleans())
-def test_a_band_between_two_points_is_found(folder: Path, run: Run, low: float, width: float, rises: bool) -> None:
+def test_a_band_narrower_than_the_spacing_of_points_is_found(
+    folder: Path, run: Run, low: float, width: float, rises: bool
+) -> None:
     def forecast(scenario: Scenario) -> Run:
         assert scenario.cluster.network is not None
         share = scenario.cluster.network.bandwidth_Bps * 8 / 1e11
@@ -122,34 +124,34 @@ def test_a_band_between_two_points_is_found(folder: Path, run: Run, low: float, 
     assert len(found.stretches) == 1
 
 
-def test_whole_numbers_may_step_over_what_holds(folder: Path, run: Run) -> None:
+def test_integers_may_skip_a_band_that_holds_between_them(folder: Path, run: Run) -> None:
     axis = {"name": "speed", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "from": 1, "to": 64, "whole": True, "points": 2}
     narrow = {"of": "ring", "at_least": 0.4, "at_most": 0.6}
-    found = evaluate(claim(folder, axis=axis, test=narrow), forecast=stepped(run, 7, 0.2, 0.9))
+    found = evaluate(claim(folder, axis=axis, test=narrow), forecast=step_forecast(run, 7, 0.2, 0.9))
     assert (found.verdict, found.borders) == ("does not hold", ())
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.9, "holds"), (0.1, "does not hold")])
-def test_it_holds_everywhere_or_nowhere(folder: Path, run: Run, share: float, verdict: str) -> None:
-    found = evaluate(claim(folder), forecast=stepped(run, 1e6, share, share))
+def test_a_claim_can_hold_everywhere_or_nowhere(folder: Path, run: Run, share: float, verdict: str) -> None:
+    found = evaluate(claim(folder), forecast=step_forecast(run, 1e6, share, share))
     assert (found.verdict, found.condition, found.borders) == (verdict, "", ())
 
 
 def test_listed_values_have_no_borders_and_are_listed(folder: Path, run: Run) -> None:
     axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 10, 100]}
-    found = evaluate(claim(folder, axis=axis), forecast=stepped(run, 5, 0.1, 0.9))
+    found = evaluate(claim(folder, axis=axis), forecast=step_forecast(run, 5, 0.1, 0.9))
     assert found.borders is None
     assert found.condition == "bandwidth 10 Gbit/s or 100 Gbit/s; not 1 Gbit/s"
 
 
-def test_a_claim_says_something_only_where_it_says(folder: Path, run: Run) -> None:
+def test_only_points_where_the_claim_applies_count(folder: Path, run: Run) -> None:
     where = {"of": "one worker", "at_least": 0.5}
     telling = {"of": "ring", "at_least": 0.5, "where": where}
-    found = evaluate(claim(folder, test=telling), forecast=stepped(run, 5, 0.1, 0.9))
+    found = evaluate(claim(folder, test=telling), forecast=step_forecast(run, 5, 0.1, 0.9))
     assert found.verdict == "holds"
     assert len(found.telling) < len(found.points)
     with pytest.raises(InputError, match="nowhere on the axis"):
-        evaluate(claim(folder, test=telling), forecast=stepped(run, 5, 0.1, 0.2))
+        evaluate(claim(folder, test=telling), forecast=step_forecast(run, 5, 0.1, 0.2))
 
 
 def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
@@ -157,31 +159,31 @@ def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
 
     def forecast(scenario: Scenario) -> Run:
         made.append(scenario.model_dump_json())
-        return stepped(run, 5, 0.1, 0.9)(scenario)  # type: ignore[no-any-return]
+        return step_forecast(run, 5, 0.1, 0.9)(scenario)  # type: ignore[no-any-return]
 
     evaluate(claim(folder), forecast=forecast)
     assert len(made) == len(set(made))
 
 
-def test_an_invalid_scenario_is_reported_with_the_override(folder: Path) -> None:
+def test_invalid_scenarios_are_reported_with_their_override(folder: Path) -> None:
     with pytest.raises(ScenarioError, match="100 ranks for 8 devices"):
         evaluate(claim(folder, lines={"ring": {"strategy.workers": 100}}))
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_ships_comes_out_as_is_known(name: str) -> None:
+def test_shipped_claims_have_the_expected_verdicts(name: str) -> None:
     found: Claim = read(name)
     result = evaluate(found)
     assert result.verdict == VERDICTS[name]
     assert (result.condition != "") == (result.verdict == "holds when")
 
 
-def test_what_is_measured_is_forecast_as_well() -> None:
+def test_measured_claims_are_predicted_too() -> None:
     for name in ("later-layers-wait", "trials-side-by-side", "never-parallel"):
         found = read(name)
         assert found.netlab is not None
         assert evaluate(found, found.netlab).verdict == VERDICTS[name]
 
 
-def test_the_module_knows_no_torch() -> None:
+def test_evaluating_claims_does_not_import_torch() -> None:
     assert "torch" not in vars(module)

@@ -1,4 +1,4 @@
-"""A claim's figure has what decides in it."""
+"""Figures of claims show all quantities that decide them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def drawn(folder: Path, **changes: Any) -> str:
     return figure(Result(found, evaluate(found), record), "svg").decode()
 
 
-def has(svg: str, *texts: str) -> bool:
-    """Text is drawn as paths, with what it says in a comment before them."""
+def draws_text(svg: str, *texts: str) -> bool:
+    """Whether an SVG draws a text; texts are paths with a comment before them."""
     return all(f"<!-- {text} -->" in svg for text in texts)
 
 
 def test_lines_the_bound_and_the_verdict_are_drawn(tmp_path: Path) -> None:
     svg = drawn(tmp_path)
-    assert has(svg, "ring", "one worker", "at least 50 %", "Rings are fast.", "bandwidth, Gbit/s")
-    assert not has(svg, "measured")
+    assert draws_text(svg, "ring", "one worker", "at least 50 %", "Rings are fast.", "bandwidth, Gbit/s")
+    assert not draws_text(svg, "measured")
 
 
-def test_what_was_measured_has_a_panel_with_what_was_predicted_of_it(tmp_path: Path) -> None:
+def test_measurements_have_a_panel_with_their_predictions(tmp_path: Path) -> None:
     svg = drawn(tmp_path, netlab=NETLAB)
-    assert has(svg, "measured", "predicted")
+    assert draws_text(svg, "measured", "predicted")
     assert "measured on netlab, 22 November 2026: " in svg
 
 
@@ -49,11 +49,11 @@ def test_what_was_measured_has_a_panel_with_what_was_predicted_of_it(tmp_path: P
         {"quantity": "fitting_throughput", "lines": {"ring": {"cluster.device.memory": "1 MiB"}, "one worker": {}}},
     ],
 )
-def test_odd_axes_and_numbers_are_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_unusual_axes_and_numbers_are_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
     svg = drawn(tmp_path, **changes)
     assert svg.rstrip().endswith("</svg>")
     assert "<script>" not in svg
 
 
-def test_the_same_claim_is_the_same_figure(tmp_path: Path) -> None:
+def test_equal_claims_give_identical_figures(tmp_path: Path) -> None:
     assert drawn(tmp_path) == drawn(tmp_path)

@@ -1,4 +1,4 @@
-"""Measurements are kept with their values, from which verdicts are computed."""
+"""Saved measurements of claims, from which verdicts are computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROVENANCE = {"host": "secret", "date": "2026-11-22T12:00:00+00:00", "torch": "2
 
 
 def train(scenario: Scenario) -> Run:
-    """A prediction as if it had been measured."""
+    """A prediction in the form of a measurement."""
     return replace(timed(scenario), origin="measured", provenance=PROVENANCE, step_time_interval_s=(0.1, 0.2))
 
 
@@ -35,7 +35,7 @@ def record(tmp_path: Path) -> Record:
     return measured(claim(tmp_path, netlab=NETLAB), train)
 
 
-def test_what_is_measured_comes_back_as_it_was_kept(tmp_path: Path, record: Record) -> None:
+def test_measurements_are_read_back_unchanged(tmp_path: Path, record: Record) -> None:
     keep(tmp_path, "one", record)
     keep(tmp_path, "two", replace(record, date="2026-11-23T12:00:00+00:00"))
     again = read_all(tmp_path)
@@ -44,7 +44,7 @@ def test_what_is_measured_comes_back_as_it_was_kept(tmp_path: Path, record: Reco
     assert (again["one"].date, again["one"].warnings) == (PROVENANCE["date"], ("a busy machine",))
 
 
-def test_hosts_are_nobodys_business(tmp_path: Path, record: Record) -> None:
+def test_records_do_not_contain_host_names(tmp_path: Path, record: Record) -> None:
     keep(tmp_path, "one", record)
     assert "secret" not in (tmp_path / FILE).read_text()
     assert record.machine == {"torch": "2.13"}
@@ -59,26 +59,26 @@ def test_the_verdict_follows_from_the_numbers_and_the_test(tmp_path: Path, recor
         assert found.verdict == verdict
 
 
-def test_numbers_of_another_experiment_are_not_used(tmp_path: Path, record: Record) -> None:
+def test_measurements_of_another_experiment_are_ignored(tmp_path: Path, record: Record) -> None:
     assert record.found(claim(tmp_path)) is None
     axis = NETLAB["axis"] | {"values": [1, 10]}  # type: ignore[operator]
     assert record.found(claim(tmp_path, netlab=NETLAB | {"axis": axis})) is None
     assert record.found(claim(tmp_path, netlab=NETLAB | {"lines": {"ring": {}, "tree": {}}})) is None
 
 
-def test_a_claim_without_an_experiment_is_not_measured(tmp_path: Path) -> None:
+def test_claims_without_an_experiment_are_not_measured(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is nothing to measure"):
         measured(claim(tmp_path), train)
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}', '{"a": {"date": 1}}'])
-def test_a_damaged_record_is_reported(tmp_path: Path, text: str) -> None:
+def test_damaged_records_give_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(InputError, match="no record of measured claims; remove it"):
         read_all(tmp_path)
 
 
-def test_records_that_ship_are_of_the_claims_that_ship() -> None:
+def test_shipped_records_belong_to_shipped_claims() -> None:
     records = read_all(catalog.ROOT / "claims")
     assert set(records) <= set(names())
     for name, record in records.items():

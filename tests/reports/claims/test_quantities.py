@@ -1,4 +1,4 @@
-"""What claims are decided by, against theory."""
+"""Quantities of claims, compared with theory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def unread() -> Run:
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_the_busiest_link_of_a_ring_and_of_a_server(small: Small, workers: int) -> None:
+def test_the_busiest_link_is_found_for_rings_and_servers(small: Small, workers: int) -> None:
     """Patarasuk and Yuan, 2009: 2 (n − 1) / n; a server takes in all gradients."""
     alone = ("cluster.node.devices=1", "cluster.nodes=9", f"batch.per_worker={48 // 8}")
     ring = small(*alone, f"strategy={{kind: data_parallel, workers: {workers}, algorithm: ring}}")
@@ -38,14 +38,14 @@ def test_the_busiest_link_of_a_ring_and_of_a_server(small: Small, workers: int) 
     assert KINDS["busiest_link"].read(server, unread) == pytest.approx(workers * size_bytes)
 
 
-def test_devices_that_take_turns_compute_one_at_a_time(small: Small) -> None:
+def test_model_parallel_devices_compute_one_at_a_time(small: Small) -> None:
     turns = small("strategy={kind: model_parallel, stages: 4}")
     assert read("at_once", turns) <= 1
     assert read("at_once", small("strategy={kind: pipeline, stages: 4, microbatches: 12}")) > 1.5
     assert read("at_once", turns) == pytest.approx(4 * read("efficiency", turns))
 
 
-def test_workers_of_servers_hold_all_parameters_and_stages_a_part(small: Small) -> None:
+def test_workers_of_servers_store_all_parameters_and_stages_store_a_part(small: Small) -> None:
     alone = KINDS["parameters"].read(small("strategy={kind: data_parallel, workers: 1}"), unread)
     served = KINDS["parameters"].read(small("strategy={kind: parameter_server, workers: 4, servers: 4}"), unread)
     stages = KINDS["parameters"].read(small("strategy={kind: pipeline, stages: 2, microbatches: 4}"), unread)
@@ -53,7 +53,7 @@ def test_workers_of_servers_hold_all_parameters_and_stages_a_part(small: Small) 
     assert stages < 0.75 * alone
 
 
-def test_memory_is_relative_to_what_a_device_has(small: Small) -> None:
+def test_memory_is_relative_to_the_devices_capacity(small: Small) -> None:
     scenario = small()
     share = KINDS["memory_share"].read(scenario, unread)
     assert share * 8 * 2**30 == pytest.approx(KINDS["memory"].read(scenario, unread))
@@ -63,7 +63,7 @@ def test_memory_is_relative_to_what_a_device_has(small: Small) -> None:
 
 
 @given(shares=st.lists(st.integers(1, 40), min_size=2, max_size=6))
-def test_only_weighted_averages_are_those_of_all_samples(shares: list[int]) -> None:
+def test_only_weighted_averages_equal_the_average_over_all_samples(shares: list[int]) -> None:
     overrides = [
         f"strategy={{kind: data_parallel, workers: {len(shares)}, overlap: false}}",
         f"strategy.shares={shares}",
@@ -79,7 +79,7 @@ def test_only_weighted_averages_are_those_of_all_samples(shares: list[int]) -> N
     assert (without < 1e-9) == (len(set(shares)) == 1)
 
 
-def test_a_measured_run_shows_how_far_off_it_was(small: Small) -> None:
+def test_measured_runs_have_the_error_of_their_gradients(small: Small) -> None:
     from dataclasses import replace
 
     scenario = small()
@@ -87,7 +87,7 @@ def test_a_measured_run_shows_how_far_off_it_was(small: Small) -> None:
     assert KINDS["weighted_deviation"].read(scenario, lambda: run) == 0.25
 
 
-def test_staleness_is_of_servers(small: Small) -> None:
+def test_staleness_is_defined_for_parameter_servers_only(small: Small) -> None:
     with pytest.raises(InputError, match="give such a strategy"):
         read("staleness", small())
     asynchronous = "strategy={kind: parameter_server, workers: 4, servers: 1, mode: asynchronous}"
@@ -95,11 +95,11 @@ def test_staleness_is_of_servers(small: Small) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_all_say_what_they_are(name: str) -> None:
+def test_every_quantity_has_a_description(name: str) -> None:
     kind: Any = KINDS[name]
     assert kind.words
     assert kind.text(0.5)
 
 
-def test_ratios_for_people() -> None:
+def test_ratios_are_formatted_readably() -> None:
     assert [ratio(2.0), ratio(float("inf")), ratio(float("nan"))] == ["2×", "∞", "–"]

@@ -1,4 +1,4 @@
-"""Verdicts in words."""
+"""Texts of verdicts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from scaleproof.reports.claims.text import bound, day, describe, verdict
 from tests.reports.claims.example import claim
 
 
-def test_bounds_in_words(tmp_path: Path) -> None:
+def test_bounds_are_formatted_as_text(tmp_path: Path) -> None:
     found = claim(tmp_path)
     assert bound(Bound(of="ring", at_least=0.4, at_most=0.5), found) == "ring at least 40 % and at most 50 %"
     assert bound(Bound(of="ring", against="one worker", at_most=0.5), found) == "ring at most 0.5× that of one worker"
 
 
-def test_dates_in_words() -> None:
+def test_dates_are_formatted_as_text() -> None:
     assert day("2026-11-02T12:00:00+00:00") == "2 November 2026"
 
 
-def test_where_it_says_nothing_is_reported(tmp_path: Path) -> None:
+def test_points_where_the_claim_does_not_apply_are_reported(tmp_path: Path) -> None:
     axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 1000]}
     slow, fast = (point.values["ring"] for point in evaluate(claim(tmp_path, axis=axis)).points)
     where = {"of": "ring", "at_most": (slow + fast) / 2}
@@ -29,7 +29,7 @@ def test_where_it_says_nothing_is_reported(tmp_path: Path) -> None:
     assert verdict(found) == "holds, tested at bandwidth 1 Gbit/s"
 
 
-def test_several_are_counted(tmp_path: Path) -> None:
+def test_summary_of_several_claims_counts_verdicts(tmp_path: Path) -> None:
     found = claim(tmp_path, axis={"name": "bandwidth", "values": [1]})
     one = Result(found, evaluate(found), None)
     assert describe([one, one], at_length=False).endswith(

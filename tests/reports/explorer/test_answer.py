@@ -38,7 +38,7 @@ def test_a_full_answer_equals_predict() -> None:
     assert all(one["detail"] for one in found["numbers"])
 
 
-def test_a_first_look_has_the_same_step_without_what_takes_long() -> None:
+def test_a_first_estimate_has_the_same_step_time_without_interval_and_controls() -> None:
     full, first = response(RING), response(RING, first=True)
     assert first["exact"]
     assert first["step_time_s"] == full["step_time_s"]
@@ -46,7 +46,7 @@ def test_a_first_look_has_the_same_step_without_what_takes_long() -> None:
     assert first["numbers"][0]["detail"] is None
 
 
-def test_a_first_look_at_what_is_large_is_close() -> None:
+def test_a_first_estimate_of_a_large_scenario_is_close() -> None:
     sets = ("cluster.network.bandwidth=400 Gbit/s", "strategy.microbatches=16")
     first = response("megatron-175b-3d-selene", *sets, first=True)
     run = predict(load("megatron-175b-3d-selene", sets), interval=False)
@@ -54,7 +54,7 @@ def test_a_first_look_at_what_is_large_is_close() -> None:
     assert first["step_time_s"] == pytest.approx(run.step_time_s, rel=0.03)
 
 
-def test_the_command_line_is_one_that_a_shell_reads_to_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_command_gives_the_same_prediction_in_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     found = response(RING, "cluster.network.bandwidth=100 Gbit/s", "name=it's $HOME")
     words = shlex.split(found["command"])
     assert words[0] == "scaleproof"
@@ -77,7 +77,7 @@ def test_exported_yaml_predicts_the_same(reference: str, sets: tuple[str, ...], 
     assert again.step_time_s == predict(load(reference, sets), interval=False).step_time_s
 
 
-def test_exported_yaml_names_what_ships_unchanged_and_writes_out_the_rest() -> None:
+def test_exported_yaml_names_unchanged_shipped_parts_and_writes_out_others() -> None:
     plain = yaml.safe_load(as_yaml(Question(RING, ("cluster.network.latency=5 us",))))
     assert plain["model"] == "resnet50"
     assert plain["cluster"]["network"]["latency"] == "5 us"
@@ -96,21 +96,21 @@ def test_exported_yaml_names_what_ships_unchanged_and_writes_out_the_rest() -> N
         ("training.precision=bf16", "training.precision", None),
     ],
 )
-def test_what_is_wrong_is_reported_for_its_field_with_what_to_do(override: str, field: str, remedy: str | None) -> None:
+def test_errors_name_the_field_and_a_remedy(override: str, field: str, remedy: str | None) -> None:
     found = response(RING, "training.optimizer=adam", override)
     problem = found["error"]
     assert problem["field"] == field
     assert "--set" not in problem["message"]
     assert ".yaml" not in problem["message"]
     assert problem["remedies"] == ([remedy] if remedy else [])
-    # the controls are those of what can be
+    # the controls are those of the valid scenario
     by_field = {one["field"]: one for group in found["controls"] for one in group["controls"]}
     assert by_field["training.optimizer"]["value"] == "adam"
     if remedy:
         assert "error" not in response(RING, "training.optimizer=adam", override, remedy)
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_scenarios_that_do_not_fit_come_with_a_remedy() -> None:
     found = response("llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none")
     assert found["memory"]["fits"] is False
     assert "if only its memory sufficed" in found["headline"]
@@ -118,13 +118,13 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert response("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
 
 
-def test_all_that_is_shown_is_text_and_finite() -> None:
+def test_all_values_in_an_answer_are_texts_or_finite_numbers() -> None:
     found = response(RING, "name=<script>alert(1)</script>".replace("/", ""), "model.name=<img src=x>", first=True)
     assert found["name"] == "<script>alert(1)<script>"
     assert "<img src=x>" in found["headline"]
 
 
-def test_no_request_is_a_traceback() -> None:
+def test_no_request_gives_a_traceback() -> None:
     for override in (
         "cluster.network.bandwidth=1e-300 bit/s",
         "batch=1000000000",

@@ -1,4 +1,4 @@
-"""The page in a browser: what people see, and what they can do without a mouse."""
+"""The explorer's page in a browser, also without a mouse."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def address(explorer: str, scenario: str, *sets: str) -> str:
     return f"{explorer}?{urlencode([('scenario', scenario), *(('set', one) for one in sets)])}"
 
 
-def settled(page: Page) -> None:
+def wait_for_full_answer(page: Page) -> None:
     """Waits until the full answer to the last change is shown."""
     page.wait_for_selector("#answer[aria-busy=false]")
 
 
 def opened(page: Page, where: str) -> None:
     page.goto(where)
-    settled(page)
+    wait_for_full_answer(page)
 
 
 def throughput(page: Page) -> float:
@@ -35,7 +35,7 @@ def throughput(page: Page) -> float:
 
 
 @pytest.mark.parametrize("scenario", [RING, SERVERS, DEEP])
-def test_a_page_opens_and_its_figures_have_data(page: Page, explorer: str, scenario: str) -> None:
+def test_the_page_opens_with_a_forecast(page: Page, explorer: str, scenario: str) -> None:
     opened(page, address(explorer, scenario))
     assert throughput(page) > 0
     assert re.search(r"90 %: .* to ", page.inner_text("#numbers [data-key=throughput] .detail"))
@@ -50,40 +50,40 @@ def test_a_page_opens_and_its_figures_have_data(page: Page, explorer: str, scena
     assert colours > 5
 
 
-def test_a_slider_moves_the_number(page: Page, explorer: str) -> None:
+def test_moving_a_slider_changes_the_forecast(page: Page, explorer: str) -> None:
     opened(page, address(explorer, SERVERS))
     before = throughput(page)
     slider = page.get_by_label("Bandwidth between nodes", exact=True)
     slider.focus()
     for _ in range(6):
         slider.press("ArrowRight")
-    settled(page)
+    wait_for_full_answer(page)
     assert throughput(page) > 1.2 * before
     assert "cluster.network.bandwidth" in page.url
     assert "cluster.network.bandwidth" in page.inner_text("#command")
 
 
-def test_back_forward_and_a_shared_address_restore_the_state(page: Page, explorer: str) -> None:
+def test_back_forward_and_shared_addresses_restore_the_state(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING))
     one = throughput(page)
     page.get_by_label("Workers", exact=True).select_option("8")
-    settled(page)
+    wait_for_full_answer(page)
     two, shared = throughput(page), page.url
     assert two < one
     page.go_back()
     page.wait_for_function("text => document.querySelector('#numbers .value').textContent.startsWith(text)", arg=f"{one:,.0f}")
     page.go_forward()
-    settled(page)
+    wait_for_full_answer(page)
     opened(page, explorer)
     opened(page, shared)
     assert throughput(page) == two
     assert page.get_by_label("Workers", exact=True).input_value() == "8"
     page.get_by_role("button", name="Undo all changes").click()
-    settled(page)
+    wait_for_full_answer(page)
     assert throughput(page) == one
 
 
-def test_what_cannot_be_is_marked_and_the_last_answer_stays(page: Page, explorer: str) -> None:
+def test_invalid_settings_are_marked_and_the_last_forecast_stays(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING))
     before = page.inner_text("#headline")
     settings = page.get_by_label("Settings", exact=True)
@@ -95,19 +95,19 @@ def test_what_cannot_be_is_marked_and_the_last_answer_stays(page: Page, explorer
     assert page.get_by_label("Workers", exact=True).get_attribute("aria-invalid") == "true"
     assert page.get_by_label("Workers", exact=True).input_value() == "100"
     page.get_by_role("button", name="set cluster.nodes=25").click()
-    settled(page)
+    wait_for_full_answer(page)
     assert page.is_hidden("#problem")
     assert "100 ×" in page.inner_text("#headline")
     assert page.locator("[aria-invalid]").count() == 0
 
 
-def test_an_address_that_cannot_be_shows_why_and_the_controls(page: Page, explorer: str) -> None:
+def test_an_invalid_address_shows_the_error_and_the_controls(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING, "strategy.workers=7000"))
     assert "7000 ranks" in page.inner_text("#problem")
     assert page.get_by_label("Model", exact=True).is_visible()
 
 
-def test_keys_alone_reach_and_drive_everything(page: Page, explorer: str) -> None:
+def test_all_controls_work_with_the_keyboard_alone(page: Page, explorer: str) -> None:
     opened(page, address(explorer, DEEP))
     reached = set()
     for _ in range(60):
@@ -123,11 +123,11 @@ def test_keys_alone_reach_and_drive_everything(page: Page, explorer: str) -> Non
     assert page.inner_text("#reading") != first
     page.focus("#control-training-recompute")
     page.keyboard.press("ArrowDown")
-    settled(page)
+    wait_for_full_answer(page)
     assert "training.recompute" in page.url
 
 
-def test_pointing_at_the_timeline_shows_what_is_there_and_it_zooms(page: Page, explorer: str) -> None:
+def test_hovering_over_the_timeline_describes_the_box_and_zooming_works(page: Page, explorer: str) -> None:
     opened(page, address(explorer, DEEP))
     page.locator("#timeline").scroll_into_view_if_needed()
     page.locator("#timeline").hover(position={"x": 165, "y": 10})
@@ -139,14 +139,14 @@ def test_pointing_at_the_timeline_shows_what_is_there_and_it_zooms(page: Page, e
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_fault(page: Page, explorer: str, scheme: str) -> None:
+def test_axe_finds_no_serious_accessibility_violation(page: Page, explorer: str, scheme: str) -> None:
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     opened(page, address(explorer, "gpt3-175b-servers-selene"))
     violations = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
 
-def test_the_colours_are_the_system_s_or_the_reader_s_own_and_kept(page: Page, explorer: str) -> None:
+def test_the_theme_follows_the_system_or_the_saved_choice(page: Page, explorer: str) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     drawn = "document.getElementById('timeline').toDataURL()"
     page.emulate_media(color_scheme="dark")
@@ -169,14 +169,14 @@ def test_the_colours_are_the_system_s_or_the_reader_s_own_and_kept(page: Page, e
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_of_either_choice_can_be_read(page: Page, explorer: str, theme: str) -> None:
+def test_both_themes_have_enough_contrast(page: Page, explorer: str, theme: str) -> None:
     opened(page, address(explorer, RING))
     page.get_by_label("Colours", exact=True).select_option(theme)
     violations = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
 
-def test_a_phone_needs_no_sideways_scrolling(page: Page, explorer: str) -> None:
+def test_the_page_fits_a_phone_without_horizontal_scrolling(page: Page, explorer: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     opened(page, address(explorer, DEEP))
     for group in page.locator("summary").all():
@@ -184,7 +184,7 @@ def test_a_phone_needs_no_sideways_scrolling(page: Page, explorer: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_markup_in_names_is_text(page: Page, explorer: str) -> None:
+def test_markup_in_names_is_escaped(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING, "name=<img src=x onerror=alert(1)>", "model.name=<b>bold", "cluster.name=<script>"))
     assert "<b>bold on 32" in page.inner_text("#headline")
     assert page.locator("#answer img, #answer b:text('bold')").count() == 0

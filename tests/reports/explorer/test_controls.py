@@ -1,4 +1,4 @@
-"""What a page offers to change: every choice is one that can be."""
+"""Controls of the explorer: every offered choice is valid."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
         ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
     ],
 )
-def test_every_choice_is_valid_with_everything_else(reference: str, given: tuple[str, ...]) -> None:
+def test_every_offered_choice_gives_a_valid_scenario(reference: str, given: tuple[str, ...]) -> None:
     for control in by_field(reference, *given).values():
         options = control.get("options", [])
-        # of the many models and clusters some
+        # a selection of the many models and clusters
         for option in options[:: max(1, len(options) // 12)]:
             sets = (*given, *option["sets"])
             Shelf().question([("scenario", reference), *(("set", one) for one in sets)])
@@ -47,7 +47,7 @@ def test_every_choice_is_valid_with_everything_else(reference: str, given: tuple
 
 
 @pytest.mark.parametrize("reference", ["resnet50-servers-p100", "megatron-175b-3d-selene", "siamese-towers-dgx1"])
-def test_every_control_says_what_is_now_and_is_explained(reference: str) -> None:
+def test_every_control_shows_the_current_value_and_a_help_text(reference: str) -> None:
     for control in by_field(reference).values():
         assert control["label"]
         assert control["help"]
@@ -55,7 +55,7 @@ def test_every_control_says_what_is_now_and_is_explained(reference: str) -> None
             assert control["value"] in [option["says"] for option in control["options"]]
 
 
-def test_a_choice_is_what_the_scenario_says_once_it_is_made() -> None:
+def test_a_control_shows_the_option_that_was_chosen() -> None:
     for option in by_field("resnet50-ring-p100")["strategy.workers"]["options"]:
         assert by_field("resnet50-ring-p100", *option["sets"])["strategy.workers"]["value"] == option["says"]
 
@@ -77,13 +77,13 @@ def test_frameworks_without_flash_attention_are_not_offered_for_models_with_it()
     assert "megatron-core-0.12" in offered
 
 
-def test_a_framework_that_a_scenario_names_is_left_for_a_choice_that_it_does_not_support() -> None:
+def test_a_named_framework_is_reset_by_a_choice_that_it_does_not_support() -> None:
     families = {option["says"]: option["sets"] for option in by_field("horovod")["strategy.kind"]["options"]}
     assert "framework=null" in families["parameter_server"]
     assert "framework=null" not in families["local_sgd"]
 
 
-def test_8_bit_training_offers_how_its_products_are_scaled() -> None:
+def test_8_bit_training_offers_scaling_methods() -> None:
     assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
     recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
     assert recipes["value"] == "delayed"
@@ -110,7 +110,7 @@ def test_families_offer_their_own_degrees() -> None:
         ("megatron-175b-3d-selene", "cluster.device.peak.fp16"),
     ],
 )
-def test_sliders_stand_where_the_scenario_does_and_move_by_a_tenth(reference: str, field: str) -> None:
+def test_sliders_start_at_the_scenarios_value_and_move_by_ten_percent(reference: str, field: str) -> None:
     slider = by_field(reference)[field]
     now = value_at(scenario_of(Question(reference)), field).value
     at = [value_at(scenario_of(Question(reference, (f"{field}={text}",))), field).value for text in slider["texts"][::7]]
@@ -122,11 +122,11 @@ def test_sliders_stand_where_the_scenario_does_and_move_by_a_tenth(reference: st
     assert value_at(exact, field).value == pytest.approx(now, rel=1e-3)
 
 
-def test_one_machine_has_no_network_to_move() -> None:
+def test_single_machines_have_no_network_sliders() -> None:
     assert "cluster.network.bandwidth" not in by_field("resnet50-hybrid-dgx1")
 
 
-def test_facts_of_what_ships_are_complete() -> None:
+def test_descriptions_of_shipped_parts_are_complete() -> None:
     assert all(facts.precision in facts.precisions and facts.devices >= 1 for facts in clusters().values())
     assert models()["megatron-175b"].scores
     assert not models()["llama-2-7b"].scores

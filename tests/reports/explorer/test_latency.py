@@ -1,4 +1,4 @@
-"""How soon the page follows, on a machine that is quiet."""
+"""Response time of the explorer's page on a quiet machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "explorer.py"
 
 @pytest.mark.nightly
 def test_a_change_is_shown_within_200_ms() -> None:
-    # in a process of its own, as there is one Chromium for each
+    # in a separate process, since each process has one Chromium
     output = subprocess.run([sys.executable, BENCHMARK], capture_output=True, text=True, timeout=600, check=True).stdout
     found = re.search(r"^all changes .* 95th percentile +([\d.]+) ms", output, re.MULTILINE)
     assert found

@@ -1,4 +1,4 @@
-"""What a page may ask, and what it may not."""
+"""Queries of the explorer: valid ones are parsed, others rejected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def requested(*sets: str, shelf: Shelf = SHELF) -> Question:
     return shelf.question([("scenario", DEFAULT), *(("set", one) for one in sets)])
 
 
-def test_a_query_is_a_scenario_and_its_settings_in_their_order() -> None:
+def test_a_query_gives_a_scenario_and_its_settings_in_order() -> None:
     question = requested("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s")
     assert question == Question(DEFAULT, ("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s"))
     assert question.query() == f"?scenario={DEFAULT}&set=strategy.workers%3D8&set=cluster.network.bandwidth%3D100+Gbit%2Fs"
 
 
-def test_without_a_scenario_the_first_one_is_meant() -> None:
+def test_a_query_without_scenario_uses_the_first_one() -> None:
     assert SHELF.question([]).reference == DEFAULT
     assert Shelf("mine.yaml").question([]).reference == "mine.yaml"
     assert SHELF.question([("look", "first")]).first
@@ -56,7 +56,7 @@ def test_no_setting_reads_a_file_or_runs_code(override: str) -> None:
         requested(override)
 
 
-def test_the_command_lines_own_settings_may_read_files() -> None:
+def test_settings_of_the_command_line_may_read_files() -> None:
     shelf = Shelf("mine.yaml", ("model=hf:config.json",))
     assert requested("model=hf:config.json", shelf=shelf).sets == ("model=hf:config.json",)
     with pytest.raises(InputError, match="the page knows no model"):
@@ -82,7 +82,7 @@ def test_the_command_lines_own_settings_may_read_files() -> None:
         [("set", "name=2026-99-99")],
     ],
 )
-def test_what_makes_no_sense_is_reported_in_a_sentence(parameters: list[tuple[str, str]]) -> None:
+def test_invalid_queries_give_a_one_sentence_error(parameters: list[tuple[str, str]]) -> None:
     with pytest.raises(InputError) as caught:
         SHELF.question(parameters)
     assert len(str(caught.value)) < 300
@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_reported_in_a_sentence(parameters: list[tuple[st
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_any_text_is_a_question_or_refused(key: str, value: str) -> None:
+def test_any_query_text_is_parsed_or_rejected(key: str, value: str) -> None:
     try:
         question = requested(f"{key}={value}")
     except InputError:

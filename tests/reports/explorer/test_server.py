@@ -1,4 +1,4 @@
-"""The server as a browser meets it, and as somebody who means no good does."""
+"""The explorer's server: responses to browsers and to malicious requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def canned(question: Question) -> bytes:
     return json.dumps({"sets": question.sets, "first": question.first}).encode()
 
 
-def test_the_page_and_all_that_it_loads_are_served() -> None:
+def test_the_page_and_its_resources_are_served() -> None:
     page = client().get("/")
     assert page.status_code == 200
     for path in ("/explorer.css", "/explorer.js", "/timeline.js", "/colours.css"):
@@ -36,7 +36,7 @@ def test_the_page_and_all_that_it_loads_are_served() -> None:
     assert "--orange: #E69F00" in client().get("/colours.css").text
 
 
-def test_every_answer_keeps_the_page_to_itself() -> None:
+def test_every_response_has_isolating_security_headers() -> None:
     for path in ("/", "/api/library", "/api/answer?scenario=nothing", "/nothing"):
         headers = client(ask=canned).get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -45,7 +45,7 @@ def test_every_answer_keeps_the_page_to_itself() -> None:
         assert "unsafe" not in headers["content-security-policy"]
 
 
-def test_responses_follow_the_query() -> None:
+def test_responses_depend_on_the_query() -> None:
     found = client().get("/api/answer?scenario=resnet50-ring-p100&set=strategy.workers=8&look=first").json()
     assert found["ranks"] == 8
     assert found["query"] == "?scenario=resnet50-ring-p100&set=strategy.workers%3D8"
@@ -58,7 +58,7 @@ def test_the_scenario_is_exported() -> None:
     assert client().get("/scenario.yaml?scenario=resnet50-ring-p100&set=strategy.workers=7000").status_code == 400
 
 
-def test_a_file_that_the_command_line_named_is_there(tmp_path: Path) -> None:
+def test_a_scenario_file_named_on_the_command_line_is_offered(tmp_path: Path) -> None:
     path = tmp_path / "<b>mine.yaml"
     path.write_text("model: resnet50\ncluster: dgx1\nstrategy: {kind: data_parallel, workers: 2}\nbatch: 8\n")
     own = client(Shelf(str(path), ("batch=16",)))
@@ -75,27 +75,27 @@ def test_a_file_that_the_command_line_named_is_there(tmp_path: Path) -> None:
     ["/../pyproject.toml", "/%2e%2e/pyproject.toml", "/static/page.html", "/page.html/../server.py", "//etc/passwd",
      "/server.py", "/explorer.js/", "/api/", "/scenario.yaml/x"],
 )  # fmt: skip
-def test_nothing_outside_is_served(path: str) -> None:
+def test_files_outside_the_static_folder_are_not_served(path: str) -> None:
     response = client().get(path)
     assert response.status_code == 404
     assert "scaleproof" not in response.text
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE"])
-def test_only_reading_is_allowed(method: str) -> None:
+def test_only_get_and_head_are_allowed(method: str) -> None:
     assert client().request(method, "/api/answer").status_code == 405
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8471", "127.0.0.1", "127.0.0.1:80", "localhost:84710", "", "[::1"]
 )
-def test_another_name_is_refused(host: str) -> None:
+def test_requests_with_a_foreign_host_header_are_rejected(host: str) -> None:
     response = client().get("/", headers={"host": host})
     assert response.status_code == 421
     assert "<" not in response.text
 
 
-def test_own_names_are_accepted() -> None:
+def test_requests_with_own_host_names_are_accepted() -> None:
     for host in ("127.0.0.1:8471", "localhost:8471", "LOCALHOST:8471", "[::1]:8471"):
         assert client().get("/", headers={"host": host}).status_code == 200
     on_all = own_hosts("0.0.0.0", 8471)
@@ -105,14 +105,14 @@ def test_own_names_are_accepted() -> None:
     assert not own_hosts("lab.example", 80)("127.0.0.1")
 
 
-def test_other_sites_may_not_ask() -> None:
+def test_cross_site_requests_are_rejected() -> None:
     headers = {"sec-fetch-site": "cross-site"}
     assert client(ask=canned).get("/api/answer", headers=headers).status_code == 403
-    # a link that leads here from elsewhere is no harm
+    # navigation from another site is harmless
     assert client().get("/", headers=headers).status_code == 200
 
 
-def test_too_long_a_query_is_refused() -> None:
+def test_too_long_queries_are_rejected() -> None:
     assert client(ask=canned).get("/api/answer?" + "set=a=b&" * 4000).status_code == 414
 
 
@@ -128,7 +128,7 @@ def test_malformed_queries_have_a_response(query: str) -> None:
     assert isinstance(client().get(f"/api/answer?{query}").json(), dict)
 
 
-def test_what_takes_too_long_is_reported() -> None:
+def test_requests_that_time_out_are_reported() -> None:
     def ask(question: Question) -> bytes:
         raise UnansweredError("That takes too long.")
 

@@ -1,4 +1,4 @@
-"""The command: it prints an address, serves it, and ends on a signal."""
+"""The command explore: it prints an address, serves it, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scaleproof.reports.explorer.serving import listen
 from scaleproof.simulator.common.errors import RunError
 
 
-def test_it_serves_until_ctrl_c() -> None:
+def test_the_server_runs_until_ctrl_c() -> None:
     command = [sys.executable, "-m", "scaleproof", "explore", "resnet50-servers-p100", "--set", "strategy.servers=8"]
     with subprocess.Popen([*command, "--no-browser", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -37,7 +37,7 @@ def test_it_serves_until_ctrl_c() -> None:
         assert "Ctrl-C" in process.stdout.read()
 
 
-def test_a_busy_port_and_a_wrong_address_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_busy_port_and_an_invalid_address_give_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -50,7 +50,7 @@ def test_a_busy_port_and_a_wrong_address_are_one_line(capsys: pytest.CaptureFixt
             listen(host, port)
 
 
-def test_a_scenario_that_cannot_be_is_reported_before_anything_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_scenario_is_reported_before_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["explore", "no-such-scenario", "--no-browser"]) == 2
     assert "no scenario is called" in capsys.readouterr().err
 

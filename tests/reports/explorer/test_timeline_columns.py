@@ -25,7 +25,7 @@ def columns(run: Run) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("reference", ["resnet50-servers-p100", "llama-2-7b-zero-bubble-a100", "resnet50-async-straggler-p100"])
-def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
+def test_columns_have_equal_length_and_times_within_the_step(reference: str) -> None:
     found = columns(timed(load(reference)))
     assert found is not None
     assert len({len(found[name]) for name in COLUMNS}) == 1
@@ -36,7 +36,7 @@ def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
     assert max(found["row"]) < len(found["rows"]) <= 16
 
 
-def test_what_holds_a_rank_up_never_overlaps() -> None:
+def test_blocking_boxes_of_a_rank_never_overlap() -> None:
     found = columns(timed(load("llama-2-7b-zero-bubble-a100")))
     assert found is not None
     row, track, start, end = (np.array(found[name]) for name in ("row", "track", "start", "end"))
@@ -46,7 +46,7 @@ def test_what_holds_a_rank_up_never_overlaps() -> None:
         assert (end[order][:-1] <= start[order][1:] + 1).all()
 
 
-def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crowded_boxes_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
     whole = columns(run)
     monkeypatch.setattr("scaleproof.reports.explorer.timeline_columns._MOST_BOXES", 300)
@@ -60,7 +60,7 @@ def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["length_ms"] == whole["length_ms"]
 
 
-def test_without_spans_there_is_no_timeline() -> None:
+def test_runs_without_spans_have_no_timeline() -> None:
     from dataclasses import replace
 
     assert columns(replace(timed(load("resnet50-ring-p100")), spans=None)) is None

@@ -1,4 +1,4 @@
-"""Worker processes: after any request, the next one has a response."""
+"""Worker processes respond again after any failed request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def answer(question: Question) -> bytes:
     return str(os.getpid()).encode()
 
 
-def test_a_worker_outlives_what_takes_too_long_and_what_kills_it() -> None:
+def test_the_worker_restarts_after_timeouts_and_crashes() -> None:
     worker = Worker(answer, limit_s=0.5)
     try:
         first = worker.ask(Question("fast"))

@@ -1,4 +1,4 @@
-"""The page: self-contained, right, safe against what the folder says, the same when built twice."""
+"""Report pages: self-contained, correct, safe for any content, reproducible."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["built_results", "built_study"])
-def test_a_page_refers_to_nothing_outside_itself(kind: str, request: pytest.FixtureRequest) -> None:
+def test_pages_contain_no_external_references(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
     page = _Page(folder / "index.html")
     assert all(reference.startswith(("data:", "#")) for reference in page.references)
@@ -79,7 +79,7 @@ def test_a_page_refers_to_nothing_outside_itself(kind: str, request: pytest.Fixt
     assert "default-src 'none'" in html.unescape(source[:2000])
 
 
-def test_only_scripts_of_ours_may_run(built_study: Path) -> None:
+def test_the_content_security_policy_allows_only_own_scripts(built_study: Path) -> None:
     source = (built_study / "index.html").read_text(encoding="utf-8")
     scripts = re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
@@ -87,7 +87,7 @@ def test_only_scripts_of_ours_may_run(built_study: Path) -> None:
     assert f"script-src {' '.join(hashes)}" in html.unescape(source[:2000])
 
 
-def test_headline_and_cases_are_on_the_page(built_results: Path) -> None:
+def test_the_page_has_its_headline_and_all_cases(built_results: Path) -> None:
     text = _Page(built_results / "index.html").text
     assert "agree within 6.7 % at the median over 8 runs; the worst, server-4, is off by 14 %." in text.replace("\u202f", " ")
     for case in CASES:
@@ -97,11 +97,11 @@ def test_headline_and_cases_are_on_the_page(built_results: Path) -> None:
         assert made_from in text
 
 
-def test_a_study_s_page_has_all_sections_and_what_to_run_it_again(built_study: Path) -> None:
+def test_the_page_of_a_study_has_all_sections_and_commands_to_reproduce_it(built_study: Path) -> None:
     page = _Page(built_study / "index.html")
     for heading in (
         "How it scales", "Where the time goes", "Which strategy wins where", "What fits", "What would help most",
-        "Time, memory and money", "One step, rank by rank", "What this was made from",
+        "Time, memory and money", "One step, rank by rank", "Sources",
     ):  # fmt: skip
         assert heading in page.text
     for made_from in ("made up for tests", "scaleproof sweep study.yaml --intervals --out again", "pandas"):
@@ -110,7 +110,7 @@ def test_a_study_s_page_has_all_sections_and_what_to_run_it_again(built_study: P
     assert sheets == {"points.csv", "breakdown.csv", "memory.csv", "sensitivity.csv"}
 
 
-def test_figures_are_pictures_with_something_on_them(built_results: Path, built_study: Path) -> None:
+def test_still_pictures_of_figures_are_not_empty(built_results: Path, built_study: Path) -> None:
     names = {path.name for path in (built_results / "figures").glob("*.png")}
     assert {"accuracy.png", "errors.png", "scaling.png", "breakdown.png"} < names
     assert len(names) == 4 + 8
@@ -135,7 +135,7 @@ def test_figures_are_pictures_with_something_on_them(built_results: Path, built_
         assert path.stat().st_size > 5_000
 
 
-def test_tables_on_the_page_are_the_files(built_results: Path) -> None:
+def test_embedded_tables_equal_the_csv_files(built_results: Path) -> None:
     page = _Page(built_results / "index.html")
     sheets = [reference for reference in page.references if reference.startswith("data:text/csv")]
     written = {path.read_bytes() for path in (built_results / "tables").iterdir()}
@@ -144,7 +144,7 @@ def test_tables_on_the_page_are_the_files(built_results: Path) -> None:
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_building_twice_gives_the_same_and_leaves_no_parts(tmp_path: Path) -> None:
+def test_rebuilding_gives_identical_files_and_no_temporary_ones(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:2])
     build(tmp_path)
     first = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -154,7 +154,7 @@ def test_building_twice_gives_the_same_and_leaves_no_parts(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_markup_in_the_folder_is_text_everywhere(tmp_path: Path) -> None:
+def test_markup_in_results_is_escaped_everywhere(tmp_path: Path) -> None:
     evil = "<script>alert('1')</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
     names = dict.fromkeys(("created", "host", "cluster"), evil)
     write_results(tmp_path, [("a", "pipeline", 2, 0, 0.1, 0.05)], environment={evil: evil}, **names)
@@ -177,7 +177,7 @@ def test_markup_in_the_folder_is_text_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_a_name_that_is_no_unicode_is_written_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_names_that_are_not_valid_unicode_are_written_with_replacements(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     edit(tmp_path, lambda plain: plain["cases"][0].update(scenario="half \ud800"))
     assert "half ?" in _Page(build(tmp_path).path).text
@@ -195,7 +195,7 @@ def kept_on(page: _Page, tmp_path: Path) -> list[Scenario]:
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_a_reconcile_can_be_run_again_from_its_page_alone(tmp_path: Path) -> None:
+def test_commands_on_the_page_reproduce_a_reconcile(tmp_path: Path) -> None:
     scenarios = [load("pipeline-2"), load("ring-4", ["name=ring 4; rm -r ~"])]
 
     def measure(scenario: Scenario) -> Run:
@@ -211,7 +211,7 @@ def test_a_reconcile_can_be_run_again_from_its_page_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_a_prediction_can_be_run_again_from_its_page_alone(tmp_path: Path) -> None:
+def test_commands_on_the_page_reproduce_a_prediction(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert scaleproof.main(["predict", "resnet50-ring-p100", "--set", "strategy.workers=2", "--out", str(out)]) == 0
     page = _Page(build(out).path)
@@ -221,7 +221,7 @@ def test_a_prediction_can_be_run_again_from_its_page_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_a_scenario_that_is_none_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_an_invalid_scenario_is_shown_as_its_text(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     (tmp_path / "runs/ring-2/scenario.yaml").write_text("<script>: [")
     assert "<script>: [" in _Page(build(tmp_path).path).text
@@ -236,7 +236,7 @@ def test_a_single_prediction_has_a_page(tmp_path: Path) -> None:
     assert not (tmp_path / "figures/accuracy.png").exists()
 
 
-def test_a_folder_without_readable_cases_has_a_page_that_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_readable_cases_gives_a_page_with_a_note(tmp_path: Path) -> None:
     (tmp_path / "reconcile.json").write_text('{"version": 1, "ca')
     built = build(tmp_path)
     assert built.is_empty
@@ -248,7 +248,7 @@ def test_a_folder_without_readable_cases_has_a_page_that_says_so(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_an_empty_folder_has_a_page_that_says_so_and_may_be_filled_later(tmp_path: Path) -> None:
+def test_an_empty_folder_gives_a_page_with_a_note_and_can_be_filled_later(tmp_path: Path) -> None:
     for _ in range(2):
         built = build(tmp_path)
         assert built.is_empty
@@ -257,7 +257,7 @@ def test_an_empty_folder_has_a_page_that_says_so_and_may_be_filled_later(tmp_pat
     assert not build(tmp_path).is_empty
 
 
-def test_a_study_that_was_cut_short_has_a_page_that_says_so(swept: Path, tmp_path: Path) -> None:
+def test_an_incomplete_study_gives_a_page_with_a_note(swept: Path, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_bytes((swept / "study.json").read_bytes())
     built = build(tmp_path)
     assert built.is_empty
@@ -269,7 +269,7 @@ def test_a_study_that_was_cut_short_has_a_page_that_says_so(swept: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_markup_in_a_study_is_text_everywhere(tmp_path: Path) -> None:
+def test_markup_in_a_study_is_escaped_everywhere(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><b>=&"
     study = copy.deepcopy(dict(STUDY))
     study["scenario"]["name"] = "x<script>y"
@@ -285,7 +285,7 @@ def test_markup_in_a_study_is_text_everywhere(tmp_path: Path) -> None:
     assert "'=1+1" in (tmp_path / "tables" / "points.csv").read_text()
 
 
-def test_a_folder_of_something_else_is_an_input_error(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("somebody's own")
     with pytest.raises(InputError, match="no results here"):
         build(tmp_path)
@@ -294,16 +294,14 @@ def test_a_folder_of_something_else_is_an_input_error(tmp_path: Path) -> None:
     assert (tmp_path / "index.html").read_text() == "somebody's own"
 
 
-def test_the_exit_status_shows_whether_there_is_anything(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_status_is_nonzero_without_results(swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n"
     assert scaleproof.main(["report", str(tmp_path / "index.html")]) == 2
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_a_page_of_both_has_the_study_s_curves_with_what_was_measured(swept: Path, tmp_path: Path) -> None:
+def test_a_page_of_study_and_measurements_draws_both_in_one_figure(swept: Path, tmp_path: Path) -> None:
     folder = tmp_path / "both"
     shutil.copytree(swept, folder)
     text = _Page(build(write_results(folder, CASES[:2])).path).text
@@ -311,7 +309,7 @@ def test_a_page_of_both_has_the_study_s_curves_with_what_was_measured(swept: Pat
     assert "Predicted against measured" in text
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_gives_a_one_line_error(tmp_path: Path) -> None:
     save(make_run("predicted", CASES[0]), tmp_path)
     (tmp_path / "tables").write_text("a file where the folder would be")
     with pytest.raises(RunError, match="the page cannot be written"):
@@ -320,7 +318,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("not_drawn")
-def test_what_explains_a_difference_stands_above_its_timelines(tmp_path: Path) -> None:
+def test_the_explanation_of_a_difference_is_above_its_timelines(tmp_path: Path) -> None:
     folder = write_results(tmp_path, CASES[:1])
     parting = {"rank": 0, "measured_ranks": [0, 1], "phase": "backward", "predicted_s": 0.01, "measured_s": 0.02}
     expected = {"sentences": ["backward takes <twice> as long"], "parts": [], "partings": [parting]}

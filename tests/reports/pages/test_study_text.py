@@ -1,4 +1,4 @@
-"""What a study comes to, in words: the answer, and no more than data say."""
+"""Headline and text of a study's page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def closely(study: Studied) -> list[Chosen]:
 
 
 def _with_rates(study: Studied, **rates: list[float]) -> Studied:
-    """The same, but for the rates of lines on 2, 4 and 8 GPUs."""
+    """The study with other throughputs of its lines on 2, 4 and 8 GPUs."""
     points = study.points.copy()
     for line, values in rates.items():
         for gpus, value in zip((2, 4, 8), values, strict=True):
@@ -38,7 +38,7 @@ def _with_rates(study: Studied, **rates: list[float]) -> Studied:
     return replace(study, points=points)
 
 
-def test_the_answer_is_the_fastest_with_its_interval(study: Studied, closely: list[Chosen]) -> None:
+def test_the_headline_names_the_fastest_configuration_with_its_interval(study: Studied, closely: list[Chosen]) -> None:
     text = headline(study, closely)
     assert text.startswith("Ring trains three-layers on 8 GPUs at ")
     assert "samples/s (90 % interval " in text
@@ -49,19 +49,19 @@ def test_the_answer_is_the_fastest_with_its_interval(study: Studied, closely: li
     assert "on 8 GPUs" in under
 
 
-def test_from_where_on_it_is_ahead(study: Studied) -> None:
+def test_the_text_names_the_size_from_which_a_strategy_leads(study: Studied) -> None:
     crossed = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 50])
     assert headline(crossed, []).endswith("; from 4 GPUs on it beats servers")
     assert "20\u202f% to 40\u202f% faster" in lede(crossed, [])
 
 
-def test_two_equal_strategies_are_a_tie(study: Studied) -> None:
+def test_equal_strategies_are_reported_as_a_tie(study: Studied) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert headline(tied, []).endswith("as fast as servers")
     assert "faster than" not in lede(tied, [])
 
 
-def test_an_interval_that_the_table_lacks_is_that_of_the_run(study: Studied, closely: list[Chosen]) -> None:
+def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: Studied, closely: list[Chosen]) -> None:
     without = replace(study, points=study.points.assign(rate_low=float("nan"), rate_high=float("nan")))
     assert "90 % interval" not in headline(without, [])
     assert "90 % interval" in headline(without, closely)
@@ -75,7 +75,9 @@ def test_an_interval_that_the_table_lacks_is_that_of_the_run(study: Studied, clo
         (None, "Nothing to show"),
     ],
 )
-def test_where_there_is_no_answer_the_headline_says_so(study: Studied, changes: dict[str, Any] | None, words: str) -> None:
+def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
+    study: Studied, changes: dict[str, Any] | None, words: str
+) -> None:
     points = study.points[:0] if changes is None else study.points.assign(**changes)
     none = replace(study, points=points)
     assert headline(none, []).startswith(words)
@@ -83,7 +85,7 @@ def test_where_there_is_no_answer_the_headline_says_so(study: Studied, changes: 
     assert facts(none, [], None) == []
 
 
-def test_facts_and_counts_are_numbers_of_the_best(study: Studied, closely: list[Chosen]) -> None:
+def test_facts_are_numbers_of_the_best_point(study: Studied, closely: list[Chosen]) -> None:
     notes: list[str] = []
     found = facts(study, closely, sensitivity_of(closely[0], notes))
     assert not notes
@@ -95,7 +97,7 @@ def test_facts_and_counts_are_numbers_of_the_best(study: Studied, closely: list[
     assert counts(wrong) == "12 points; 12 do not fit into memory and 12 cannot be predicted."
 
 
-def test_the_chosen_are_forecast_to_what_the_table_says(closely: list[Chosen]) -> None:
+def test_predictions_of_chosen_points_equal_the_table(closely: list[Chosen]) -> None:
     assert [one.line for one in closely] == ["ring", "servers"]
     for one in closely:
         assert one.run.step_time_s == pytest.approx(one.point["step_time_s"], rel=1e-6)

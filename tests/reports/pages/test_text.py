@@ -1,4 +1,4 @@
-"""Numbers and findings in words."""
+"""Formatting of numbers and findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _case(error: float, name: str = "a") -> Case:
     return Case(name, "pipeline", "", 2, 2, make_run("predicted", row), make_run("measured", row))
 
 
-def test_headline_gives_the_median_and_the_worst(eight: Path) -> None:
+def test_headline_gives_the_median_and_the_largest_error(eight: Path) -> None:
     expected = median(abs(case[5]) for case in CASES)
     assert text.headline(read(eight)) == (
         f"Predicted and measured agree within {expected * 100:.1f}{_NARROW}% at the median over 8 runs; "
@@ -29,7 +29,7 @@ def test_headline_gives_the_median_and_the_worst(eight: Path) -> None:
 
 
 @pytest.mark.parametrize(("error", "side"), [(0.05, "above"), (-0.05, "below")])
-def test_headline_of_one_run_says_on_which_side(error: float, side: str) -> None:
+def test_headline_of_one_run_gives_the_sign_of_the_error(error: float, side: str) -> None:
     assert text.headline(Results((_case(error),))).endswith(f"is 5{_NARROW}% {side} the measured one")
 
 
@@ -40,7 +40,7 @@ def test_headline_without_a_comparison() -> None:
     assert "Nothing to show" in text.headline(Results())
 
 
-def test_facts_count_what_is_inside_the_allowed_error() -> None:
+def test_facts_count_cases_within_the_allowed_error() -> None:
     results = Results((_case(0.02), _case(-0.06), _case(0.3), replace(_case(0), measured=None, failure="died")), max_error=0.1)
     numbers = [number for number, _ in text.facts(results)]
     assert numbers == ["3 of 4", f"6{_NARROW}%", f"+2{_NARROW}%", "2 of 3"]
@@ -92,13 +92,13 @@ def test_signed_percent(share: float | None, expected: str) -> None:
     assert text.signed_percent(share) == expected.replace(" ", _NARROW)
 
 
-def test_when_reads_iso_dates_and_passes_other_text() -> None:
+def test_when_formats_iso_dates_and_keeps_other_text() -> None:
     assert text.when("2026-01-31T12:00:05+00:00") == "2026-01-31 12:00 UTC"
     assert text.when("2026-01-31T12:00:05") == "2026-01-31 12:00"
     assert text.when("<yesterday>") == "<yesterday>"
 
 
-def test_ranks_name_servers_separately() -> None:
+def test_rank_counts_list_servers_separately() -> None:
     assert text.ranks_text(Case("a", "", "", 4, 4)) == "4"
     assert text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
     assert text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"

@@ -1,4 +1,4 @@
-"""Tables: SI units and full precision."""
+"""CSV tables: SI units and full precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_one_row_per_case_with_step_times_and_error(eight: Path) -> None:
+def test_the_case_table_has_a_row_per_case_with_step_times_and_error(eight: Path) -> None:
     rows = _rows(csv_tables.cases_csv(read(eight).cases))
     for row, case in zip(rows, CASES, strict=False):
         measured_s, error = case[4:]
@@ -32,7 +32,7 @@ def test_one_row_per_case_with_step_times_and_error(eight: Path) -> None:
     assert "signal 9" in rows[-1]["failure"]
 
 
-def test_one_row_per_case_and_phase(eight: Path) -> None:
+def test_the_phase_table_has_a_row_per_case_and_phase(eight: Path) -> None:
     rows = _rows(csv_tables.phases_csv(read(eight).cases))
     assert len(rows) == 9 * len(Phase)
     forward = next(row for row in rows if (row["scenario"], row["phase"]) == ("ring-2", "forward"))
@@ -49,13 +49,13 @@ def test_causes_add_up_to_the_step_time(eight: Path) -> None:
         assert total_s == pytest.approx(case[4], rel=1e-9)
 
 
-def test_the_range_holds_eight_of_ten_steps() -> None:
+def test_the_step_time_range_contains_eight_of_ten_steps() -> None:
     run = make_run("measured", CASES[0])
     assert len(run.step_times_s) == STEPS
     assert csv_tables.step_range_s(run) == pytest.approx(tuple(np.percentile(run.step_times_s, (10, 90))))
 
 
-def test_names_are_never_formulas_and_commas_stay_inside() -> None:
+def test_names_are_never_formulas_and_commas_are_quoted() -> None:
     case = Case("=HYPERLINK(1)", "@x", 'a, "b"\nc', 2, 2, failure="-1")
     (row,) = _rows(csv_tables.cases_csv([case]))
     assert (row["scenario"], row["family"], row["strategy"], row["failure"]) == ("'=HYPERLINK(1)", "'@x", 'a, "b"\nc', "'-1")

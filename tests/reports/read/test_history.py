@@ -1,4 +1,4 @@
-"""History is read as it was written, and drift is separated from noise."""
+"""Histories are read as they were written, and drift is separated from noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def found(out: Path) -> dict[str, Drift]:
     return {one.scenario: one for one in drifts(read(out).reconciled)}
 
 
-def test_what_was_written_is_read_oldest_first(tmp_path: Path) -> None:
+def test_written_entries_are_read_oldest_first(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", (0.03,), week=1)
     reconciled(tmp_path, "ring", (0.02,))
     calibrated(tmp_path, "50 us", "60 us")
@@ -34,7 +34,7 @@ def test_what_was_written_is_read_oldest_first(tmp_path: Path) -> None:
     assert list(quantities["low"]) == pytest.approx([45e-6, 54e-6])
 
 
-def test_a_file_is_read_as_its_folder(tmp_path: Path) -> None:
+def test_a_file_is_read_like_its_folder(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
 
     assert read(tmp_path / FILE).reconciled.equals(read(tmp_path).reconciled)
@@ -51,7 +51,7 @@ def test_a_step_time_outside_the_noise_drifts(tmp_path: Path) -> None:
     assert verdicts["slower"].earlier_s == pytest.approx(0.02)
 
 
-def test_one_bad_run_before_does_not_hide_a_drift(tmp_path: Path) -> None:
+def test_an_earlier_outlier_does_not_hide_a_drift(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", (*STEADY_S, 0.08, *STEADY_S, 0.024))
 
     assert found(tmp_path)["ring"].verdict == "drifts"
@@ -67,14 +67,14 @@ def test_few_runs_show_no_drift(tmp_path: Path) -> None:
     assert verdicts["two"].plain()["reach"] is None
 
 
-def test_other_work_under_the_same_name_is_no_drift(tmp_path: Path) -> None:
+def test_a_changed_scenario_of_the_same_name_is_no_drift(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     reconciled(tmp_path, "ring", (0.04,), week=1, samples=32)
 
     assert found(tmp_path)["ring"].verdict == "steady"
 
 
-def test_hosts_are_separate(tmp_path: Path) -> None:
+def test_drift_is_detected_for_each_host_separately(tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     reconciled(tmp_path, "ring", [2 * time_s for time_s in STEADY_S], host="other")
 
@@ -83,7 +83,7 @@ def test_hosts_are_separate(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(scale=st.floats(1e-6, 1e3), change=st.floats(-0.5, 2.0))
-def test_drift_does_not_depend_on_how_long_a_step_takes(scale: float, change: float) -> None:
+def test_drift_does_not_depend_on_the_scale_of_step_times(scale: float, change: float) -> None:
     import pandas as pd
 
     def verdict(factor: float) -> Drift:
@@ -98,13 +98,13 @@ def test_drift_does_not_depend_on_how_long_a_step_takes(scale: float, change: fl
     assert math.isclose(here.reach, there.reach, rel_tol=1e-6)
 
 
-def test_no_history_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_history_gives_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no history here; scaleproof reconcile --out"):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database " * 20, b"SQLite format 3\x00" + b"\xff" * 200])
-def test_damaged_files_are_said_in_one_line(content: bytes, tmp_path: Path) -> None:
+def test_damaged_files_give_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(content)
 
     with pytest.raises(InputError, match=r"history\.sqlite: ") as error:
@@ -130,7 +130,7 @@ def _edit(out: Path, statement: str) -> None:
         ("update reconciled set parts = '{'", "cannot be read as a history"),
     ],
 )
-def test_foreign_and_edited_files_are_said_in_one_line(statement: str, what: str, tmp_path: Path) -> None:
+def test_foreign_and_edited_files_give_a_one_line_error(statement: str, what: str, tmp_path: Path) -> None:
     reconciled(tmp_path, "ring", STEADY_S)
     _edit(tmp_path, statement)
 

@@ -1,4 +1,4 @@
-"""Reading a results folder: everything that can be read is used, what cannot is said, and nothing of ours is an error."""
+"""Reading a results folder: readable parts are used, unreadable ones are noted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_error_is_relative_to_the_measured_step_time(eight: Path) -> None:
         assert case.error == pytest.approx(error, rel=1e-6)
 
 
-def test_a_failed_case_keeps_its_prediction_and_says_why(eight: Path) -> None:
+def test_a_failed_case_has_its_prediction_and_the_reason(eight: Path) -> None:
     failed = read(eight).cases[-1]
     assert failed.predicted is not None
     assert failed.measured is None
@@ -42,7 +42,7 @@ def test_a_failed_case_keeps_its_prediction_and_says_why(eight: Path) -> None:
     assert "signal 9" in str(failed.failure)
 
 
-def test_a_folder_that_is_not_there_or_holds_nothing_of_ours(tmp_path: Path) -> None:
+def test_missing_folders_and_folders_without_results_give_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         read(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("mine")
@@ -51,20 +51,20 @@ def test_a_folder_that_is_not_there_or_holds_nothing_of_ours(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", ["", "predicted"])
-def test_a_single_run(tmp_path: Path, place: str) -> None:
+def test_a_folder_of_one_run_is_read(tmp_path: Path, place: str) -> None:
     save(make_run("predicted", CASES[0]), tmp_path / place)
     (case,) = read(tmp_path).cases
     assert (case.scenario, case.family, case.measured) == ("ring-2", "data_parallel", None)
 
 
-def test_predicted_and_measured_side_by_side_are_compared(tmp_path: Path) -> None:
+def test_adjacent_predicted_and_measured_runs_are_compared(tmp_path: Path) -> None:
     for origin in ("predicted", "measured"):
         save(make_run(origin, CASES[0]), tmp_path / origin)
     assert read(tmp_path).cases[0].error == pytest.approx(CASES[0][5], rel=1e-6)
 
 
 @pytest.mark.parametrize("content", ["", '{"version": 1, "cases": [', "[1, 2]", '"text"', "\x00"])
-def test_a_half_written_reconcile_file_falls_back_to_the_runs(tmp_path: Path, content: str) -> None:
+def test_runs_are_read_where_the_reconcile_file_is_incomplete(tmp_path: Path, content: str) -> None:
     write_results(tmp_path, CASES[:2])
     (tmp_path / "reconcile.json").write_text(content)
     found = read(tmp_path)
@@ -88,7 +88,7 @@ def _break(entry: dict[str, Any], field: str, value: Any) -> None:
         ("origin", "guessed"),
     ],
 )
-def test_a_summary_that_cannot_be_is_left_out_and_noted(tmp_path: Path, field: str, value: Any) -> None:
+def test_invalid_summaries_are_skipped_with_a_note(tmp_path: Path, field: str, value: Any) -> None:
     write_results(tmp_path, CASES[:2])
     edit(tmp_path, lambda plain: _break(plain["cases"][0], field, value))
     found = read(tmp_path)
@@ -98,7 +98,7 @@ def test_a_summary_that_cannot_be_is_left_out_and_noted(tmp_path: Path, field: s
     assert found.notes[0].startswith(f"ring-2: predicted summary: {field}")
 
 
-def test_a_case_that_is_no_case_is_left_out_and_noted(tmp_path: Path) -> None:
+def test_invalid_cases_are_skipped_with_a_note(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     edit(tmp_path, lambda plain: plain["cases"].insert(0, "nonsense"))
     found = read(tmp_path)
@@ -106,7 +106,7 @@ def test_a_case_that_is_no_case_is_left_out_and_noted(tmp_path: Path) -> None:
     assert found.notes == ("reconcile.json: case 1: not a mapping of fields; left out",)
 
 
-def test_broken_spans_cost_the_timeline_only(tmp_path: Path) -> None:
+def test_damaged_spans_only_remove_the_timeline(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     spans_file = tmp_path / "runs/ring-2/measured/spans.npz"
     whole = spans_file.read_bytes()
@@ -131,7 +131,7 @@ def _assert_no_timeline(folder: Path) -> None:
     assert found.notes[0].startswith("runs/ring-2/measured/spans.npz cannot be read")
 
 
-def test_spans_of_another_run_are_not_shown(tmp_path: Path) -> None:
+def test_spans_of_another_run_are_ignored(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     save(make_run("measured", (*CASES[0][:4], 0.5, 0.0)), tmp_path / "runs/ring-2/measured")
     found = read(tmp_path)
@@ -142,7 +142,7 @@ def test_spans_of_another_run_are_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "/", "\x00", "\ud800", "a" * 5000])
-def test_nothing_outside_the_folder_is_read(tmp_path: Path, place: str) -> None:
+def test_files_outside_the_folder_are_not_read(tmp_path: Path, place: str) -> None:
     save(make_run("predicted", CASES[0]), tmp_path / "elsewhere/predicted")
     inside = tmp_path / "results"
     inside.mkdir()
@@ -156,7 +156,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path, place: str) -> None:
     assert all("is not within the results" in note for note in found.notes)
 
 
-def test_what_was_run_is_read_wherever_it_was_kept(small: Make, tmp_path: Path) -> None:
+def test_the_scenario_is_read_from_any_place_where_it_was_saved(small: Make, tmp_path: Path) -> None:
     scenario = small()
     run = make_run("predicted", CASES[0])
     for number, place in enumerate(("predicted", "ring-2/measured", "runs/ring-2/predicted")):
@@ -170,7 +170,7 @@ def test_what_was_run_is_read_wherever_it_was_kept(small: Make, tmp_path: Path) 
     assert [case.scenario_yaml for case in read(tmp_path / "reconciled").cases] == ["", dump(scenario)]
 
 
-def test_a_scenario_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
+def test_an_unreadable_scenario_is_noted(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:2])
     for name, content in (("ring-2", b"\xff\xfe"), ("ring-4", b"#" * (2**20 + 1))):
         (tmp_path / "runs" / name / "scenario.yaml").write_bytes(content)
@@ -181,7 +181,7 @@ def test_a_scenario_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
     assert other == "runs/ring-4/scenario.yaml cannot be read (more than 1.00 MiB); left out"
 
 
-def test_no_cases_is_not_an_error(tmp_path: Path) -> None:
+def test_an_empty_list_of_cases_is_valid(tmp_path: Path) -> None:
     (tmp_path / "reconcile.json").write_text(json.dumps({"version": 1, "cases": []}))
     assert read(tmp_path).cases == ()
 
@@ -193,7 +193,7 @@ def test_a_newer_version_is_noted(tmp_path: Path) -> None:
     assert len(found.compared) == 1
 
 
-def test_an_explanation_that_is_none_is_left_out(tmp_path: Path) -> None:
+def test_invalid_explanations_are_skipped(tmp_path: Path) -> None:
     folder = write_results(tmp_path, CASES[:2])
     edit(folder, lambda plain: plain["cases"][0].update(explanation={"partings": [{"rank": -1}]}, inside=True))
     found = read(folder)

@@ -1,4 +1,4 @@
-"""Studied: which axes are strategies, sizes, or circumstances."""
+"""Interpretation of a study: which axes are strategies, sizes, or circumstances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _study(folder: Path, axes: Mapping[str, Any], **more: Any) -> Any:
     return studied(read(write_study(folder, {"scenario": SCENARIO, "axes": axes, **more}, intervals=False)))
 
 
-def test_parts_are_lines_workers_sizes_and_links_circumstances(swept: Path) -> None:
+def test_parts_become_lines_workers_sizes_and_links_circumstances(swept: Path) -> None:
     study = studied(read(swept))
     assert study.lines == ["ring", "servers"]
     assert study.strategies
@@ -37,7 +37,7 @@ def test_parts_are_lines_workers_sizes_and_links_circumstances(swept: Path) -> N
     assert study.choices[0] == ("40 Gbit/s",)
 
 
-def test_axes_that_go_together_are_one(tmp_path: Path) -> None:
+def test_axes_that_vary_together_become_one(tmp_path: Path) -> None:
     axes = {"strategy.workers": [2, 4], "cluster.nodes": [2, 4], "cluster.network.bandwidth": ["1 Gbit/s", "2 Gbit/s"]}
     study = _study(tmp_path, axes, zip=[["strategy.workers", "cluster.nodes"]])
     assert study.across == "GPUs"
@@ -46,7 +46,7 @@ def test_axes_that_go_together_are_one(tmp_path: Path) -> None:
     assert not study.circumstances
 
 
-def test_without_sizes_a_circumstance_stands_for_them(tmp_path: Path) -> None:
+def test_without_sizes_a_circumstance_is_the_x_axis(tmp_path: Path) -> None:
     study = _study(tmp_path, {"cluster.network.latency": ["1 us", "10 us", "100 us"], "strategy.workers": [4]})
     assert study.across == "network latency"
     assert study.points["x"].tolist() == pytest.approx([1e-6, 1e-5, 1e-4])
@@ -54,7 +54,7 @@ def test_without_sizes_a_circumstance_stands_for_them(tmp_path: Path) -> None:
     assert study.lines == ["data parallel"] or study.lines == ["workers 4"]
 
 
-def test_a_table_alone_gives_its_axes_by_its_columns(swept: Path, tmp_path: Path) -> None:
+def test_axes_are_inferred_from_columns_where_the_study_is_missing(swept: Path, tmp_path: Path) -> None:
     shutil.copytree(swept, tmp_path / "swept")
     (tmp_path / "swept/study.json").write_text(json.dumps({}))
     study = studied(read(tmp_path / "swept"))
@@ -64,7 +64,7 @@ def test_a_table_alone_gives_its_axes_by_its_columns(swept: Path, tmp_path: Path
     assert study.points["gpus"].max() == 10
 
 
-def test_fields_are_named_without_their_part() -> None:
+def test_short_names_of_fields_omit_their_part() -> None:
     assert [short(name) for name in ("cluster.network.bandwidth", "strategy", "batch.per_worker")] == [
         "network bandwidth",
         "strategy",

@@ -1,4 +1,4 @@
-"""Study folders: what can be read is used, what cannot is noted."""
+"""Reading a study folder: readable parts are used, unreadable ones are noted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scaleproof.simulator.analysis.study.sweep import sweep
 
 @pytest.fixture
 def copy(swept: Path, tmp_path: Path) -> Path:
-    """A folder of its own."""
+    """A private copy of the study's folder."""
     shutil.copytree(swept, tmp_path / "swept")
     return tmp_path / "swept"
 
 
-def test_all_of_a_folder_is_read(swept: Path) -> None:
+def test_all_files_of_a_study_folder_are_read(swept: Path) -> None:
     found = read(swept)
     assert is_study(swept)
     assert not found.notes
@@ -32,7 +32,7 @@ def test_all_of_a_folder_is_read(swept: Path) -> None:
     assert found.points["rate" if "rate" in found.points else "samples_per_s"].notna().all()
 
 
-def test_what_the_page_says_leads_to_the_same_results(swept: Path, tmp_path: Path) -> None:
+def test_study_and_scenario_files_reproduce_the_results(swept: Path, tmp_path: Path) -> None:
     found = read(swept)
     (tmp_path / "study.yaml").write_text(found.study_yaml())
     (tmp_path / "scenario.yaml").write_text(found.scenario_yaml())
@@ -42,7 +42,7 @@ def test_what_the_page_says_leads_to_the_same_results(swept: Path, tmp_path: Pat
     assert again["step_time_s"].tolist() == pytest.approx(first["step_time_s"].tolist())
 
 
-def test_a_table_cut_short_is_noted_and_the_others_are_used(copy: Path) -> None:
+def test_a_truncated_table_is_noted_and_the_others_are_used(copy: Path) -> None:
     part = sorted(copy.glob("part-*.parquet"))[0]
     part.write_bytes(part.read_bytes()[:100])
     found = read(copy)
@@ -53,7 +53,7 @@ def test_a_table_cut_short_is_noted_and_the_others_are_used(copy: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"scenario": {}, "axes": {}, "order": ["a"]}', '{"order": 3, "axes": 4}']
 )
-def test_the_study_may_be_anything(copy: Path, text: str) -> None:
+def test_invalid_study_files_do_not_prevent_reading_points(copy: Path, text: str) -> None:
     (copy / "study.json").write_text(text)
     found = read(copy)
     assert found.study is None
@@ -63,7 +63,7 @@ def test_the_study_may_be_anything(copy: Path, text: str) -> None:
     assert "is missing" in read(copy).notes[0]
 
 
-def test_tables_of_another_study_are_shown_by_themselves(copy: Path) -> None:
+def test_tables_of_another_study_are_read_without_its_axes(copy: Path) -> None:
     plain = json.loads((copy / "study.json").read_text())
     plain["axes"]["strategy.workers"] = [2]
     (copy / "study.json").write_text(json.dumps(plain))
@@ -72,7 +72,7 @@ def test_tables_of_another_study_are_shown_by_themselves(copy: Path) -> None:
     assert "another study" in found.notes[-1]
 
 
-def test_columns_may_be_missing_or_of_another_kind(copy: Path) -> None:
+def test_missing_and_mistyped_columns_are_tolerated(copy: Path) -> None:
     for part in copy.glob("part-*.parquet"):
         part.unlink()
     odd = pd.DataFrame({"point": ["0", "1"], "samples_per_s": ["7.5", "fast"], "<b>": ["=1", "</script>"]})

@@ -1,4 +1,4 @@
-"""Boxes of a timeline: where many crowd, fewer are drawn that take as long; else nothing changes."""
+"""Boxes of a timeline: crowded ones are merged with equal total time, others are unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = st.lists(st.integers(-1, 3), min_size=1, max_size=5)
 
 
 @given(LENGTHS, KINDS)
-def test_what_a_track_spends_on_each_kind_stays(lengths_ms: list[float], kinds: list[int]) -> None:
+def test_merging_keeps_the_time_of_each_kind(lengths_ms: list[float], kinds: list[int]) -> None:
     boxes = boxes_of(lengths_ms, kinds, tracks=2)
     few = merged(boxes, CELL_MS)
     assert sums(few, few.number.astype(float)) == sums(boxes, boxes.number.astype(float))
@@ -40,7 +40,7 @@ def test_what_a_track_spends_on_each_kind_stays(lengths_ms: list[float], kinds: 
 
 
 @given(LENGTHS, KINDS)
-def test_boxes_of_a_track_stay_one_after_another(lengths_ms: list[float], kinds: list[int]) -> None:
+def test_merged_boxes_of_a_track_do_not_overlap(lengths_ms: list[float], kinds: list[int]) -> None:
     few = merged(boxes_of(lengths_ms, kinds), CELL_MS)
     few = few.where(few.end_ms - few.start_ms > 1e-6)
     order = np.argsort(few.start_ms)
@@ -49,26 +49,26 @@ def test_boxes_of_a_track_stay_one_after_another(lengths_ms: list[float], kinds:
 
 
 @given(st.integers(1, 20_000), KINDS)
-def test_a_track_has_a_few_boxes_a_cell_however_long_it_is(count: int, kinds: list[int]) -> None:
+def test_merging_bounds_the_number_of_boxes_per_cell(count: int, kinds: list[int]) -> None:
     cells = 100
     few = merged(boxes_of([cells * CELL_MS / count] * count, kinds), CELL_MS)
     assert len(few.track) <= (cells + 1) * 12
 
 
-def test_what_does_not_crowd_stays_as_it_is() -> None:
+def test_boxes_that_are_not_crowded_are_unchanged() -> None:
     boxes = boxes_of([0.4, 0.1, 3.0, 0.5] * 10, [0, 1])
     for before, after in zip(boxes, merged(boxes, CELL_MS), strict=True):
         assert (before == after).all()
 
 
-def test_a_long_box_among_crowded_ones_stays_where_it_is() -> None:
+def test_a_long_box_among_crowded_ones_is_unchanged() -> None:
     boxes = boxes_of([0.01] * 30 + [5.0] + [0.01] * 30, [0])
     few = merged(boxes, CELL_MS)
     assert sorted(few.number.tolist()) == [1, 30, 30]
     assert float(few.start_ms[few.number == 1][0]) == float(boxes.start_ms[30])
 
 
-def test_what_overlaps_is_no_longer_than_from_first_to_last() -> None:
+def test_merged_overlapping_boxes_span_from_first_start_to_last_end() -> None:
     several = boxes_of([0.01] * 20, [0])
     overlapping = several._replace(start_ms=np.zeros(20), end_ms=np.full(20, 0.7))
     few = merged(overlapping, CELL_MS)

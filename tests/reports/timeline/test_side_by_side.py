@@ -1,4 +1,4 @@
-"""Both timelines under each other: what is marked, and where."""
+"""Predicted and measured timelines in one picture: marked differences and their places."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def case(*partings: Parting) -> Case:
 
 @pytest.fixture(scope="module")
 def plain() -> Drawn:
-    """Nothing is marked."""
+    """The picture without marks."""
     drawn = side_by_side(case())
     assert drawn is not None
     return drawn
 
 
-def test_each_mark_makes_room_for_its_words(plain: Drawn) -> None:
+def test_each_mark_adds_room_for_its_text(plain: Drawn) -> None:
     marked = side_by_side(case(parting(), parting(rank=0, stage=0)))
     assert marked is not None
     assert size_px(marked.png)[1] > size_px(plain.png)[1]
 
 
-def test_as_svg_it_is_the_same_each_time_and_says_what_parts() -> None:
+def test_svg_is_reproducible() -> None:
     first, second = (side_by_side(case(parting())) for _ in range(2))
     assert first == second
     assert first is not None
     assert first.svg.startswith(b"<?xml")
 
 
-def test_a_mark_frames_its_spans_on_both_sides() -> None:
+def test_a_mark_frames_its_spans_in_both_timelines() -> None:
     above, below = steps()
     places = module._places((above, below), parting(microbatch=2))
     assert places is not None
@@ -70,15 +70,15 @@ def test_a_mark_frames_its_spans_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"rank": 9}, {"phase": "sleep"}, {"microbatch": 77}, {"measured_ranks": ()}])
-def test_what_a_side_does_not_show_is_not_marked(changes: dict[str, object]) -> None:
+def test_parts_missing_in_one_timeline_are_not_marked(changes: dict[str, object]) -> None:
     assert module._places(steps(), parting(**changes)) is None
 
 
-def test_a_picture_of_which_nothing_is_marked_is_the_plain_one(plain: Drawn) -> None:
+def test_a_picture_without_marks_equals_the_plain_one(plain: Drawn) -> None:
     assert side_by_side(case(parting(rank=9), parting(phase="sleep"))) == plain
 
 
-def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:
+def test_the_stretch_with_the_largest_difference_is_framed() -> None:
     above, below = steps()
     last = (below.spans.rank == 1) & (below.spans.microbatch == 3) & (below.kind == 1)
     slow_ms = below.end_ms + np.where(last, 9.0, 0.0)
@@ -87,7 +87,7 @@ def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:
     assert places[1].end_ms == pytest.approx(slow_ms[last].max())
 
 
-def test_one_side_alone_has_no_marks() -> None:
+def test_a_single_timeline_has_no_marks() -> None:
     one = replace(case(parting()), predicted=None)
     assert side_by_side(one) == side_by_side(replace(one, explanation=None))
 

@@ -1,4 +1,4 @@
-"""What of a run is shown: which spans make the gradients of weights, which of a rank's stages they are in, and for how long."""
+"""The step of a run that is shown: weight-gradient spans, stages of a rank, and the duration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step_of(run: Run) -> Step:
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_2p", 1), ("interleaved_zero_bubble", 2), ("zb_v", 2)])
-def test_each_microbatch_has_its_gradients_of_weights(small: Make, schedule: str, chunks: int) -> None:
+def test_each_microbatch_has_a_weight_gradient_pass(small: Make, schedule: str, chunks: int) -> None:
     fields = f"kind: pipeline, stages: 3, microbatches: 6, chunks: {chunks}, schedule: {schedule}"
     step = step_of(predict(small(f"strategy={{{fields}}}")))
     passes = {
@@ -32,7 +32,7 @@ def test_each_microbatch_has_its_gradients_of_weights(small: Make, schedule: str
     }
     assert passes[Phase.FORWARD] == [(stage, microbatch) for stage in range(3 * chunks) for microbatch in range(6)]
     assert passes[Phase.FORWARD] == passes[Phase.BACKWARD] == passes[WEIGHT]
-    # what makes them comes after what made the gradient of the input
+    # weight-gradient passes follow input-gradient passes
     ends = {kind: step.end_ms[step.kind == kind] for kind in passes}
     assert ends[WEIGHT].min() > ends[Phase.BACKWARD].min()
 
@@ -47,7 +47,7 @@ def test_each_microbatch_has_its_gradients_of_weights(small: Make, schedule: str
         "{kind: model_parallel, stages: 3}",
     ],
 )
-def test_pieces_of_a_pass_are_no_gradients_of_weights(small: Make, strategy: str) -> None:
+def test_parts_of_a_split_pass_are_not_weight_gradient_passes(small: Make, strategy: str) -> None:
     for zero in (0, 3) if "data_parallel" in strategy else (0,):
         step = step_of(predict(small(f"strategy={strategy}", f"training.zero={zero}")))
         assert WEIGHT not in step.kind
@@ -61,7 +61,7 @@ def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:
     assert 0 < (step.kind == WEIGHT).sum() < 6 * 6
 
 
-def test_a_ranks_stages_are_distinguishable(small: Make) -> None:
+def test_stages_of_a_rank_are_distinguishable(small: Make) -> None:
     fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: interleaved_1f1b"
     step = step_of(predict(small(f"strategy={{{fields}}}")))
     assert step.chunks == 2
@@ -70,7 +70,7 @@ def test_a_ranks_stages_are_distinguishable(small: Make) -> None:
     assert step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}"))).chunks == 1
 
 
-def test_of_workers_that_go_on_their_own_some_step_times_are_shown(small: Make) -> None:
+def test_asynchronous_workers_are_shown_over_several_step_times(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 3, servers: 1, mode: asynchronous}"
     run = predict(small(servers, "unevenness={stragglers: [{ranks: [2], slowdown: 2}]}"))
     step = step_of(run)
@@ -81,7 +81,7 @@ def test_of_workers_that_go_on_their_own_some_step_times_are_shown(small: Make) 
     assert forward[0] > forward[2] > 0
 
 
-def test_facts_distinguish_steps(small: Make) -> None:
+def test_facts_are_equal_for_equal_steps_only(small: Make) -> None:
     plain = "strategy={kind: pipeline, stages: 3, microbatches: 6}"
     facts = step_of(predict(small(plain))).facts()
     assert facts == step_of(predict(small(plain))).facts()

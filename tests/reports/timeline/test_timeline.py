@@ -1,4 +1,4 @@
-"""Timelines: the step that stands for the run, and which ranks and microbatches are drawn."""
+"""Timelines: the typical step of a run, and which ranks and microbatches are drawn."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_timeline_without_spans_of_a_steady_step() -> None:
     assert side_by_side(_case()) is None
 
 
-def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
+def test_the_step_closest_to_the_median_step_time_is_shown() -> None:
     run = replace(make_run("measured", CASES[0]), step_time_s=0.1, step_times_s=(0.2, 0.15, 0.101, 0.09, 0.3))
     step = typical_step(run)
     assert step is not None
@@ -81,7 +81,7 @@ def test_ranks_without_a_name_are_numbered() -> None:
     assert timeline.rank_name(replace(run, rank_names=()), 2) == "rank 2"
 
 
-def test_the_legend_names_what_is_there() -> None:
+def test_the_legend_lists_only_kinds_that_occur() -> None:
     steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
     labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
     waiting = "waiting for other ranks"
@@ -89,7 +89,7 @@ def test_the_legend_names_what_is_there() -> None:
     assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
 
 
-def test_a_step_without_length_is_drawn() -> None:
+def test_a_step_of_zero_length_is_drawn() -> None:
     empty = _many_ranks(2)
     assert empty.spans is not None
     no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
@@ -99,7 +99,7 @@ def test_a_step_without_length_is_drawn() -> None:
 Make = Callable[..., Scenario]
 
 
-def test_a_picture_is_the_same_again_and_says_what_it_shows(small: Make) -> None:
+def test_pictures_are_reproducible_and_have_a_description(small: Make) -> None:
     scenario = small("strategy={kind: pipeline, stages: 2, microbatches: 2, schedule: zb_h1}")
     png, svg = timeline.picture(scenario, "png"), timeline.picture(scenario, "svg")
     assert (png, svg) == (timeline.picture(scenario, "png"), timeline.picture(scenario, "svg"))
@@ -111,7 +111,7 @@ def test_a_picture_is_the_same_again_and_says_what_it_shows(small: Make) -> None
     assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
 
 
-def test_the_title_shows_what_else_than_computing_takes_time(small: Make) -> None:
+def test_the_title_names_the_largest_share_besides_compute(small: Make) -> None:
     scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
     step = typical_step(predict(scenario))
     assert step is not None
@@ -137,7 +137,7 @@ def _long(period: int, small: Make) -> Figure:
     return drawn(predict(small(f"strategy={{kind: local_sgd, workers: 4, period: {period}}}")))
 
 
-def test_boxes_too_narrow_for_an_edge_have_none(small: Make) -> None:
+def test_narrow_boxes_have_no_edge(small: Make) -> None:
     wide, narrow = (
         {float(width) for bars in _long(period, small).axes[0].collections for width in np.atleast_1d(bars.get_linewidth())}
         for period in (2, 1000)
@@ -146,7 +146,7 @@ def test_boxes_too_narrow_for_an_edge_have_none(small: Make) -> None:
     assert narrow == {0.0}
 
 
-def test_however_many_passes_there_are_a_bounded_number_of_boxes_is_drawn_and_the_axis_says_so(small: Make) -> None:
+def test_the_number_of_boxes_is_bounded_and_the_axis_mentions_merging(small: Make) -> None:
     boxes = {}
     for period in (2, 500, 5000):
         (panel,) = _long(period, small).axes

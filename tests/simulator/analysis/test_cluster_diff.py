@@ -1,4 +1,4 @@
-"""Clusters side by side: what is the same, what is noise, what differs."""
+"""Comparison of two clusters: equal, different, or within noise."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def row(rows: list[QuantityRow], what: str) -> QuantityRow:
     return next(row for row in rows if row.what == what)
 
 
-def test_a_cluster_is_the_same_as_itself() -> None:
+def test_a_cluster_does_not_differ_from_itself() -> None:
     assert {row.verdict for row in compare(cluster(), cluster())} == {"same"}
     assert describe(compare(cluster(), cluster()), ("a", "b")).endswith("that both have differ by more than noise")
 
@@ -58,14 +58,14 @@ def test_a_cluster_is_the_same_as_itself() -> None:
         ("240 Mbit/s", "239 Mbit/s", "241 Mbit/s", "differs"),
     ],
 )
-def test_intervals_that_overlap_are_noise(bandwidth: str, low: str, high: str, verdict: str) -> None:
+def test_overlapping_intervals_count_as_noise(bandwidth: str, low: str, high: str, verdict: str) -> None:
     rows = compare(cluster(), network(bandwidth, low, high))
     assert row(rows, "network.bandwidth").verdict == verdict
     assert row(rows, "network.latency").verdict == "same"
 
 
 @given(st.floats(1, 1e4), st.floats(1, 1e4))
-def test_sides_change_places(left: float, right: float) -> None:
+def test_swapping_clusters_inverts_ratios_and_keeps_verdicts(left: float, right: float) -> None:
     ours, theirs = (network(f"{rate} Mbit/s", f"{rate * 0.98} Mbit/s", f"{rate * 1.02} Mbit/s") for rate in (left, right))
     one, other = (row(compare(*pair), "network.bandwidth") for pair in ((ours, theirs), (theirs, ours)))
     assert one.verdict == other.verdict
@@ -74,7 +74,7 @@ def test_sides_change_places(left: float, right: float) -> None:
     assert one.ratio * other.ratio == pytest.approx(1)
 
 
-def test_a_share_spreads_over_what_it_stands_for() -> None:
+def test_a_relative_interval_applies_to_all_its_quantities() -> None:
     other = DESCRIBED["device"] | {"peak": {"fp32": "103 GFLOP/s"}}
     shares = {"device": {"low": "96 %", "high": "104 %"}}
     assert row(compare(cluster(), cluster(device=other)), "device.peak fp32").verdict == "differs"
@@ -117,7 +117,7 @@ def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str],
     assert found["network.bandwidth"]["b_low"] == 470e6 / 8
 
 
-def test_an_invalid_interval_is_reported_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_intervals_are_reported_with_their_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = yaml.safe_dump(DESCRIBED, sort_keys=False)
     path.write_text(text.replace("low: 470 Mbit/s", "low: -470 Mbit/s"))

@@ -1,4 +1,4 @@
-"""Two scenarios side by side: what changed, what it did, part by part, and whether it exceeds the uncertainty."""
+"""Comparison of two scenarios: changes, effects by part, and whether they exceed the uncertainty."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_identical_scenarios_are_indistinguishable(small: Make) -> None:
     assert "cannot be distinguished" in text
 
 
-def test_frameworks_are_named_and_another_one_is_one_change(small: Make) -> None:
+def test_a_changed_framework_is_listed_as_one_change(small: Make) -> None:
     found = compare(small(), small("framework=torchtitan"))
     changed = {one.field: (one.a, one.b) for one in found.changed}
     assert changed["framework"] == ("pytorch-ddp", "torchtitan")
@@ -54,7 +54,7 @@ def test_frameworks_are_named_and_another_one_is_one_change(small: Make) -> None
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_parts_add_up_to_the_step(small: Make, change: tuple[str, ...]) -> None:
+def test_differences_of_parts_add_up_to_the_difference_of_steps(small: Make, change: tuple[str, ...]) -> None:
     found = compare(small(), small(*change))
     *parts, whole = found.parts
     assert [part.name for part in parts] == list(BREAKDOWN)
@@ -66,7 +66,7 @@ def test_parts_add_up_to_the_step(small: Make, change: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_effects_are_those_of_both_predictions(small: Make, change: tuple[str, ...]) -> None:
+def test_effects_equal_the_difference_of_both_predictions(small: Make, change: tuple[str, ...]) -> None:
     a, b = small(), small(*change)
     found = compare(a, b)
     result = {effect.name: effect for effect in found.effects}
@@ -83,7 +83,7 @@ def test_effects_are_those_of_both_predictions(small: Make, change: tuple[str, .
     assert result["memory of a rank"].b == found.b.memory_bytes_per_rank
 
 
-def test_the_other_way_round_it_is_the_other_way_round(small: Make) -> None:
+def test_swapping_scenarios_inverts_the_effects(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=1 Gbit/s")
     forth, back = compare(a, b), compare(b, a)
     assert forth.ratio == pytest.approx(1 / back.ratio)
@@ -91,7 +91,7 @@ def test_the_other_way_round_it_is_the_other_way_round(small: Make) -> None:
     assert forth.speedup.faster == pytest.approx(1 - back.speedup.faster, abs=0.03)
 
 
-def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> None:
+def test_device_error_does_not_affect_a_speedup_on_the_same_device(small: Make) -> None:
     """Twice the samples on the same device, where nothing but compute takes time: as fast, however fast the device is."""
     a = small(*ONLY_COMPUTE)
     found = compare(a, small(*ONLY_COMPUTE, "batch=96"))
@@ -100,7 +100,7 @@ def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> No
     assert found.speedup.high / found.speedup.low < 1.001
 
 
-def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_the_same(small: Make) -> None:
+def test_efficiency_is_more_certain_than_throughput_only_across_devices(small: Make) -> None:
     """An error of the device scales a step and its baseline equally, and so not their ratio."""
 
     def widths(*change: str) -> tuple[float, float]:
@@ -116,7 +116,7 @@ def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_th
     assert efficiency == pytest.approx(rate, rel=0.3)
 
 
-def test_cost_and_energy_go_against_the_throughput(small: Make) -> None:
+def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
     priced = ("cluster.node.price=4 USD/h", "cluster.node.power=2 kW")
     found = compare(small(*priced), small(*priced, "cluster.network.bandwidth=1 Gbit/s"))
     result = {effect.name: effect for effect in found.effects}
@@ -145,7 +145,7 @@ def test_long_lists_of_changes_are_cut(small: Make) -> None:
     assert max(map(len, text.splitlines())) < 140
 
 
-def test_the_command_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "ring-2", "ring-2", "--set-b", "strategy.overlap=false", "--set", "steps=4"]
     assert scaleproof.main(arguments) == 0
     assert "strategy.overlap" in capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_the_command_for_people_and_for_programs(capsys: pytest.CaptureFixture[s
         (["ring-2", "ring-2", "--set", "strategy.workers=5"], "5 workers do not divide 24 samples"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_gives_a_one_line_error(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["compare", *arguments]) == 2
     result = capsys.readouterr()
     assert message in result.err
@@ -173,7 +173,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
     assert result.out == ""
 
 
-def test_a_line_gives_shares_or_factors_and_the_unit_once() -> None:
+def test_a_line_shows_shares_or_factors_and_the_unit_once() -> None:
     few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
     assert _effect(few) == ("step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
     assert _effect(many) == ("samples/s", "1", "9", "9 x", "2.5 to 15 x")

@@ -1,4 +1,4 @@
-"""Who waits for whom under unevenness: what theory says of synchronous, backup, stale and asynchronous workers; the command."""
+"""Cost of perturbations for synchronous, backup, stale and asynchronous workers, compared with theory; the command."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STRAGGLER = "stragglers: [{ranks: 2, slowdown: 2}]"
 
 
 def found(small: Make, *kinds: str, workers: int = 4, bound: int = 3, more: tuple[str, ...] = ()) -> Uneven:
-    """Of workers for whom nothing but compute takes time."""
+    """The comparison for workers whose step is compute alone."""
     given = f"unevenness={{{', '.join(kinds)}}}"
     return uneven(small(servers(workers, 1), *SEPARATE_NODES, *PLAIN, *FREE, given, *more), 1, bound)
 
 
-def left(found: Uneven, kind: str) -> dict[str, float]:
-    """The share of the throughput that is left."""
+def remaining_shares(found: Uneven, kind: str) -> dict[str, float]:
+    """The remaining share of the throughput."""
     return {way: cell.of_even or 0.0 for way, cell in found.cells[kind].items()}
 
 
-def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(small: Make) -> None:
-    of_even = left(found(small, STRAGGLER, workers=8), "stragglers")
+def test_a_straggler_slows_only_strategies_that_wait_for_it(small: Make) -> None:
+    of_even = remaining_shares(found(small, STRAGGLER, workers=8), "stragglers")
     assert of_even["synchronous"] == pytest.approx(1 / 2, rel=1e-2)
     assert of_even["ring"] == pytest.approx(1 / 2, rel=1e-2)
     # the slow one's pushes are those that are dropped
@@ -43,7 +43,7 @@ def test_a_straggler_holds_up_those_who_wait_for_it_and_nobody_else(small: Make)
     assert of_even["asynchronous"] == pytest.approx(7.5 / 8, rel=2e-2)
 
 
-def test_what_a_backup_spares_is_wasted_where_ranks_are_even(small: Make) -> None:
+def test_backups_waste_their_share_if_workers_are_equal(small: Make) -> None:
     cells = found(small, STRAGGLER, workers=8).cells[ALONE]
     even, spared = cells["synchronous"].samples_per_s, cells["backups"].samples_per_s
     assert even
@@ -51,8 +51,8 @@ def test_what_a_backup_spares_is_wasted_where_ranks_are_even(small: Make) -> Non
     assert cells["backups"].dropped == pytest.approx(1 / 8, abs=0.02)
 
 
-def test_the_less_workers_wait_for_one_another_the_less_a_tail_costs(small: Make) -> None:
-    of_even = left(found(small, TAIL, more=("steps=120",)), "tail")
+def test_cost_of_a_tail_decreases_with_looser_consistency(small: Make) -> None:
+    of_even = remaining_shares(found(small, TAIL, more=("steps=120",)), "tail")
     assert of_even["ring"] < 0.95 * of_even["stale"] < 0.95 * of_even["asynchronous"]
     assert of_even["synchronous"] == pytest.approx(of_even["ring"], rel=0.1)
     assert of_even["backups"] > 1.2 * of_even["synchronous"]
@@ -60,15 +60,15 @@ def test_the_less_workers_wait_for_one_another_the_less_a_tail_costs(small: Make
     assert of_even["asynchronous"] == pytest.approx(1 / 1.26, rel=0.1)
 
 
-def test_a_bound_of_zero_waits_like_all_and_a_wide_one_like_nobody(small: Make) -> None:
+def test_staleness_bound_zero_is_synchronous_and_a_large_one_asynchronous(small: Make) -> None:
     steps = ("steps=40",)
-    tight, wide = (left(found(small, TAIL, bound=bound, more=steps), "tail") for bound in (0, 10_000))
+    tight, wide = (remaining_shares(found(small, TAIL, bound=bound, more=steps), "tail") for bound in (0, 10_000))
     # but for the first quarter of its steps, which does not count where workers may part
     assert tight["stale"] == pytest.approx(tight["synchronous"], rel=0.12)
     assert wide["stale"] == pytest.approx(wide["asynchronous"], rel=1e-9)
 
 
-def test_spells_that_are_short_are_absorbed_by_a_bound_and_long_ones_are_not(small: Make) -> None:
+def test_a_staleness_bound_absorbs_short_slow_periods_only(small: Make) -> None:
     """Half the speed for some steps of one worker after another: who may be as far behind as that costs loses nothing."""
     modes = {"mode": "synchronous"}, {"mode": "stale_synchronous", "bound": 5}, {"mode": "asynchronous"}
 
@@ -88,16 +88,16 @@ def test_spells_that_are_short_are_absorbed_by_a_bound_and_long_ones_are_not(sma
     assert long[1] < 0.95 * long[2]
 
 
-def test_all_kinds_come_alone_and_together(small: Make) -> None:
+def test_each_perturbation_is_evaluated_alone_and_with_all_others(small: Make) -> None:
     both = found(small, STRAGGLER, "noise: [{period: 10 ms, lasts: 1 ms}]", more=("steps=20",))
     assert list(both.cells) == [ALONE, "stragglers", "noise", TOGETHER]
     for way in both.ways:
-        alone = min(left(both, kind)[way] for kind in ("stragglers", "noise"))
-        assert left(both, TOGETHER)[way] <= alone * 1.02
+        alone = min(remaining_shares(both, kind)[way] for kind in ("stragglers", "noise"))
+        assert remaining_shares(both, TOGETHER)[way] <= alone * 1.02
     assert len(both.table()) == 4 * 5
 
 
-def test_what_cannot_be_is_said_in_its_place(small: Make) -> None:
+def test_cells_that_cannot_be_predicted_show_the_reason(small: Make) -> None:
     """The ring has no server to be slow."""
     found = uneven(small(servers(4, 1), *SEPARATE_NODES, *PLAIN, "unevenness={stragglers: [{ranks: 4, slowdown: 3}]}"))
     assert found.cells["stragglers"]["ring"].samples_per_s is None
@@ -127,7 +127,7 @@ def test_counts_out_of_range_are_refused(small: Make) -> None:
         uneven(scenario, bound=-1)
 
 
-def test_the_command_prints_what_json_has(small: Make, tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_values_of_its_json(small: Make, tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
     small()
     path = f"{tmp_path}/small.yaml"
     changes = ["--set", servers(2, 1), "--set", f"unevenness={{{STRAGGLER.replace('2,', '1,')}}}", "--set", "steps=5"]

@@ -13,14 +13,14 @@ LAYER = Layer("a", "kind a", (Matmul("a", 500, 1000, 1000),), tensors=(10, 5), o
 PLAIN = {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
 
 
-def test_without_measurements_backward_takes_twice_forward() -> None:
+def test_backward_takes_twice_forward_without_measurements() -> None:
     device = Device.model_validate(PLAIN | {"efficiency": 0.5, "layer_overhead": "1 ms"})
     forward_s, backward_s = device.layer_s(LAYER, samples=4, precision="fp32")
     assert forward_s == pytest.approx(1e-3 + 8e-3)
     assert backward_s == pytest.approx(1e-3 + 16e-3)
 
 
-def test_a_measured_layer_is_believed() -> None:
+def test_a_measured_layer_has_its_measured_time() -> None:
     measured = {
         "signature": "kind a",
         "precision": "fp32",
@@ -31,7 +31,7 @@ def test_a_measured_layer_is_believed() -> None:
     assert device.layer_s(LAYER, 10, "fp32") == pytest.approx((21e-3, 43e-3))
 
 
-def test_optimizer_is_bound_by_memory_unless_measured() -> None:
+def test_the_optimizer_is_memory_bound_unless_measured() -> None:
     measured = {"optimizer": "adam", "precision": "fp32", "base": "1 ms", "per_parameter": "2 ns"}
     device = Device.model_validate(PLAIN | {"measured_optimizers": [measured]})
     # read w and g, write w: three accesses of four bytes
@@ -39,7 +39,7 @@ def test_optimizer_is_bound_by_memory_unless_measured() -> None:
     assert device.optimizer_s(1e6, "adam", "fp32") == pytest.approx(3e-3)
 
 
-def test_servers_work_at_the_hosts_memory_speed() -> None:
+def test_servers_update_at_host_memory_bandwidth() -> None:
     plain = {"node": {"memory_bandwidth": "10 GB/s"}, "device": PLAIN}
     cluster = Cluster.model_validate(plain)
     assert cluster.sum_s(1e9) == pytest.approx(0.3)
@@ -57,12 +57,12 @@ def trained(framework: str | None, **strategy: object) -> str:
     return Scenario.model_validate(parts).framework.name
 
 
-def test_a_clusters_framework_is_the_default_of_what_it_supports() -> None:
+def test_a_clusters_framework_is_the_default_for_supported_scenarios() -> None:
     assert trained(None, workers=2, stages=2, microbatches=2) == "megatron-core-0.12"
     assert trained("pytorch-ddp", workers=2, stages=2, microbatches=2) == "pytorch-ddp"
     assert trained("pytorch-ddp", workers=2, tensor=2) == trained(None, workers=2, tensor=2), "it has no tensor parallelism"
 
 
-def test_a_clusters_framework_must_ship() -> None:
+def test_an_unknown_framework_of_a_cluster_is_rejected() -> None:
     with pytest.raises(FieldError, match=r"no framework is called 'pytorch'; give one of .*pytorch-ddp"):
         trained("pytorch", workers=2)

@@ -31,7 +31,7 @@ def test_the_inverse_slowdown_restores_the_cluster(name: str, slowdown: float) -
     assert again == (None if value is None else pytest.approx(value))
 
 
-def test_links_numbers_are_read_where_they_are_and_nowhere_where_there_is_no_link() -> None:
+def test_link_quantities_exist_only_for_existing_links() -> None:
     cluster, alone = plain(2, 4, link=_LINKED, network=_LINKED), plain(link=None, network=None)
     values = {"bandwidth": (100e9, 10e9), "latency": (1e-6, 10e-6), "overhead": (2e-6, 2e-6)}
     for number, (inside, between) in values.items():
@@ -50,20 +50,20 @@ def test_links_numbers_are_read_where_they_are_and_nowhere_where_there_is_no_lin
         ("ring-2", ("device", "optimizer", "collectives", "node.link.bandwidth", "node.link.latency")),
     ],
 )
-def test_where_everything_is_slower_by_a_factor_so_is_the_step(scenario: str, names: tuple[str, ...]) -> None:
+def test_slowing_all_quantities_by_a_factor_slows_the_step_by_it(scenario: str, names: tuple[str, ...]) -> None:
     given = load(scenario)
     worse = given.model_copy(update={"cluster": slowed(given.cluster, dict.fromkeys(names, 1.5))})
     assert predict(worse).step_time_s == pytest.approx(1.5 * predict(given).step_time_s, rel=1e-6)
 
 
-def test_a_prior_holds_where_a_cluster_gives_no_interval() -> None:
+def test_a_prior_is_used_for_quantities_without_an_interval() -> None:
     cluster = plain(2)
     assert uncertain(cluster)["network.bandwidth"] == pytest.approx(QUANTITIES["network.bandwidth"].prior)
     assert "optimizer" not in uncertain(cluster)  # none was measured
     assert "network.overhead" not in uncertain(cluster)  # there is none
 
 
-def test_an_interval_is_of_the_number_or_a_share_of_times() -> None:
+def test_intervals_are_absolute_or_relative() -> None:
     given = {
         "network.bandwidth": {"low": "5 GB/s", "high": "20 GB/s"},  # around 10 GB/s
         "network.latency": {"low": "9 us", "high": "12 us"},
@@ -86,7 +86,7 @@ def test_an_interval_is_of_the_number_or_a_share_of_times() -> None:
         ("optimizer", {"low": "90 %", "high": "120 %"}, "the cluster has no such number; leave the interval out"),
     ],
 )
-def test_nonsense_is_refused_where_it_stands(name: str, interval: dict[str, object], message: str) -> None:
+def test_invalid_intervals_are_rejected_with_their_place(name: str, interval: dict[str, object], message: str) -> None:
     with pytest.raises(FieldError, match=message.replace("(", r"\(")) as caught:
         plain(2, uncertainty={name: interval})
     assert caught.value.field[:2] == ("uncertainty", name)
@@ -94,11 +94,11 @@ def test_nonsense_is_refused_where_it_stands(name: str, interval: dict[str, obje
 
 
 @given(st.floats(1e-3, 1e3))
-def test_shares_are_read_as_they_are_written(share: float) -> None:
+def test_shares_are_parsed_and_formatted_consistently(share: float) -> None:
     assert parse_share(format_share(share)) == pytest.approx(share, abs=6e-4)
 
 
 @pytest.mark.parametrize("text", ["", "0 %", "-4 %", "nan", "inf", True, None])
-def test_what_is_no_share_is_refused(text: object) -> None:
+def test_invalid_shares_are_rejected(text: object) -> None:
     with pytest.raises(UnitError):
         parse_share(text)

@@ -25,7 +25,7 @@ positive = st.floats(0.1, 10)
 
 
 @given(st.sampled_from(FORMULAS), st.lists(st.tuples(positive, positive), min_size=1, max_size=20))
-def test_points_that_agree_get_the_same_result_as_alone(formula: Callable[[Any, Any], Any], points: Any) -> None:
+def test_points_with_equal_outcomes_get_their_separate_results(formula: Callable[[Any, Any], Any], points: Any) -> None:
     batch = BatchedPoints(len(points))
     first, second = (batch.number(np.array(values)) for values in zip(*points, strict=True))
     result = numbers([formula(first, second)], np.float64)

@@ -38,7 +38,7 @@ def test_files_of_a_folder_are_locked_independently(tmp_path: Path) -> None:
         pass
 
 
-def test_waiting_for_another_holder(tmp_path: Path) -> None:
+def test_waiting_ends_when_the_lock_is_released(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from scaleproof.simulator.common.file_lock import locked_file\n"
         "with locked_file(Path(sys.argv[1]), 'one'):\n    print('locked', flush=True); sys.stdin.readline()"

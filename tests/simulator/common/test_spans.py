@@ -14,7 +14,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 
 
 
 @given(ROWS)
-def test_the_union_covers_exactly_what_the_intervals_cover(rows: list[tuple[int, int, int]]) -> None:
+def test_the_union_covers_the_same_points_as_the_intervals(rows: list[tuple[int, int, int]]) -> None:
     owner, start, length = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     union = TimeIntervals(owner, start.astype(float), (start + length).astype(float)).union()
     for owner_number in range(4):

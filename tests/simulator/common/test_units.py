@@ -21,21 +21,21 @@ from scaleproof.simulator.common.errors import UnitError
         (0, 0.0),
     ],
 )
-def test_bandwidth(text: object, Bps: float) -> None:
+def test_bandwidths_are_parsed_in_bytes_per_second(text: object, Bps: float) -> None:
     assert units.parse_Bps(text) == pytest.approx(Bps)
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), [("25 MiB", 25 * 2**20), ("25 MB", 25e6), ("8 Mbit", 1e6), ("7 bytes", 7)])
-def test_size(text: str, size_bytes: float) -> None:
+def test_sizes_are_parsed_in_bytes(text: str, size_bytes: float) -> None:
     assert units.parse_bytes(text) == pytest.approx(size_bytes)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("3 us", 3e-6), ("3 µs", 3e-6), ("2 min", 120.0), (".5 ms", 5e-4)])
-def test_time(text: str, seconds: float) -> None:
+def test_times_are_parsed_in_seconds(text: str, seconds: float) -> None:
     assert units.parse_time_s(text) == pytest.approx(seconds)
 
 
-def test_compute_rate() -> None:
+def test_compute_rates_are_parsed_in_flops_per_second() -> None:
     assert units.parse_flops("312 TFLOP/s") == 312e12
     assert units.parse_flops("312 TFLOPS") == 312e12
 
@@ -43,7 +43,7 @@ def test_compute_rate() -> None:
 @pytest.mark.parametrize(
     "text", ["25", 25, 2.5, "25 gbit/s", "25 Gbit", "25 GB", "fast", "", None, True, "-1 Gbit/s", "1e999 GB/s"]
 )
-def test_invalid_bandwidths(text: object) -> None:
+def test_invalid_bandwidths_are_rejected(text: object) -> None:
     with pytest.raises(UnitError):
         units.parse_Bps(text)
 
@@ -72,11 +72,11 @@ def test_formatted_sizes_and_rates_parse_to_the_same_value(value: float) -> None
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0123, "12.3 ms"), (0.9996, "1.00 s"), (59.99, "1.00 min"), (0.0, "0 ns"), (99.96e-6, "100 us")]
 )
-def test_three_significant_digits(seconds: float, text: str) -> None:
+def test_values_are_formatted_with_three_significant_digits(seconds: float, text: str) -> None:
     assert units.format_time_s(seconds) == text
 
 
-def test_count() -> None:
+def test_counts_are_parsed() -> None:
     assert units.format_count(175.2e9) == "175 G"
     assert units.format_count(12) == "12.0"
 

@@ -8,7 +8,7 @@ from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 
 
-def test_places_of_values() -> None:
+def test_values_have_the_line_and_column_of_their_text() -> None:
     located = yaml_file.parse("a: 1\nb:\n  - x: 2\n  - {y: 3}\n", "f.yaml")
     assert located.data == {"a": 1, "b": [{"x": 2}, {"y": 3}]}
     assert located.place(("a",)) == "f.yaml:1:1"
@@ -21,7 +21,7 @@ def test_an_absent_value_has_the_place_of_its_nearest_ancestor() -> None:
     assert located.place(("a", "c", "d")) == "f.yaml:1:1"
 
 
-def test_a_grafted_part_keeps_its_own_places() -> None:
+def test_an_inserted_part_keeps_its_own_places() -> None:
     located = yaml_file.parse("model: gpt\n", "f.yaml")
     located.graft(("model",), yaml_file.parse("\nlayers: 3\n", "gpt.yaml"))
     assert located.data == {"model": {"layers": 3}}
@@ -49,17 +49,17 @@ def test_a_grafted_part_keeps_its_own_places() -> None:
         ("a: \x00", "not valid YAML"),
     ],
 )
-def test_bad_yaml(text: str, message: str) -> None:
+def test_invalid_yaml_gives_an_error_with_its_place(text: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         yaml_file.parse(text, "f.yaml")
 
 
-def test_tags_run_nothing() -> None:
+def test_yaml_tags_do_not_execute_code() -> None:
     located = yaml_file.parse("a: !!python/object/apply:os.getcwd []", "f.yaml")
     assert located.data == {"a": []}
 
 
-def test_nested_aliases_do_not_blow_up() -> None:
+def test_nested_aliases_do_not_exhaust_memory() -> None:
     bomb = "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
     for previous, name in zip("abcdefgh", "bcdefghi", strict=True):
         bomb += f"{name}: &{name} [{','.join(['*' + previous] * 10)}]\n"
@@ -67,7 +67,7 @@ def test_nested_aliases_do_not_blow_up() -> None:
         yaml_file.parse(bomb, "f.yaml")
 
 
-def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files_give_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="No such file"):
         yaml_file.read(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff\xfe")

@@ -20,7 +20,7 @@ def run(builder: ProgramBuilder, steps: int = 2) -> Run:
     return predicted_run(simulate(builder.build(), steps), scenario="test", strategy="test", samples=1)
 
 
-def test_tasks_of_a_lane_follow_one_another_step_after_step() -> None:
+def test_tasks_of_a_stream_run_in_order_over_all_steps() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("a")
     builder.compute(rank, Phase.FORWARD, 1.0)
@@ -42,7 +42,7 @@ def test_a_message_takes_latency_plus_size_over_bandwidth_once_both_sides_are_re
     assert timeline.end_s[0].tolist() == [1, 4, 6.5, 7.5]
 
 
-def test_two_messages_share_a_link() -> None:
+def test_two_concurrent_messages_share_a_link() -> None:
     builder = ProgramBuilder()
     link = builder.resource("link", 10.0)
     a, b = builder.rank("a"), builder.rank("b")
@@ -54,7 +54,7 @@ def test_two_messages_share_a_link() -> None:
     assert timeline.end_s[0].tolist() == [2, 4, 4]
 
 
-def test_ranks_share_the_cores_they_compute_on() -> None:
+def test_ranks_on_the_same_cores_share_them() -> None:
     builder = ProgramBuilder()
     cores = builder.resource("cores", 2.0)
     for name in "abcd":
@@ -62,14 +62,14 @@ def test_ranks_share_the_cores_they_compute_on() -> None:
     assert run(builder).step_time_s == pytest.approx(6.0)
 
 
-def test_a_core_cannot_help_a_rank_beyond_its_own_speed() -> None:
+def test_idle_cores_do_not_speed_up_a_rank_beyond_its_maximum() -> None:
     builder = ProgramBuilder()
     cores = builder.resource("cores", 2.0)
     builder.compute(builder.rank("a", uses=(Use(cores),)), Phase.FORWARD, 3.0)
     assert run(builder).step_time_s == pytest.approx(3.0)
 
 
-def test_a_collective_waits_for_its_last_member_and_the_wait_is_told_from_the_moving() -> None:
+def test_waiting_for_members_and_transfer_of_a_collective_are_separate() -> None:
     builder = ProgramBuilder()
     fast, slow = builder.rank("fast"), builder.rank("slow")
     ready = [builder.compute(fast, Phase.BACKWARD, 1.0), builder.compute(slow, Phase.BACKWARD, 3.0)]
@@ -115,7 +115,7 @@ def test_a_server_serves_in_order_updates_once_and_releases_all() -> None:
     assert [(b.start_s, b.end_s) for b in timeline.server_busy[0]][:3] == [(2, 5), (5, 8), (8, 10)]
 
 
-def test_what_a_worker_waits_for_a_server_is_told_apart() -> None:
+def test_waiting_for_a_server_is_a_separate_part() -> None:
     builder = ProgramBuilder()
     server, worker = builder.rank("server", is_server=True), builder.rank("worker", multiplicity=4)
     grad = builder.compute(worker, Phase.BACKWARD, 1.0)
@@ -151,7 +151,7 @@ def test_main_spans_of_a_rank_never_overlap_and_communication_is_on_both_sides()
     ]  # fmt: skip
 
 
-def test_the_same_program_gives_the_same_run() -> None:
+def test_equal_programs_give_equal_timelines() -> None:
     def build() -> ProgramBuilder:
         builder = ProgramBuilder()
         link = builder.resource("link", 3.0)
@@ -174,14 +174,14 @@ def test_flows_into_a_port_with_incast_take_longer_than_their_bytes() -> None:
     assert simulate(builder.build(), 1).end_s[0] == pytest.approx([1 + 3 * (1 + 0.5 * 2)] * 3)
 
 
-def test_a_late_start_delays_what_waits_for_it_and_nothing_else() -> None:
+def test_a_late_start_delays_only_dependent_tasks() -> None:
     builder = ProgramBuilder()
-    late, waits, apart = builder.rank("late"), builder.rank("waits"), builder.rank("apart")
+    late, waits, separate = builder.rank("late"), builder.rank("waits"), builder.rank("separate")
     sent = builder.compute(late, Phase.FORWARD, 1.0)
     message = builder.transfer(late, waits, 10.0, Path(0.0, 5.0), Phase.SEND, (sent,))
     builder.compute(waits, Phase.FORWARD, 1.0)
     builder.compute(waits, Phase.BACKWARD, 1.0, (message,))
-    builder.compute(apart, Phase.FORWARD, 1.0)
+    builder.compute(separate, Phase.FORWARD, 1.0)
     program = builder.build()
     on_time = simulate(program, 2)
     delayed = simulate(program, 2, Variation(start_s=np.array([5.0, 0.5, 0.0])))
@@ -198,7 +198,7 @@ def test_a_collective_waits_for_a_member_that_starts_late() -> None:
     assert timeline.end_s[0].tolist() == [1, 5, 7]
 
 
-def test_a_start_before_a_task_could_run_anyway_changes_nothing() -> None:
+def test_an_early_start_time_has_no_effect() -> None:
     builder = ProgramBuilder()
     a, b = builder.rank("a"), builder.rank("b")
     sent = builder.compute(a, Phase.FORWARD, 3.0)
@@ -223,7 +223,7 @@ def test_jitter_multiplies_work_and_bytes_but_not_latency() -> None:
     assert len(np.unique(factors)) == 6
 
 
-def test_one_seed_and_sample_give_one_result_and_others_give_others() -> None:
+def test_results_depend_only_on_seed_and_sample() -> None:
     program = jittery().build()
     first, again = (simulate(program, 2, JITTER).end_s for _ in range(2))
     assert (first == again).all()
@@ -231,7 +231,7 @@ def test_one_seed_and_sample_give_one_result_and_others_give_others() -> None:
     assert (first != simulate(program, 2, replace(JITTER, seed=1)).end_s).all()
 
 
-def test_jitter_lengthens_nothing_on_average() -> None:
+def test_jitter_has_mean_one() -> None:
     builder = ProgramBuilder()
     for number in range(1000):
         builder.compute(builder.rank(str(number)), Phase.FORWARD, 3.0)
@@ -242,7 +242,7 @@ def test_jitter_lengthens_nothing_on_average() -> None:
     assert took_s.std() == pytest.approx(0.3, rel=0.1)
 
 
-def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() -> None:
+def test_server_jitter_affects_requests_but_not_the_update() -> None:
     builder = ProgramBuilder()
     server, worker = builder.rank("server", is_server=True), builder.rank("worker", multiplicity=4)
     builder.serve(server, worker, Phase.OPTIMIZER, 4, 0.5, 1.0, ())
@@ -253,8 +253,8 @@ def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() 
     assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])
 
 
-def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
-    """Workers that compute for so long, ask a server, which takes a tenth of a second, and go on when it answers."""
+def asynchronous_workers(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None) -> Program:
+    """Workers that compute for the given time, send a request that a server processes in 0.1 s, and continue at its reply."""
     builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
     for number, seconds in enumerate(work_s):
@@ -266,12 +266,12 @@ def each_on_its_own(work_s: list[float], consistency: ConsistencyModel, units: W
 
 
 def steps_taken(timeline: Timeline) -> list[int]:
-    """By each worker."""
+    """Number of steps of each worker."""
     return np.isfinite(timeline.end_s[:, 2::3]).sum(axis=0).tolist()
 
 
-def test_ranks_that_wait_for_no_barrier_take_steps_each_on_its_own() -> None:
-    timeline = simulate(each_on_its_own([1.0, 3.0], Asp()), 20)
+def test_asynchronous_ranks_take_steps_independently() -> None:
+    timeline = simulate(asynchronous_workers([1.0, 3.0], Asp()), 20)
     fast, slow = steps_taken(timeline)
     assert fast + slow == 2 * 20
     assert fast == pytest.approx(3.1 / 1.1 * slow, abs=2)
@@ -280,12 +280,12 @@ def test_ranks_that_wait_for_no_barrier_take_steps_each_on_its_own() -> None:
         assert np.median(np.diff(ends_s)) == pytest.approx(alone_s)
 
 
-def test_no_rank_takes_more_than_ten_times_the_steps_asked_for() -> None:
-    assert max(steps_taken(simulate(each_on_its_own([0.01, *[1000.0] * 19], Asp()), 5))) == 50
+def test_no_rank_takes_more_than_ten_times_the_requested_steps() -> None:
+    assert max(steps_taken(simulate(asynchronous_workers([0.01, *[1000.0] * 19], Asp()), 5))) == 50
 
 
-def test_a_clock_keeps_ranks_together() -> None:
-    timeline = simulate(each_on_its_own([1.0, 3.0], Ssp(2)), 20)
+def test_ssp_keeps_ranks_within_the_staleness_bound() -> None:
+    timeline = simulate(asynchronous_workers([1.0, 3.0], Ssp(2)), 20)
     fast, slow = steps_taken(timeline)
     assert abs(fast - slow) <= 2
     # the fast one is two steps ahead of the slow one when it begins, as soon as it could be
@@ -295,18 +295,18 @@ def test_a_clock_keeps_ranks_together() -> None:
 
 
 @pytest.mark.parametrize(("shared", "taken"), [(False, [4, 4, 3]), (True, [6, 3, 2])])
-def test_units_are_taken_in_equal_parts_or_by_whoever_is_free(shared: bool, taken: list[int]) -> None:
+def test_work_units_are_assigned_statically_or_to_free_ranks(shared: bool, taken: list[int]) -> None:
     """Units of 1.1, 2.1 and 3.1 seconds or a little more: taken ones begin until 4.4 or 4.2."""
-    timeline = simulate(each_on_its_own([1.0, 2.0, 3.0], Asp(), WorkQuota(11, shared)), 99)
+    timeline = simulate(asynchronous_workers([1.0, 2.0, 3.0], Asp(), WorkQuota(11, shared)), 99)
     assert steps_taken(timeline) == taken
 
 
-def test_a_rank_that_starts_late_takes_units_from_then_on() -> None:
-    program = each_on_its_own([1.0, 1.0], Asp(), WorkQuota(6, shared=True))
+def test_a_late_rank_takes_work_units_from_its_start_on() -> None:
+    program = asynchronous_workers([1.0, 1.0], Asp(), WorkQuota(6, shared=True))
     assert steps_taken(simulate(program, 9, Variation(start_s=np.array([0.0, 0.0, 3.5])))) == [5, 1]
 
 
-def test_a_link_of_one_rank_alone_is_as_good_as_a_lower_rate() -> None:
+def test_a_private_link_is_equivalent_to_a_lower_maximum_rate() -> None:
     """Two messages of each worker over its own link, of which each gets half, and all over the server's."""
 
     def program(own: bool) -> Program:

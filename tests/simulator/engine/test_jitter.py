@@ -1,4 +1,4 @@
-"""Variation: what is drawn for each task, and that every engine is given the sample that was asked for."""
+"""Jitter: the factors drawn for each task, and engines that use the requested sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_OF_FOUR = 1.0294
 
 
 def alone(small: Make, model_parallel_size: int = 1) -> Program:
-    """Of ranks that each stand for so many, which wait for one another."""
+    """Ranks that each represent a model-parallel group of the given size."""
     program = compiled(small("strategy={kind: data_parallel, workers: 4}"))
     ranks = program.ranks
     return replace(
@@ -38,7 +38,7 @@ def normal(program: Program, jitter: float) -> np.ndarray:
     return np.asarray((np.log(own) + sigma**2 / 2) / sigma)
 
 
-def test_each_task_of_ranks_in_lockstep_waits_for_its_own_slowest(small: Make) -> None:
+def test_each_task_of_a_model_parallel_group_takes_its_slowest_draw(small: Make) -> None:
     single, four = normal(alone(small), 0.1), normal(alone(small, model_parallel_size=4), 0.1)
     assert len(four) == len(single) > 1
     np.testing.assert_allclose(single.mean(axis=1), 0.0, atol=0.03)
@@ -49,9 +49,7 @@ def test_each_task_of_ranks_in_lockstep_waits_for_its_own_slowest(small: Make) -
 
 @pytest.mark.parametrize(("model_parallel_size", "share"), [(1, 0.1), (4, 1 - 0.9**4)])
 @pytest.mark.parametrize("each", ["step", "pass"])
-def test_what_is_not_in_the_tail_takes_its_time_and_what_is_takes_longer(
-    small: Make, each: str, model_parallel_size: int, share: float
-) -> None:
+def test_only_steps_in_the_tail_take_longer(small: Make, each: str, model_parallel_size: int, share: float) -> None:
     tail = Tail.model_validate({"share": 0.1, "slowdown": 2.0, "each": each})
     program = alone(small, model_parallel_size)
     factors = Variation(tail=tail, samples=SAMPLES).factors(program, 0)
@@ -61,7 +59,7 @@ def test_what_is_not_in_the_tail_takes_its_time_and_what_is_takes_longer(
     np.testing.assert_allclose((drawn >= 2.0).mean(axis=1), share, atol=0.015)
 
 
-def test_engines_are_given_the_sample_that_was_asked_for(small: Make) -> None:
+def test_engines_use_the_requested_sample(small: Make) -> None:
     program, variation = alone(small), Variation(compute_jitter=0.2, samples=3, seed=5)
     ends = [engine.simulate(program, 2, variation, sample).end_s for sample in range(3)]
     for sample, end_s in enumerate(ends):

@@ -1,4 +1,4 @@
-"""Orders: one for all programs that differ in numbers alone, whatever hints say, and as good for one sample as for many."""
+"""Level orders: shared by programs that differ in numbers only, independent of hints and of the number of samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HYBRID = "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, microbatches
 
 
 def fan(leaves: int) -> Program:
-    """Ranks that work, and then one thing each that follows the work before it, but for the last, which follows all."""
+    """Ranks with one task each, and one task behind each of these; the last of them follows all."""
     builder = ProgramBuilder()
     work = [builder.compute(builder.rank(f"rank {i}"), Phase.FORWARD, 1.0 + i) for i in range(leaves)]
     for i in range(leaves):
@@ -37,7 +37,7 @@ def fan(leaves: int) -> Program:
     return builder.build()
 
 
-def test_programs_that_differ_in_numbers_alone_share_an_order(small: Make) -> None:
+def test_programs_that_differ_only_in_numbers_share_a_level_order(small: Make) -> None:
     scenario = small(HYBRID)
     program = scenario.strategy.compile(scenario.job())
     order = order_of(program)
@@ -49,13 +49,13 @@ def test_programs_that_differ_in_numbers_alone_share_an_order(small: Make) -> No
 
 @pytest.mark.parametrize("part", ["update_s", "latency_s"])
 @given(server_programs())
-def test_what_servers_take_is_part_of_theirs(part: str, program: Program) -> None:
+def test_the_level_order_depends_on_server_times(part: str, program: Program) -> None:
     order = order_of(program)
     assert order_of(replace(program)) is order
     assert order_of(replace(program, **{part: getattr(program, part) + 1.0})) is not order
 
 
-def test_so_is_what_comes_before_the_work_of_ranks_that_are_not_steady() -> None:
+def test_the_level_order_depends_on_latencies_of_ranks_with_a_speed_profile() -> None:
     builder = ProgramBuilder()
     builder.compute(builder.rank("slow", paces=((Cycle(2.0, 1.0, 0.0, 0.5),),)), Phase.FORWARD, 1.0)
     program = builder.build()
@@ -64,7 +64,7 @@ def test_so_is_what_comes_before_the_work_of_ranks_that_are_not_steady() -> None
     assert order_of(replace(program, amount=program.amount + 1.0)) is order_of(program)
 
 
-def test_orders_go_with_their_programs() -> None:
+def test_cached_orders_are_freed_with_their_programs() -> None:
     program = fan(3)
     order_of(program)
     key = id(program.dependencies)
@@ -75,7 +75,7 @@ def test_orders_go_with_their_programs() -> None:
 
 
 @given(programs(capacity=1e9))
-def test_hints_that_tie_are_told_apart_and_no_search_is_needed(program: Program) -> None:
+def test_equal_hints_are_corrected_without_a_search(program: Program) -> None:
     before = program.predecessors()
     longest = orders._levels(before, np.full(len(program), -1))
     mended = orders._corrected(before, longest // 2)
@@ -83,7 +83,7 @@ def test_hints_that_tie_are_told_apart_and_no_search_is_needed(program: Program)
     assert (mended[before.values] < mended[before.keys()]).all()
 
 
-def test_hints_that_are_the_wrong_way_round_or_tie_for_ever_are_given_up() -> None:
+def test_reversed_or_constant_hints_are_discarded() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("a")
     for _ in range(100):
@@ -94,30 +94,30 @@ def test_hints_that_are_the_wrong_way_round_or_tie_for_ever_are_given_up() -> No
     assert orders._levels(before, np.zeros(100, dtype=np.int64)).tolist() == list(range(100))
 
 
-def test_what_follows_unlike_numbers_of_tasks_fills_no_table() -> None:
+def test_different_numbers_of_predecessors_use_no_padded_table() -> None:
     order = order_of(fan(1000))
     follows = sum(map(len, order.before))
     assert sum(level.before.size for level in order.levels) < 1.1 * follows
     assert sum(level.tasks.stop - level.tasks.start for level in order.levels) == len(order.rows)
-    # the slowest works a thousand seconds a step
+    # the slowest rank works 1000 s per step
     assert ends_s(fan(1000), 1)[-1] == ends_s(fan(1000), 2)[-1] == 3001.0
 
 
 def ends_s(program: Program, samples: int, seconds: np.ndarray | None = None) -> np.ndarray:
-    """When each task of the last of three steps ends, in the first sample."""
+    """End of each task in the last of three steps, in the first sample."""
     each = durations_s(program) if seconds is None else seconds
     *_, (_, last_s) = replay.replay(program, 3, each, Variation(samples=samples))
     return last_s[:, 0]
 
 
 @given(programs(capacity=1e9) | server_programs())
-def test_a_sample_alone_is_what_it_is_among_others_to_the_last_bit(program: Program) -> None:
+def test_a_samples_result_is_bit_identical_alone_and_among_others(program: Program) -> None:
     assert ends_s(program, 1).tolist() == ends_s(program, 2).tolist()
 
 
 @pytest.mark.parametrize("plainly", [0, 10**9])
 @given(program=programs(capacity=1e9))
-def test_so_however_it_is_timed(plainly: int, program: Program) -> None:
+def test_both_forms_of_evaluation_give_identical_results(plainly: int, program: Program) -> None:
     before = orders._PLAIN
     try:
         orders._PLAIN = plainly  # type: ignore[misc]
@@ -131,7 +131,7 @@ def test_so_however_it_is_timed(plainly: int, program: Program) -> None:
 
 
 @given(programs(capacity=1e9), st.data())
-def test_no_path_is_longer_than_what_is_said(program: Program, data: st.DataObject) -> None:
+def test_the_path_bound_is_never_exceeded(program: Program, data: st.DataObject) -> None:
     longer: Sequence[float] = data.draw(st.lists(st.floats(0.0, 10.0), min_size=len(program), max_size=len(program)))
     longer_s = np.array(longer)
     later_s = ends_s(program, 1, durations_s(program) + longer_s) - ends_s(program, 1)
@@ -139,5 +139,5 @@ def test_no_path_is_longer_than_what_is_said(program: Program, data: st.DataObje
 
 
 @given(server_programs())
-def test_nothing_is_said_of_paths_where_tasks_queue(program: Program) -> None:
+def test_programs_with_queues_have_no_finite_path_bound(program: Program) -> None:
     assert order_of(program).along_s(np.zeros((1, len(program)))) == np.inf

@@ -28,7 +28,7 @@ class Demand:
 
 
 def ends_s(capacity: list[float], demands: list[Demand], incast: list[float] | None = None) -> list[float]:
-    """When each demand is done."""
+    """End time of each demand in seconds."""
     environment = simpy.Environment()
     allocator = Allocator(environment, capacity, incast)
     ends = [float("nan")] * len(demands)
@@ -48,15 +48,15 @@ def ends_s(capacity: list[float], demands: list[Demand], incast: list[float] | N
     return ends
 
 
-def test_one_user_has_all() -> None:
+def test_one_user_gets_the_whole_capacity() -> None:
     assert ends_s([10.0], [Demand(100, ((0, 1),))]) == pytest.approx([10.0])
 
 
-def test_its_own_maximum_holds() -> None:
+def test_a_demands_maximum_rate_limits_it() -> None:
     assert ends_s([10.0], [Demand(100, ((0, 1),), max_rate=4)]) == pytest.approx([25.0])
 
 
-def test_two_share_equally_and_the_longer_speeds_up() -> None:
+def test_two_share_equally_and_the_longer_speeds_up_afterwards() -> None:
     assert ends_s([10.0], [Demand(50, ((0, 1),)), Demand(100, ((0, 1),))]) == pytest.approx([10.0, 15.0])
 
 
@@ -64,7 +64,7 @@ def test_a_later_start_slows_the_first() -> None:
     assert ends_s([10.0], [Demand(100, ((0, 1),)), Demand(25, ((0, 1),), start_s=5)]) == pytest.approx([12.5, 10.0])
 
 
-def test_max_min_over_two_links() -> None:
+def test_max_min_shares_over_two_links() -> None:
     # a: link 0 only; b: both; c: link 1 only. b gets 1 of link 1, a the other 9 of link 0.
     demands = [Demand(90, ((0, 1),)), Demand(10, ((0, 1), (1, 1))), Demand(10, ((1, 1),))]
     assert ends_s([10.0, 2.0], demands) == pytest.approx([10.0, 10.0, 10.0])
@@ -75,10 +75,10 @@ def test_weights_divide_in_proportion() -> None:
     assert ends_s([10.0], demands) == pytest.approx([4.0, 4.0])
 
 
-def test_alike_activities_folded_into_one_take_as_long_as_all_of_them() -> None:
-    apart = ends_s([10.0], [Demand(5, ((0, 1),)) for _ in range(4)] + [Demand(7, ((0, 1),))])
+def test_folded_equivalent_activities_take_as_long_as_separate_ones() -> None:
+    separate = ends_s([10.0], [Demand(5, ((0, 1),)) for _ in range(4)] + [Demand(7, ((0, 1),))])
     folded = ends_s([10.0], [Demand(5, ((0, 4.0),)), Demand(7, ((0, 1),))])
-    assert folded == pytest.approx([apart[0], apart[4]])
+    assert folded == pytest.approx([separate[0], separate[4]])
 
 
 def test_using_a_resource_twice_counts_twice() -> None:
@@ -86,20 +86,20 @@ def test_using_a_resource_twice_counts_twice() -> None:
 
 
 @pytest.mark.parametrize("slower_first", [True, False])
-def test_what_an_activity_cannot_take_is_left_to_the_others(slower_first: bool) -> None:
+def test_capacity_unused_by_one_activity_goes_to_the_others(slower_first: bool) -> None:
     # the slow one takes 2 of 10, the other 8; then the last 2 of the slow one's 10 are still to do
     demands = [Demand(10, ((0, 1),), max_rate=2), Demand(32, ((0, 1),))]
     ends = ends_s([10.0], demands if slower_first else demands[::-1])
     assert ends == pytest.approx([5.0, 4.0] if slower_first else [4.0, 5.0])
 
 
-def test_a_resource_is_shared_as_before_once_one_that_uses_more_has_come_and_gone() -> None:
-    # 0–2: each of two has 5; 2–4: the third, held to 1 by its other resource, leaves them 4.5 each; then 5 each again
+def test_shares_are_restored_after_a_temporary_activity_ends() -> None:
+    # 0–2: each of two has 5; 2–4: the third, limited to 1 by its other resource, leaves them 4.5 each; then 5 each again
     demands = [Demand(44, ((0, 1),)), Demand(44, ((0, 1),)), Demand(2, ((0, 1), (1, 1)), start_s=2)]
     assert ends_s([10.0, 1.0], demands) == pytest.approx([9.0, 9.0, 4.0])
 
 
-def test_what_ends_may_start_the_next_at_the_same_instant() -> None:
+def test_a_completion_can_start_the_next_activity_at_once() -> None:
     environment = simpy.Environment()
     allocator = Allocator(environment, [10.0])
     ends: list[float] = []
@@ -115,19 +115,19 @@ def test_what_ends_may_start_the_next_at_the_same_instant() -> None:
 
 
 @pytest.mark.parametrize("flows", [1, 2, 7])
-def test_flows_into_one_port_lose_capacity_for_each_beyond_the_first(flows: int) -> None:
+def test_incast_reduces_capacity_for_each_further_flow(flows: int) -> None:
     ends = ends_s([10.0], [Demand(5, ((0, 1),))] * flows, incast=[0.25])
     assert ends == pytest.approx([flows * 5 / 10 * (1 + 0.25 * (flows - 1))] * flows)
 
 
-def test_a_port_has_all_of_its_capacity_again_when_one_is_left() -> None:
+def test_a_port_regains_its_capacity_with_one_flow_left() -> None:
     # together 10 / 1.5: the first 10 take 3 s; the other 10 of the second go at 10
     assert ends_s([10.0], [Demand(10, ((0, 1),)), Demand(20, ((0, 1),))], incast=[0.5]) == pytest.approx([3.0, 4.0])
 
 
-def test_folded_flows_lose_as_much_as_those_they_stand_for() -> None:
-    apart = ends_s([10.0], [Demand(5, ((0, 1),))] * 4, incast=[0.1])
-    assert ends_s([10.0], [Demand(5, ((0, 4.0),))], incast=[0.1]) == pytest.approx(apart[:1])
+def test_folded_flows_have_the_incast_loss_of_separate_flows() -> None:
+    separate = ends_s([10.0], [Demand(5, ((0, 1),))] * 4, incast=[0.1])
+    assert ends_s([10.0], [Demand(5, ((0, 4.0),))], incast=[0.1]) == pytest.approx(separate[:1])
 
 
 amounts = st.floats(1, 1e3)
@@ -135,7 +135,7 @@ routes = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
 
 
 @given(st.lists(st.tuples(amounts, routes, st.floats(0, 10)), min_size=1, max_size=8))
-def test_no_resource_is_overdrawn_and_nobody_is_slower_than_need_be(flows: list[tuple[float, list[int], float]]) -> None:
+def test_no_resource_exceeds_its_capacity_and_allocation_is_max_min_fair(flows: list[tuple[float, list[int], float]]) -> None:
     capacity = [1.0, 2.0, 5.0, 10.0]
     demands = [Demand(amount, tuple((r, 1.0) for r in route), start_s) for amount, route, start_s in flows]
     ends = ends_s(capacity, demands)
@@ -153,7 +153,7 @@ def test_no_resource_is_overdrawn_and_nobody_is_slower_than_need_be(flows: list[
 
 
 @given(st.lists(st.tuples(amounts, routes), min_size=2, max_size=6), st.randoms(use_true_random=False))
-def test_order_of_starting_changes_nothing(flows: list[tuple[float, list[int]]], random) -> None:  # type: ignore[no-untyped-def]
+def test_order_of_starting_does_not_matter(flows: list[tuple[float, list[int]]], random) -> None:  # type: ignore[no-untyped-def]
     demands = [Demand(amount, tuple((r, 1.0) for r in route)) for amount, route in flows]
     shuffled = list(range(len(demands)))
     random.shuffle(shuffled)
@@ -163,7 +163,7 @@ def test_order_of_starting_changes_nothing(flows: list[tuple[float, list[int]]],
 
 
 @given(st.lists(st.tuples(amounts, st.floats(0, 100)), min_size=1, max_size=8), st.sampled_from([0.0, 0.1, 2.0]))
-def test_a_port_carries_what_its_capacity_and_its_incast_allow(flows: list[tuple[float, float]], incast: float) -> None:
+def test_a_port_respects_its_capacity_and_incast(flows: list[tuple[float, float]], incast: float) -> None:
     demands = [Demand(amount, ((0, 1.0),), start_s) for amount, start_s in flows]
     ends = ends_s([10.0], demands, incast=[incast])
     changes = sorted({d.start_s for d in demands} | set(ends))
@@ -185,7 +185,7 @@ demands_of_all_kinds = st.builds(
 
 
 @given(st.lists(demands_of_all_kinds, min_size=1, max_size=8), st.sampled_from([0.0, 0.3]))
-def test_a_further_resource_that_is_never_full_changes_nothing(demands: list[Demand], incast: float) -> None:
+def test_a_never_saturated_resource_has_no_effect(demands: list[Demand], incast: float) -> None:
     """The one rule for whatever is shared: what uses one resource is no special case."""
     capacity, own = [1.0, 2.0, 5.0, 10.0], [1e6] * len(demands)
     more = [replace(d, uses=(*d.uses, (len(capacity) + i, 1.0))) for i, d in enumerate(demands)]
@@ -198,7 +198,7 @@ ORACLE = json.loads((Path(__file__).parents[2] / "oracles" / "max_min_flows.json
 
 @pytest.mark.parametrize("case", ORACLE["cases"], ids=range(len(ORACLE["cases"])))
 def test_finish_times_agree_with_an_independent_simulator(case: dict[str, Any]) -> None:
-    """SimGrid's answers, to one part in a million."""
+    """SimGrid's results, to one part in a million."""
     flows = case["flows"]
     ends_s = finish_times(
         [link["bandwidth_Bps"] for link in case["links"]],
@@ -209,7 +209,7 @@ def test_finish_times_agree_with_an_independent_simulator(case: dict[str, Any]) 
     assert ends_s == pytest.approx(case["finish_s"], rel=1e-6)
 
 
-def test_flows_that_have_nothing_to_move_end_when_they_start() -> None:
+def test_flows_of_zero_size_end_when_they_start() -> None:
     assert finish_times([1.0], [[], [0], [0, 0]], [5.0, 0.0, 2.0], [3.0, 4.0, 0.0]).tolist() == [3.0, 4.0, 2.0]
     assert len(finish_times([], [], [], [])) == 0
 
@@ -224,6 +224,6 @@ def test_flows_that_have_nothing_to_move_end_when_they_start() -> None:
         (([1.0], [[0]], [1.0], [float("nan")]), "start is negative or not finite"),
     ],
 )
-def test_what_no_network_has(arguments: tuple[Any, ...], message: str) -> None:
+def test_invalid_networks_are_rejected(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         finish_times(*arguments)

@@ -1,4 +1,4 @@
-"""Transfers that share a connection: where two ranks each send and then receive, gloo moves one message after the other."""
+"""Transfers that share a connection: where two ranks both send and then receive, gloo moves messages one after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _exchange(first_s: float, second_s: float) -> Program:
 @pytest.mark.parametrize(
     ("first_s", "second_s", "ends_s"), [(1.0, 3.0, (7.0, 5.0)), (3.0, 1.0, (5.0, 7.0)), (2.0, 2.0, (4.0, 6.0))]
 )
-def test_what_the_later_rank_sends_moves_first(
+def test_messages_of_the_later_rank_are_sent_first(
     simulate: object, first_s: float, second_s: float, ends_s: tuple[float, float]
 ) -> None:
     timeline = simulate(_exchange(first_s, second_s), 1)  # type: ignore[operator]
@@ -60,7 +60,9 @@ def _pipeline(stages: int, microbatches: int, **overrides: str) -> Scenario:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 4), st.integers(4, 8), st.floats(0, 0.2), st.integers(0, 100))
-def test_engines_agree_on_pipelines_over_gloo(stages: int, microbatches: int, jitter: float, seed: int) -> None:
+def test_both_engines_give_equal_times_for_pipelines_over_gloo(
+    stages: int, microbatches: int, jitter: float, seed: int
+) -> None:
     program = _pipeline(stages, microbatches).strategy.compile(_pipeline(stages, microbatches).job())
     variation = Variation(compute_jitter=jitter, seed=seed)
     assert (program.partner >= 0).any()
@@ -76,7 +78,7 @@ def test_engines_agree_on_pipelines_over_gloo(stages: int, microbatches: int, ji
     st.sampled_from(["25 Mbit/s", "100 Mbit/s", "1 Gbit/s"]),
     st.floats(0, 0.2),
 )
-def test_engines_agree_where_sends_are_not_waited_for(
+def test_both_engines_give_equal_times_without_waiting_for_sends(
     schedule: str, stages: int, rounds: int, rate: str, jitter: float
 ) -> None:
     more = {"strategy.chunks": "2", "strategy.overlap_sends": "true", "model.layers": "8", "cluster.network.bandwidth": rate}
@@ -91,7 +93,7 @@ def test_engines_agree_where_sends_are_not_waited_for(
 
 
 @pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble"])
-def test_receives_that_torch_posts_ahead_are_between_far_ahead_and_not_at_all(schedule: str) -> None:
+def test_torch_receive_posting_is_between_early_and_no_posting(schedule: str) -> None:
     """Its runtime gets to a receive when the sender gets to the pass that makes the message, and not before."""
     chunks = ["strategy.chunks=2", "strategy.overlap_sends=true", "model.layers=8"]
     far, gloo = (
@@ -106,12 +108,12 @@ def test_receives_that_torch_posts_ahead_are_between_far_ahead_and_not_at_all(sc
 
 
 @pytest.mark.parametrize(("library", "schedule"), [("fastest", "1f1b"), ("gloo", "gpipe")])
-def test_other_libraries_and_schedules_have_none(library: str, schedule: str) -> None:
+def test_other_libraries_and_schedules_have_no_partners(library: str, schedule: str) -> None:
     scenario = _pipeline(4, 8, library=library, schedule=schedule)
     assert not (scenario.strategy.compile(scenario.job()).partner >= 0).any()
 
 
-def test_a_pair_takes_no_longer_than_its_messages_one_after_the_other() -> None:
+def test_an_exchange_takes_at_most_the_sum_of_its_messages() -> None:
     """A stage's middle microbatches each wait for two messages in place of one."""
     one_way, both = (_pipeline(2, 8, library=library) for library in ("fastest", "gloo"))
     ends = [replay.simulate(s.strategy.compile(s.job()), 3).step_ends_s() for s in (one_way, both)]

@@ -1,4 +1,4 @@
-"""Replay against the events engine, which is the reference, and against closed forms."""
+"""Replay compared with the events engine, which is the reference, and with closed forms."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def programs(draw: st.DrawFn, capacity: float) -> Program:
 
 @st.composite
 def server_programs(draw: st.DrawFn) -> Program:
-    """Workers that compute, send requests to some servers, wait for the answers, and go on; no two requests arrive at once."""
+    """Workers that compute, send requests to some servers, wait for replies and continue; no two requests arrive at once."""
     builder = ProgramBuilder()
-    # what is shorter than rounding may end before it began
+    # durations below rounding could end before they begin
     seconds = st.floats(0.0, 10.0).map(lambda value: value if value > 1e-9 else 0.0)
     servers = [builder.rank(f"server {i}", is_server=True) for i in range(draw(st.integers(1, 3)))]
     update_s, buckets = ([draw(some) for _ in servers] for some in (seconds, st.integers(1, 2)))
@@ -94,7 +94,7 @@ def assert_same(timeline: Timeline, reference: Timeline) -> None:
 
 
 @given(varied(programs(capacity=1e9) | server_programs()), st.integers(1, 3))
-def test_each_sample_equals_events_where_nothing_is_short(case: tuple[Program, Variation], steps: int) -> None:
+def test_each_sample_equals_events_without_contention(case: tuple[Program, Variation], steps: int) -> None:
     program, variation = case
     together = list(replay.replay(program, steps, durations_s(program), variation))
     for sample in range(variation.samples):
@@ -108,7 +108,7 @@ def test_each_sample_equals_events_where_nothing_is_short(case: tuple[Program, V
 
 
 @given(programs(capacity=1e9), st.data())
-def test_hints_change_nothing_whether_they_hold_or_not(program: Program, data: st.DataObject) -> None:
+def test_order_hints_never_change_the_result(program: Program, data: st.DataObject) -> None:
     hints = data.draw(st.lists(st.integers(-1, 30), min_size=len(program), max_size=len(program)))
     hinted = replay.simulate(replace(program, slot=np.array(hints, dtype=np.int32)), 2)
     plain = replay.simulate(program, 2)
@@ -117,12 +117,12 @@ def test_hints_change_nothing_whether_they_hold_or_not(program: Program, data: s
 
 
 @given(programs(capacity=2.0), st.integers(1, 3))
-def test_what_replay_calls_uncontended_equals_events(program: Program, steps: int) -> None:
+def test_programs_that_replay_reports_as_uncontended_equal_events(program: Program, steps: int) -> None:
     """Links are short here: either the check finds out, or the times agree."""
     replayed, reference = replay.simulate(program, steps), events.simulate(program, steps)
     if not is_contended(replayed):
         assert replayed.end_s == pytest.approx(reference.end_s, rel=1e-9, abs=1e-12)
-    # sharing only ever delays
+    # sharing never makes a task end earlier
     assert (replayed.end_s <= reference.end_s * (1 + 1e-9) + 1e-12).all()
     chosen = engine.simulate(program, steps)
     assert chosen.end_s == pytest.approx(reference.end_s, rel=1e-9, abs=1e-12)
@@ -138,13 +138,13 @@ def two_messages(capacity: float, second_after_first: bool) -> Program:
     return builder.build()
 
 
-def test_contention_is_two_at_once_and_not_one_after_the_other() -> None:
+def test_only_concurrent_messages_count_as_contention() -> None:
     assert is_contended(replay.simulate(two_messages(1.0, second_after_first=False), 1))
     assert not is_contended(replay.simulate(two_messages(1.0, second_after_first=True), 1))
     assert not is_contended(replay.simulate(two_messages(2.0, second_after_first=False), 1))
 
 
-def test_alike_ranks_that_share_take_longer_also_in_replay() -> None:
+def test_folded_ranks_that_share_a_resource_take_longer_in_replay() -> None:
     builder = ProgramBuilder()
     link = builder.resource("link", 2.0)
     a = builder.rank("a", multiplicity=4)
@@ -173,11 +173,11 @@ def last_ends_s(program: Program, steps: int, variation: Variation = NONE) -> np
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 33])
-def test_a_ring_of_alike_ranks_takes_as_many_messages_as_it_has_steps(ranks: int) -> None:
+def test_time_of_a_uniform_ring_is_its_steps_times_the_message_time(ranks: int) -> None:
     assert last_ends_s(ring([0.25] * ranks), 2 * (ranks - 1)) == pytest.approx(2 * (ranks - 1) * 0.25)
 
 
-def test_the_slowest_rank_sets_the_pace_of_a_ring() -> None:
+def test_the_slowest_rank_determines_the_time_of_a_ring() -> None:
     program, steps = ring([0.1, 0.1, 0.7, 0.1]), 40
     end_s = last_ends_s(program, steps)
     assert end_s.max() == pytest.approx(steps * 0.7)
@@ -200,7 +200,7 @@ def test_a_late_rank_delays_those_that_follow_it() -> None:
     assert ends[2][:, 0].tolist() == [8, 8, 8]
 
 
-def test_what_follows_nothing_begins_at_zero_in_every_step() -> None:
+def test_tasks_without_predecessors_begin_at_zero_in_every_step() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("a")
     builder.transfer(rank, rank, 2.0, Path(1.0, 1.0), Phase.SEND, ())
@@ -258,7 +258,7 @@ def test_a_server_whose_cores_others_need_is_contended() -> None:
         assert_same(engine.simulate(program(cores), 1), events.simulate(program(cores), 1))
 
 
-def test_requests_that_overtake_a_step_and_circles_are_refused() -> None:
+def test_overtaking_requests_and_cycles_are_rejected() -> None:
     builder = ProgramBuilder()
     server, worker = builder.rank("server", is_server=True), builder.rank("worker")
     builder.serve(server, worker, Phase.OPTIMIZER, 1, 1.0, 1.0, ())
@@ -275,7 +275,7 @@ def test_requests_that_overtake_a_step_and_circles_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("incast", "contended"), [(0.0, False), (0.25, False), (0.3, True)])
-def test_incast_makes_a_resource_short_for_those_that_meet_there(incast: float, contended: bool) -> None:
+def test_incast_causes_contention_for_concurrent_flows(incast: float, contended: bool) -> None:
     """Two of rate 1 need 2 of a capacity of 2.5, which incast cuts to 2.5 / (1 + incast)."""
     builder = ProgramBuilder()
     port = builder.resource("port", 2.5, incast)
@@ -287,7 +287,7 @@ def test_incast_makes_a_resource_short_for_those_that_meet_there(incast: float, 
     assert bool(events.simulate(program, 1).end_s.max() > 3 * (1 + 1e-9)) is contended
 
 
-def test_one_message_of_many_alike_suffers_from_their_incast() -> None:
+def test_folded_messages_have_incast_among_themselves() -> None:
     builder = ProgramBuilder()
     port = builder.resource("port", 4.0, 0.5)
     a, b = builder.rank("a", multiplicity=3), builder.rank("b")
@@ -308,7 +308,7 @@ def pushes(capacity: float, together: int) -> Program:
     return builder.build()
 
 
-def test_what_runs_together_shares_as_it_does_in_events() -> None:
+def test_declared_concurrent_tasks_share_like_in_events() -> None:
     """Three at a third of the port, then two at a half, then one at its own rate."""
     declared = pushes(1.0, together=0)
     shared = replay.simulate_concurrent(declared, 1)
@@ -322,7 +322,7 @@ def test_without_declared_sets_nothing_is_shared(program: Program, steps: int) -
     assert_same(replay.simulate_concurrent(program, steps), replay.simulate(program, steps))
 
 
-def test_jitter_stretches_what_is_shared_but_not_its_latency() -> None:
+def test_jitter_lengthens_shared_transfers_but_not_their_latency() -> None:
     program, jitter = pushes(1.0, together=0), Variation(message_jitter=0.5, samples=3, seed=4)
     alone, factors = replay.simulate_concurrent(program, 1).end_s[0], jitter.factors(program, 0)
     for sample in range(3):
@@ -365,14 +365,14 @@ def job(scenario: Scenario) -> Job:
         "{kind: parameter_server, workers: 12, servers: 3}",
     ],
 )
-def test_whichever_engine_is_chosen_gives_the_reference(small: Callable[..., Scenario], strategy: str) -> None:
+def test_the_chosen_engine_equals_the_event_engine(small: Callable[..., Scenario], strategy: str) -> None:
     scenario = small(f"strategy={strategy}")
     program = scenario.strategy.compile(job(scenario))
     reference = events.simulate(program, 3)
     assert engine.simulate(program, 3).end_s == pytest.approx(reference.end_s, rel=1e-9)
 
 
-def test_what_sharing_delays_counts_once_along_a_path() -> None:
+def test_delays_by_sharing_count_once_along_a_path() -> None:
     """Two pairs of messages share at the same time for half a second each: all end as much later, not twice as much."""
     builder = ProgramBuilder()
     for pair in range(2):
@@ -388,7 +388,7 @@ def test_what_sharing_delays_counts_once_along_a_path() -> None:
 
 
 @given(programs(capacity=1.0) | programs(capacity=100.0) | server_programs(), st.integers(1, 3))
-def test_a_bound_decides_only_what_the_delay_itself_would(program: Program, steps: int) -> None:
+def test_the_delay_bound_gives_the_same_decision_as_the_delay(program: Program, steps: int) -> None:
     assume((program.stream == MAIN_STREAM).any())
     timeline = replay.simulate(program, steps)
     most_s = engine.NEGLIGIBLE * timeline.step_ends_s()[-1]

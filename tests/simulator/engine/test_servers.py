@@ -1,4 +1,4 @@
-"""Servers on their own: what they serve, when they update, and whom they answer when."""
+"""Servers alone: order of service, updates, and replies of each consistency model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVICE_S, UPDATE_S = 1.0, 0.5
 
 
 class Log(ServerHost):
-    """A server of so many workers, each of one request a step, and all that it says."""
+    """A server of N workers with one request per step each, and all its replies."""
 
     def __init__(self, consistency: ConsistencyModel, workers: int) -> None:
         self.environment = simpy.Environment()
@@ -42,21 +42,21 @@ class Log(ServerHost):
         self.replied_s[instance] = self.environment.now
 
     def send(self, requests: Sequence[tuple[float, int]]) -> None:
-        """Requests by when they come and from whom, numbered from zero."""
+        """Requests by arrival and worker, numbered from zero."""
         for instance, (time_s, worker) in enumerate(requests):
             request = Request(instance, 0, worker, 0, 1, SERVICE_S, UPDATE_S, ())
             self.environment.timeout(time_s, request).callbacks.append(lambda timer: self.server.request(timer.value))
         self.environment.run()
 
 
-def test_one_after_another_in_order_of_arrival() -> None:
+def test_requests_are_served_in_order_of_arrival() -> None:
     log = Log(Asp(), 3)
     log.send([(0.2, 0), (0.1, 1), (5.0, 2)])
     assert log.began_s == pytest.approx({1: 0.1, 0: 1.1, 2: 5.0})
     assert log.replied_s == log.applied_s == pytest.approx({1: 1.1, 0: 2.1, 2: 6.0})
 
 
-def test_a_barrier_updates_once_when_all_have_come_and_then_answers_all() -> None:
+def test_a_barrier_updates_once_after_all_pushes_and_then_replies_to_all() -> None:
     log = Log(Bsp(), 3)
     log.send([(0.0, 0), (4.0, 1), (1.0, 2)])
     assert log.began_s == {0: 0.0, 2: 1.0, 1: 4.0}
@@ -64,7 +64,7 @@ def test_a_barrier_updates_once_when_all_have_come_and_then_answers_all() -> Non
     assert set(log.behind.values()) == {0}
 
 
-def test_backups_are_not_waited_for_and_dropped_when_they_come() -> None:
+def test_late_backup_pushes_are_dropped() -> None:
     """Worker 2 is a backup of the first round: it gets a reply as soon as it comes, and counts again in the round after."""
     log = Log(Bsp(backups=1), 3)
     log.send([(0.0, 0), (1.0, 1), (10.0, 2), (11.0, 2), (12.0, 0), (20.0, 1)])
@@ -74,7 +74,7 @@ def test_backups_are_not_waited_for_and_dropped_when_they_come() -> None:
     assert (log.replied_s[5], log.behind[5]) == (20.0, DROPPED)
 
 
-def test_what_queues_while_the_round_ends_is_dropped_unserved() -> None:
+def test_requests_queued_at_the_end_of_a_round_are_dropped() -> None:
     log = Log(Bsp(backups=1), 2)
     log.send([(0.0, 0), (0.1, 1)])
     assert log.replied_s == {0: SERVICE_S + UPDATE_S, 1: SERVICE_S + UPDATE_S}
@@ -82,14 +82,14 @@ def test_what_queues_while_the_round_ends_is_dropped_unserved() -> None:
     assert [(busy.start_s, busy.end_s) for busy in log.server.busy] == [(0, 1), (1, 1.5)]
 
 
-def test_staleness_counts_updates_by_others_between_an_answer_and_a_push() -> None:
+def test_staleness_counts_other_updates_between_a_pull_and_a_push() -> None:
     log = Log(Asp(), 3)
     log.send([(0.0, 0), (10.0, 1), (20.0, 0), (30.0, 1), (40.0, 1), (50.0, 2)])
     # 1: the one by 0. 2: by 1. 3: by 0. 4: none between its own two. 5: all five
     assert [log.behind[instance] for instance in range(6)] == [0, 1, 1, 1, 0, 5]
 
 
-def test_a_clock_answers_once_the_slowest_is_not_further_behind_than_its_bound() -> None:
+def test_ssp_replies_once_the_slowest_is_within_the_bound() -> None:
     log = Log(Ssp(bound=1), 2)
     log.send([(0.0, 0), (10.0, 0), (20.0, 1), (30.0, 0)])
     assert log.applied_s == {0: 1, 1: 11, 2: 21, 3: 31}
@@ -97,7 +97,7 @@ def test_a_clock_answers_once_the_slowest_is_not_further_behind_than_its_bound()
     assert log.replied_s == {0: 1, 1: 21, 2: 21}
 
 
-def test_nobody_waits_for_a_worker_that_has_left() -> None:
+def test_workers_that_left_are_not_waited_for() -> None:
     log = Log(Ssp(bound=0), 3)
     log.send([(0.0, 0), (5.0, 1)])
     assert not log.replied_s
@@ -106,7 +106,7 @@ def test_nobody_waits_for_a_worker_that_has_left() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), min_size=1, max_size=40), st.integers(0, 3))
-def test_a_clock_never_answers_a_worker_that_is_more_than_its_bound_ahead(pushes: list[tuple[int, float]], bound: int) -> None:
+def test_ssp_never_replies_to_a_worker_beyond_the_bound(pushes: list[tuple[int, float]], bound: int) -> None:
     log = Log(Ssp(bound), 4)
     now_s, requests = 0.0, []
     for worker, after_s in pushes:
@@ -122,7 +122,7 @@ def test_a_clock_never_answers_a_worker_that_is_more_than_its_bound_ahead(pushes
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 3)), min_size=1, max_size=40))
-def test_without_a_bound_a_server_serves_as_a_queue_does(requests: list[tuple[float, int]]) -> None:
+def test_without_a_bound_a_server_is_a_queue(requests: list[tuple[float, int]]) -> None:
     """Lindley's recursion: each begins when it has come and the one before it is served."""
     log = Log(Asp(), 4)
     log.send(requests)

@@ -1,4 +1,4 @@
-"""Spans that follow from when tasks started and ended."""
+"""Spans computed from starts and ends of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(builder: ProgramBuilder) -> Run:
     return predicted_run(simulate(builder.build(), 2), scenario="s", strategy="x", samples=1)
 
 
-def test_what_ranks_in_lockstep_exchange_is_told_before_the_work_and_is_exposed() -> None:
+def test_model_parallel_exchanges_precede_work_and_are_exposed() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("rank", multiplicity=8, model_parallel_size=8)
     builder.computes([rank, rank], [Phase.FORWARD, Phase.BACKWARD], [2.0, 4.0], exchange_s=[0.5, 1.0])
@@ -34,7 +34,7 @@ def test_what_ranks_in_lockstep_exchange_is_told_before_the_work_and_is_exposed(
     ]  # fmt: skip
 
 
-def test_a_wait_is_moving_as_long_as_something_awaited_moves_and_waiting_between() -> None:
+def test_a_wait_is_transfer_time_while_an_awaited_message_moves() -> None:
     """Messages move from 1 to 2 and from 4 to 5; the receiver has waited for both since 0."""
     builder = ProgramBuilder()
     receiver = builder.rank("receiver")
@@ -58,7 +58,7 @@ def test_a_wait_is_moving_as_long_as_something_awaited_moves_and_waiting_between
     assert waited_s == pytest.approx(result.step_time_s - 1.0 - 2.0)
 
 
-def test_a_wait_for_what_the_step_before_did_is_named_after_it() -> None:
+def test_waits_for_the_previous_step_have_its_phase() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("rank", multiplicity=2)
     first = builder.wait(rank, Phase.FORWARD, [])
@@ -80,7 +80,7 @@ def gathering(microbatches: int) -> tuple[str, ...]:
     return strategy, f"batch={8 * microbatches}", "training.zero=3"
 
 
-def test_waits_among_many_collectives_take_no_more_memory_than_they_are_many() -> None:
+def test_memory_of_waits_is_linear_in_the_number_of_collectives() -> None:
     tracemalloc.start()
     run = timed(load("llama-2-7b-fsdp-a100", gathering(48)))
     _, most_bytes = tracemalloc.get_traced_memory()
@@ -90,6 +90,6 @@ def test_waits_among_many_collectives_take_no_more_memory_than_they_are_many() -
     assert most_bytes < 3_000 * len(run.spans), "not every collective of a rank for every wait"
 
 
-def test_more_gathered_layers_than_can_be_simulated_are_refused() -> None:
+def test_too_many_gathered_layers_are_rejected() -> None:
     with pytest.raises(FieldError, match="too many to simulate; give at most"):
         timed(load("llama-2-7b-fsdp-a100", gathering(100_000)))

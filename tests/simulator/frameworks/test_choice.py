@@ -53,7 +53,7 @@ def hybrid(**fields: object) -> str:
         (("strategy={kind: model_parallel, stages: 4}",), "pytorch-ddp"),
     ],
 )  # fmt: skip
-def test_the_default_framework(overrides: tuple[str, ...], framework: str) -> None:
+def test_the_default_framework_follows_from_the_scenario(overrides: tuple[str, ...], framework: str) -> None:
     one = scenario(*overrides)
     assert one.framework_is_default
     assert one.framework == shipped(framework)
@@ -94,13 +94,13 @@ def test_unsupported_features_are_rejected_with_alternative_frameworks(
 
 
 @pytest.mark.parametrize("cluster", ["dgx-a100", "dgx1-v100"])
-def test_8_bits_need_a_device_that_has_them(cluster: str) -> None:
+def test_8_bit_training_needs_a_device_that_supports_it(cluster: str) -> None:
     with pytest.raises(ScenarioError, match="has no peak rate for fp8; use one of ") as caught:
         scenario(f"cluster={cluster}", "training.precision=fp8")
     assert "fp16" in str(caught.value)
 
 
-def test_a_framework_decides_what_is_not_given() -> None:
+def test_a_framework_sets_fields_that_are_not_given() -> None:
     decided = scenario("framework=megatron-core-0.12", hybrid(workers=8), "training.zero=1")
     strategy, defaults = decided.strategy, shipped("megatron-core-0.12").defaults
     assert isinstance(strategy, Hybrid)
@@ -110,7 +110,7 @@ def test_a_framework_decides_what_is_not_given() -> None:
     assert strategy.model_fields_set.isdisjoint(DECIDED), "so that another framework decides anew"
 
 
-def test_given_fields_are_kept() -> None:
+def test_given_fields_take_precedence_over_the_framework() -> None:
     given = scenario("framework=megatron-core-0.12", hybrid(workers=8, overlap="false", bucket="1 MiB"), "training.zero=1")
     assert isinstance(given.strategy, Hybrid)
     assert (given.strategy.overlap, given.strategy.bucket_bytes) == (False, 2**20)
@@ -124,7 +124,7 @@ def test_defaults_that_do_not_apply_are_ignored() -> None:
     assert not one.strategy.overlap_gather
 
 
-def test_another_framework_decides_anew() -> None:
+def test_a_changed_framework_sets_its_own_defaults() -> None:
     older, newer = (f"framework={name}" for name in ("megatron-lm-2022", "megatron-core-0.12"))
     more = (hybrid(workers=4, tensor=2), "model.flash=false")
     one = scenario(newer, *more)
@@ -133,7 +133,7 @@ def test_another_framework_decides_anew() -> None:
     assert one.copied(framework=shipped("megatron-lm-2022"), strategy=as_given(one.strategy)).strategy == one.strategy
 
 
-def test_the_default_is_chosen_anew_for_a_copy() -> None:
+def test_a_changed_copy_gets_its_own_default_framework() -> None:
     one = scenario()
     shared = one.copied(training=one.training.model_copy(update={"zero": 3}))
     assert (one.framework.name, shared.framework.name) == ("pytorch-ddp", "pytorch-fsdp2")

@@ -21,7 +21,7 @@ def costs(one: Scenario) -> Costs:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
-def test_work_that_outlasts_a_collective_takes_its_share_longer(share: float) -> None:
+def test_work_overlapped_with_a_collective_is_slowed_by_its_share(share: float) -> None:
     """W + t·C; and W / (1 − t) where the collective outlasts the work."""
     work_s, moved_s = np.array([10.0]), np.array([1.0])
     assert work_s + slowed_by(np.array([share]), moved_s, work_s) == pytest.approx(10 + share * 1)
@@ -31,14 +31,14 @@ def test_work_that_outlasts_a_collective_takes_its_share_longer(share: float) ->
     assert slowed_by(np.array([share]), together_s, moved_s) == pytest.approx(share / (1 - share))
 
 
-def test_nothing_moves_or_nothing_is_computed() -> None:
+def test_no_contention_without_both_transfer_and_compute() -> None:
     share = np.array([0.3])
     assert slowed_by(share, np.array([0.0]), np.array([1.0])) == 0
     assert slowed_by(share, np.array([1.0]), np.array([0.0])) == 0
     assert slowed_by(np.array([0.0]), np.array([1.0]), np.array([1.0])) == 0
 
 
-def test_the_share_lies_between_processors_and_memory() -> None:
+def test_the_contention_share_is_between_those_of_processors_and_memory() -> None:
     bound, no_W = np.array([0.0, 0.25, 1.0]), np.zeros(3)
     resources = Resources(processors=0.1, memory_Bps=1e12)
     assert resources.taken(np.full(3, 4e11), no_W, bound) == pytest.approx([0.1, 0.175, 0.4])
@@ -46,7 +46,7 @@ def test_the_share_lies_between_processors_and_memory() -> None:
     assert resources.taken(np.zeros(3), no_W, bound) == pytest.approx(0.1)
 
 
-def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:
+def test_overlapped_gradient_synchronisation_slows_the_last_backward_pass() -> None:
     """Only the last pass: with several microbatches DistributedDataParallel sums in the last microbatch only."""
     contended, free = (costs(scenario(name, "strategy.microbatches=4")) for name in (DDP, FREE))
     assert (contended.last_backward_s > 0).all()
@@ -56,7 +56,7 @@ def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:
     assert (free.last_backward_s == 0).all()
 
 
-def test_collectives_of_each_microbatch_slow_each_pass() -> None:
+def test_collectives_of_each_microbatch_slow_every_pass() -> None:
     overrides = ("training.zero=3", "strategy.microbatches=4")
     contended, free = (costs(scenario(name.replace("pytorch-ddp", "pytorch-fsdp2"), *overrides)) for name in (DDP, FREE))
     assert (contended.forward_s > free.forward_s).all()
@@ -86,7 +86,7 @@ def test_scattering_once_per_step_slows_only_the_last_backward_pass() -> None:
     assert (once.backward_s < each.backward_s).all()
 
 
-def test_experts_contend_by_the_ranks_that_have_the_same() -> None:
+def test_expert_gradients_contend_by_ranks_of_the_same_experts() -> None:
     """With one expert per worker no gradients of experts are summed."""
     model = (
         "model={kind: llama, layers: 2, hidden: 1024, heads: 8, vocabulary: 1024, sequence: 1024, "

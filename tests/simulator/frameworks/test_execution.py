@@ -42,7 +42,7 @@ def kernels_alone_s(framework: Framework, layer: Layer, samples: float) -> tuple
     return Execution(device(), without_host, WORK).layer_s(layer, samples)
 
 
-def test_tiny_layers_take_the_host_s_time_and_large_layers_do_not() -> None:
+def test_small_layers_are_host_bound_and_large_ones_are_not() -> None:
     tiny, large = block(16, sequence=16), block(8192, sequence=2048)
     kernels = device().kernels
     assert kernels is not None
@@ -53,7 +53,7 @@ def test_tiny_layers_take_the_host_s_time_and_large_layers_do_not() -> None:
     assert Execution(device(), MEGATRON, WORK).layer_s(large, 4) == pytest.approx(kernels_alone_s(MEGATRON, large, 4), rel=1e-3)
 
 
-def test_neither_the_host_nor_the_device_is_beaten() -> None:
+def test_a_pass_is_never_faster_than_host_or_device() -> None:
     """Host and device overlap: a pass takes at least the maximum and at most the sum of their times."""
     host = MEGATRON.host
     for hidden in (64, 256, 512, 1024, 2048, 4096):

@@ -35,7 +35,7 @@ def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
     assert set(own.get("sources", {})) <= set(Framework.model_fields)
 
 
-def test_the_framework_without_software_cost_is_the_one_that_ships() -> None:
+def test_the_ideal_framework_equals_the_shipped_file() -> None:
     about = {"description": "", "supports": (), "recomputes": (), "sources": {}}
     assert shipped("ideal").model_copy(update=about) == IDEAL
     for mechanism in ABLATIONS:
@@ -94,7 +94,7 @@ def test_errors_in_framework_files_are_reported_at_their_place(framework: str, m
     assert message in problem(tmp_path, framework)
 
 
-def test_bases_that_form_a_circle(tmp_path: Path) -> None:
+def test_circular_bases_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("description: one\nbase: ./b.yaml\n")
     (tmp_path / "b.yaml").write_text("base: ./a.yaml\n")
     message = problem(tmp_path, "./a.yaml")
@@ -111,12 +111,12 @@ def test_an_error_in_a_base_names_the_file_of_the_base(tmp_path: Path) -> None:
     assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework: no framework is called")
 
 
-def test_a_framework_that_does_not_ship() -> None:
+def test_an_unknown_framework_is_rejected() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'horovod'"):
         shipped("horovot")
 
 
-def test_frameworks_that_support_what_is_needed() -> None:
+def test_supporting_frameworks_are_listed() -> None:
     assert set(supporting(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
     assert "megatron-core-0.12" not in supporting(frozenset({"zero_3"}))
     assert supporting(frozenset()) == list(names())

@@ -25,13 +25,13 @@ def device(name: str) -> Device:
     return load_device(ROOT / "devices" / f"{name}.yaml")
 
 
-def test_a_kernel_at_the_limit_loses_what_a_collective_draws() -> None:
+def test_a_power_limited_kernel_loses_the_power_of_the_collective() -> None:
     products, memory = BUDGET.lost(np.array([0.0, 50.0]))
     assert products == pytest.approx([0.1, 0.2])
     assert memory == pytest.approx([0.0, 0.0]), "both together stay below the limit"
 
 
-def test_a_kernel_below_the_limit_loses_what_is_short() -> None:
+def test_a_kernel_below_the_limit_loses_only_the_excess_power() -> None:
     """It draws 0.65, and 0.6 is left: it runs at 0.6 / 0.65 of its rate."""
     _, memory = BUDGET.lost(np.array([150.0]))
     assert memory == pytest.approx(1 - 0.6 / 0.65)
@@ -43,7 +43,7 @@ def test_a_kernel_keeps_a_fair_share() -> None:
     assert memory == pytest.approx(1 - 0.5 / 0.65)
 
 
-def test_products_draw_what_the_device_sustains() -> None:
+def test_products_draw_the_sustained_power() -> None:
     """An H100's products are at its limit, an A100's below it, by the shares of their peaks that their files state."""
     h100, a100 = (PowerBudget.of(device(name), 0.1) for name in ("h100-80gb-sxm", "a100-80gb-sxm"))
     assert h100 is not None
@@ -54,14 +54,14 @@ def test_products_draw_what_the_device_sustains() -> None:
     assert PowerBudget.of(device("h100-80gb-sxm").model_copy(update={"power_limit_W": None}), 0.1) is None
 
 
-def test_energy_of_moving_follows_from_bits_of_memory_and_links() -> None:
+def test_transfer_energy_follows_from_memory_and_link_bits() -> None:
     constants = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
     for moved in MEMORY_BYTES_PER_BUS_BYTE.values():
         pico = constants["memory_pJ_per_bit"] * moved + constants["link_pJ_per_bit"]
         assert joules_per_bus_byte(moved) == pytest.approx(8e-12 * pico)
 
 
-def test_kernels_lose_the_resource_that_is_shortest() -> None:
+def test_kernels_are_slowed_by_the_scarcest_resource() -> None:
     """Resources do not add up: a collective with a fifth of the processors and of the power takes a fifth."""
     bound, rate = np.array([0.0, 0.5, 1.0]), np.full(3, 3e11)
     watts = np.full(3, 50.0)
@@ -70,7 +70,7 @@ def test_kernels_lose_the_resource_that_is_shortest() -> None:
     assert Resources(0.05, 1e12).taken(rate, watts, bound) == pytest.approx([0.05, 0.175, 0.3])
 
 
-def test_a_step_is_longer_on_a_device_with_a_limit() -> None:
+def test_a_power_limit_lengthens_the_step() -> None:
     limited = scenario(*NEXT_TO_PASSES)
     cluster = limited.cluster.model_copy(update={"device": limited.cluster.device.model_copy(update={"power_limit_W": None})})
     free_s = timed(limited.copied(cluster=cluster)).step_time_s
@@ -87,6 +87,6 @@ def test_without_contention_no_power_is_shared() -> None:
 
 
 @pytest.mark.parametrize(("limit", "message"), [("0 W", "must be greater than 0"), ("700", "write a power such as")])
-def test_a_limit_is_a_positive_power(limit: str, message: str) -> None:
+def test_a_power_limit_must_be_positive(limit: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         scenario(*NEXT_TO_PASSES, f"cluster.device.power_limit={limit}")

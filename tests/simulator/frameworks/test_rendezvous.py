@@ -34,7 +34,7 @@ def test_two_more_messages_go_to_each_node_for_every_collective() -> None:
     assert more_s(EFA, TENSOR.replace("16", "32"), "model.heads=32")[1] == pytest.approx(2 * block_s)
 
 
-def test_it_does_not_depend_on_the_size() -> None:
+def test_rendezvous_time_does_not_depend_on_the_size() -> None:
     assert more_s(EFA, TENSOR, "batch=128") == pytest.approx(more_s(EFA, TENSOR, "batch=2"))
 
 
@@ -46,7 +46,7 @@ def test_it_does_not_depend_on_the_size() -> None:
         (EFA, "strategy={kind: hybrid, workers: 16}"),
     ],
 )
-def test_nothing_is_announced_inside_a_node_or_where_the_network_has_no_plugin(overrides: tuple[str, ...]) -> None:
+def test_no_rendezvous_inside_a_node_or_without_a_plugin(overrides: tuple[str, ...]) -> None:
     assert more_s(*overrides) == pytest.approx(0)
 
 

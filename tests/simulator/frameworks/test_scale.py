@@ -17,14 +17,14 @@ SCALE = Scale(device_deviation=0.015, pass_jitter=0.01)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64, 1024])
-def test_the_slowest_takes_what_draws_say(ranks: int) -> None:
+def test_slowest_rank_factor_equals_the_mean_of_draws(ranks: int) -> None:
     """Mean of the slowest of N ranks over many draws."""
     draws = np.random.default_rng(5)
     most = np.mean([draws.normal(1, SCALE.device_deviation, (500, ranks)).max(axis=1).mean() for _ in range(16)])
     assert slowest(SCALE, ranks, 1) == pytest.approx(most, abs=1e-3)
 
 
-def test_it_grows_with_ranks_and_with_those_that_synchronise_within_passes() -> None:
+def test_slowest_rank_factor_grows_with_ranks_and_model_parallel_ranks() -> None:
     counts = (1, 2, 4, 8, 64, 1024, 16384)
     assert slowest(SCALE, 1, 1) == 1
     assert slowest(Scale(), 1024, 8) == 1
@@ -43,7 +43,7 @@ def test_a_run_reports_the_cost_of_the_slowest_rank() -> None:
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
 
 
-def test_ranks_that_do_not_wait_for_each_other_lose_nothing() -> None:
+def test_asynchronous_ranks_have_no_slowest_rank_cost() -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated, mode: asynchronous}"
     assert scenario(servers).job().slowest == 1
     assert scenario(servers.replace("asynchronous", "synchronous")).job().slowest > 1

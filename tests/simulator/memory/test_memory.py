@@ -1,4 +1,4 @@
-"""What theory and papers say of memory, on models where theory is simple."""
+"""Memory of ranks compared with theory and papers, on simple models."""
 
 from __future__ import annotations
 
@@ -65,12 +65,14 @@ BLOCK = replace(
         ("fp32", "adafactor", 0, (4000, 4000, 0, 4 * 2 * 1000**0.5)),
     ],
 )
-def test_states_of_parameters(precision: str, optimizer: str, zero: int, expected: tuple[float, ...]) -> None:
+def test_parameter_states_have_the_expected_bytes(
+    precision: str, optimizer: str, zero: int, expected: tuple[float, ...]
+) -> None:
     training = Training.model_validate({"precision": precision, "optimizer": optimizer, "zero": zero})
     assert states([layer("one", 1000)], training, replicas=4) == pytest.approx(expected)
 
 
-def test_what_recomputation_keeps() -> None:
+def test_kept_activations_depend_on_recomputation() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
         return size_bytes(kept(BLOCK, recompute, first), 2)
 
@@ -81,18 +83,18 @@ def test_what_recomputation_keeps() -> None:
     assert bytes_of(every, first=False) == 0
 
 
-def test_the_input_counts_also_where_a_layer_does_not_say_so() -> None:
+def test_the_layer_input_always_counts() -> None:
     own = layer("plain", 0, SavedActivation("hidden", 70))
     assert size_bytes(kept(own, Recompute(kind="full"), entry_elements=30), 2) == 60
 
 
-def test_what_is_glued_is_not_made_again() -> None:
+def test_layers_pinned_to_the_end_are_not_recomputed() -> None:
     head = layer("head", 0, SavedActivation("logits", 50), pinned_to_end=True)
     assert kept(head, Recompute(kind="full")) == head.kept
 
 
 @given(st.integers(1, 9), st.integers(1, 20))
-def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: int) -> None:
+def test_layers_are_recomputed_in_groups_between_pinned_ones(every: int, blocks: int) -> None:
     layers = [layer(pinned_to_end=True), *[BLOCK] * blocks, layer(pinned_to_end=True)]
     numbers = segments(layers, Recompute(kind="full", group=every)).tolist()
     groups = [numbers.count(number) for number in sorted(set(numbers))]
@@ -106,7 +108,7 @@ def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: 
     ("recompute", "share"),
     [(NO_RECOMPUTE, 0), (Recompute(kind="selective"), 0.2), (Recompute(kind="full"), 1), (Recompute(kind="full", group=3), 1)],
 )
-def test_what_is_made_again_takes_its_forward_time_again(small: Make, recompute: Recompute, share: float) -> None:
+def test_recomputation_takes_the_forward_time_again(small: Make, recompute: Recompute, share: float) -> None:
     attention, product = Attention("attention", 2, 2, 8, 8, 4, 4), Matmul("product", 8, 16, 16)
     assert attention.forward_flops == product.forward_flops / 2
     layers = [
@@ -118,19 +120,19 @@ def test_what_is_made_again_takes_its_forward_time_again(small: Make, recompute:
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
-def test_microbatches_in_flight(stages: int, microbatches: int) -> None:
+def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: int) -> None:
     assert flights("gpipe", stages, microbatches).most == [[microbatches]] * stages
     # arXiv 2006.09503: as many as there are stages from this one on
     assert flights("1f1b", stages, microbatches).most == [[min(stages - stage, microbatches)] for stage in range(stages)]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_activations_by_schedule(small: Make, schedule: str) -> None:
+def test_activation_memory_follows_the_schedule(small: Make, schedule: str) -> None:
     """Of stages of two equal layers: what one microbatch keeps, times those in flight; what the model reads is all there."""
-    held = memory(small(TALL, pipeline(4, 8, schedule), BATCH))
+    allocated = memory(small(TALL, pipeline(4, 8, schedule), BATCH))
     input_bytes = 65536 / 8 * 64 * 4
     flights = [8] * 4 if schedule == "gpipe" else [4, 3, 2, 1]
-    activations = [rank.holders_bytes["activations"] / input_bytes for rank in held.ranks[:3]]
+    activations = [rank.holders_bytes["activations"] / input_bytes for rank in allocated.ranks[:3]]
     # the fullest moment may come when one of the two layers is through
     assert activations == pytest.approx([8 + flights[0], 2 * flights[1], 2 * flights[2]], abs=1)
 
@@ -138,26 +140,26 @@ def test_activations_by_schedule(small: Make, schedule: str) -> None:
 @pytest.mark.parametrize(
     ("recompute", "per_layer"), [("none", 34 + 5 * 16 * 512 / 1024), ("selective", 34), ("full", 2), ("{group: 2}", 1)]
 )
-def test_stages_hold_what_the_published_formulae_say(small: Make, recompute: str, per_layer: float) -> None:
+def test_activation_memory_of_stages_equals_published_formulas(small: Make, recompute: str, per_layer: float) -> None:
     """arXiv 2205.05198, equations 1, 5 and 6 and table 2: bytes of a layer in units of s·b·h; the first of p stages holds p
     microbatches of its layers, so as much as all layers hold for one, and a mask for the embedding's dropout of each."""
     model = "{kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, sequence: 512, dropout: true, flash: false}"
     training = f"training={{precision: bf16, recompute: {recompute}}}"
-    held = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
+    allocated = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
     sbh = 512 * (16 / 8) * 1024
-    layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks]
+    layers = [rank.holders_bytes["activations"] / sbh for rank in allocated.ranks]
     assert layers[0] == pytest.approx(16 * per_layer + 4)
     assert layers[1:3] == pytest.approx([3 * 4 * per_layer, 2 * 4 * per_layer])
 
 
-def test_1f1b_holds_no_more_than_gpipe(small: Make) -> None:
+def test_1f1b_needs_no_more_memory_than_gpipe(small: Make) -> None:
     gpipe, ours = (memory(small(TALL, pipeline(4, 8, schedule), BATCH)) for schedule in ("gpipe", "1f1b"))
     for a, b in zip(gpipe.ranks, ours.ranks, strict=True):
         assert a.holders_bytes["activations"] >= b.holders_bytes["activations"]
     assert ours.worst.total_bytes < gpipe.worst.total_bytes
 
 
-def test_gradients_and_activations_are_not_at_their_most_together(small: Make) -> None:
+def test_peaks_of_gradients_and_activations_do_not_coincide(small: Make) -> None:
     """Layers are let go while the gradients of the next come: with one microbatch the peak is below their sum."""
     scenario = small(WIDE, "strategy.workers=1", "batch=512")
     parameters_bytes, activations_bytes = 4 * scenario.model.parameters(), 4 * 512 * 9 * 512
@@ -176,7 +178,7 @@ def test_every_remedy_saves_memory(small: Make, remedy: str) -> None:
     assert saved.worst.total_bytes < plain.worst.total_bytes
 
 
-def test_what_is_offloaded_is_on_the_host(small: Make) -> None:
+def test_offloaded_states_are_in_host_memory(small: Make) -> None:
     scenario = small("strategy.workers=4", "training={optimizer: adam, zero: 3, offload: [optimizer, parameters]}")
     parameters = scenario.model.parameters()
     worst = memory(scenario).worst
@@ -184,15 +186,15 @@ def test_what_is_offloaded_is_on_the_host(small: Make) -> None:
     assert worst.host_bytes == pytest.approx(3 * 4 * parameters / 4)
 
 
-def test_servers_hold_the_optimizer_states_of_their_workers(small: Make) -> None:
+def test_servers_store_the_optimizer_states_of_their_workers(small: Make) -> None:
     scenario = small("strategy={kind: parameter_server, workers: 4, servers: 2}", "training.optimizer=adam")
-    held = memory(scenario)
-    assert held.servers is not None
-    assert held.servers.holders_bytes["optimizer_states"] == 4 * 2 * scenario.model.parameters() / 2
-    assert held.worst.holders_bytes["optimizer_states"] == 0
+    allocated = memory(scenario)
+    assert allocated.servers is not None
+    assert allocated.servers.holders_bytes["optimizer_states"] == 4 * 2 * scenario.model.parameters() / 2
+    assert allocated.worst.holders_bytes["optimizer_states"] == 0
 
 
-def test_a_gpu_holds_more_than_tensors(small: Make) -> None:
+def test_gpu_memory_includes_context_and_libraries(small: Make) -> None:
     plain, gpu = (memory(small(f"cluster.device.name={name}")).worst.holders_bytes for name in ("small", "A100-80GB-SXM"))
     tensors = ("parameters", "gradients", "optimizer_states", "activations", "logits")
     assert {name: plain[name] for name in tensors} == {name: gpu[name] for name in tensors}
@@ -206,7 +208,7 @@ def test_processes_share_the_memory_of_their_machine(small: Make) -> None:
     assert four.capacity_bytes == alone.capacity_bytes / 4 == 2 * 2**30
 
 
-def test_holders_add_up_and_none_is_negative(small: Make) -> None:
+def test_holders_are_nonnegative_and_add_up(small: Make) -> None:
     for overrides in (("training.recompute=full",), (pipeline(3, 6, "gpipe"), "training.recompute={group: 2}")):
         run = predict(small(*overrides))
         assert run.memory_bytes is not None
@@ -233,7 +235,7 @@ def test_holders_add_up_and_none_is_negative(small: Make) -> None:
         (("training.offload=[weights]",), "'weights' is not known; give 'optimizer' or 'parameters'"),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+def test_invalid_fields_are_rejected(small: Make, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
     assert message in str(caught.value)

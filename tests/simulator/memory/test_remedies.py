@@ -1,4 +1,4 @@
-"""What is told to make a scenario fit: that it does, that it can be, and that the cheapest comes first."""
+"""Remedies for scenarios that do not fit: they work, are valid, and are sorted by cost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WIDE = ("model={kind: mlp, layers: 8, inputs: 512, hidden: 512, outputs: 512}", 
 GPT = ("model={kind: gpt, layers: 8, hidden: 128, heads: 8, vocabulary: 64, sequence: 128, flash: false, dropout: true}",)
 
 
-def told(small: Make, *overrides: str, share: float = 1.0, less_bytes: float = 0.0) -> str:
-    """What makes it fit into a share of what it needs, less so many bytes; it does so."""
+def reported(small: Make, *overrides: str, share: float = 1.0, less_bytes: float = 0.0) -> str:
+    """Remedies that make the scenario fit in a share of the memory that it needs; they are checked."""
     room = f"cluster.device.memory={share * memory(small(*overrides)).worst.total_bytes - less_bytes:.0f} B"
     scenario = small(*overrides, room)
     assert not memory(scenario).fits
@@ -29,7 +29,7 @@ def told(small: Make, *overrides: str, share: float = 1.0, less_bytes: float = 0
     return found
 
 
-def test_zero_comes_by_stages(small: Make) -> None:
+def test_zero_stages_are_suggested_in_order(small: Make) -> None:
     def least_for(stage: int) -> str:
         room = memory(small(*WIDE, f"training.zero={stage}")).worst.total_bytes
         return fit_by(small(*WIDE, f"cluster.device.memory={room:.0f} B"))
@@ -43,9 +43,9 @@ def test_zero_comes_by_stages(small: Make) -> None:
     }  # fmt: skip
 
 
-def test_smaller_microbatches_come_before_all_work_again(small: Make) -> None:
-    assert told(small, *TALL, "strategy.workers=4", share=0.9) == "strategy.microbatches=2"
-    assert told(small, *TALL, "strategy.workers=4", share=0.4) == "strategy.microbatches=4"
+def test_smaller_microbatches_are_suggested_before_full_recomputation(small: Make) -> None:
+    assert reported(small, *TALL, "strategy.workers=4", share=0.9) == "strategy.microbatches=2"
+    assert reported(small, *TALL, "strategy.workers=4", share=0.4) == "strategy.microbatches=4"
 
 
 @pytest.mark.parametrize(
@@ -57,40 +57,42 @@ def test_smaller_microbatches_come_before_all_work_again(small: Make) -> None:
         ("{kind: hybrid, workers: 2, microbatches: 24}", "training.recompute=selective"),
     ],
 )
-def test_what_costs_least_comes_first(small: Make, strategy: str, less: str) -> None:
-    assert told(small, *GPT, f"strategy={strategy}", less_bytes=1) == less
+def test_cheapest_remedies_are_suggested_first(small: Make, strategy: str, less: str) -> None:
+    assert reported(small, *GPT, f"strategy={strategy}", less_bytes=1) == less
 
 
-def test_more_tensor_parallel_ranks_stay_inside_a_node(small: Make) -> None:
+def test_suggested_tensor_parallel_ranks_stay_inside_a_node(small: Make) -> None:
     """Of four devices a node."""
     base = (*GPT, "batch=1", "strategy={kind: hybrid}", "training={optimizer: adam, recompute: full}")
-    assert told(small, *base, share=0.6) == "strategy.tensor=2"
-    assert "strategy.tensor=4" in told(small, *base, share=0.2)
-    assert "strategy.tensor=8" not in told(small, *base, share=0.05)
+    assert reported(small, *base, share=0.6) == "strategy.tensor=2"
+    assert "strategy.tensor=4" in reported(small, *base, share=0.2)
+    assert "strategy.tensor=8" not in reported(small, *base, share=0.05)
 
 
 @pytest.mark.parametrize("training", ["{optimizer: adam}", "{optimizer: adam, zero: 1}"])
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.5, 0.3, 0.2, 0.1, 0.01])
-def test_what_is_told_makes_it_fit(small: Make, training: str, share: float) -> None:
-    told(small, *TALL, "strategy={kind: pipeline, stages: 2, microbatches: 8}", f"training={training}", share=share)
-    told(small, *GPT, "strategy={kind: hybrid, workers: 2, stages: 2, microbatches: 4}", f"training={training}", share=share)
+def test_suggested_remedies_make_the_scenario_fit(small: Make, training: str, share: float) -> None:
+    reported(small, *TALL, "strategy={kind: pipeline, stages: 2, microbatches: 8}", f"training={training}", share=share)
+    reported(
+        small, *GPT, "strategy={kind: hybrid, workers: 2, stages: 2, microbatches: 4}", f"training={training}", share=share
+    )
 
 
-def test_of_a_strategy_nothing_is_set_that_later_remedies_make_needless(small: Make) -> None:
+def test_no_suggested_strategy_field_is_redundant(small: Make) -> None:
     base = (*GPT, "strategy={kind: hybrid, stages: 2, microbatches: 2}", "training={optimizer: adam}")
     for share in (0.5, 0.4, 0.3, 0.2):
-        for field in (one for one in told(small, *base, share=share).split() if one.startswith("strategy.")):
+        for field in (one for one in reported(small, *base, share=share).split() if one.startswith("strategy.")):
             room = f"cluster.device.memory={share * memory(small(*base)).worst.total_bytes:.0f} B"
             others = [one for one in fit_by(small(*base, room)).split() if one != field]
             assert not memory(small(*base, room, *others)).fits
 
 
-def test_where_nothing_helps_nothing_is_told(small: Make) -> None:
+def test_no_remedy_is_suggested_if_none_helps(small: Make) -> None:
     run = predict(small("cluster.device.memory=1 kB"))
     assert (run.fits, run.fit_by) == (False, "")
 
 
-def test_a_prediction_tells_it(small: Make) -> None:
+def test_predictions_contain_the_remedy(small: Make) -> None:
     need = memory(small(*WIDE)).worst.total_bytes
     enough, short = (predict(small(*WIDE, f"cluster.device.memory={size:.0f} B")) for size in (need + 1, need - 1))
     assert (enough.fits, enough.fit_by) == (True, "")

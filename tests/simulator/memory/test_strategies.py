@@ -1,4 +1,4 @@
-"""What each strategy makes of memory: what is divided, by how much, and what comes on top, as papers and manuals have it."""
+"""Memory of each strategy: divided and additional bytes, as papers and manuals state them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERY_SECOND = Recompute(kind="selective", products="every_second")
 
 
 def trained_by(name: str, **memory: object) -> str:
-    """A framework that ships, with some fields of its memory changed."""
+    """A shipped framework with some of its memory fields changed."""
     fields = ", ".join(f"{field}: {str(value).lower()}" for field, value in memory.items())
     return f"framework={{base: {name}, memory: {{{fields}}}}}"
 
@@ -66,7 +66,7 @@ def training(**fields: object) -> str:
         ("bf16", "fp32", 3, 0, 16),
     ],
 )
-def test_bytes_of_a_parameter(
+def test_bytes_per_parameter_equal_the_expected_ones(
     small: Make, workers: int, precision: str, gradients: str, zero: int, kept: int, shared: int
 ) -> None:
     framework = "framework=megatron-core-0.12" if zero < 3 else "framework=pytorch-fsdp2"
@@ -76,13 +76,13 @@ def test_bytes_of_a_parameter(
     assert each == pytest.approx(kept + shared / workers, rel=0.01)
 
 
-def test_nemo_stores_what_16_bits_lack(small: Make) -> None:
+def test_nemo_stores_the_low_16_bits_of_master_weights(small: Make) -> None:
     scenario = small(*HEAVY, *ON, "framework=nemo", hybrid(workers=4), training(precision="bf16", zero=1))
     assert states_of(memory(scenario).worst) / scenario.model.parameters() == pytest.approx(4 + 10 / 4, rel=0.01)
 
 
-def test_deepspeed_has_copies_of_its_part_of_the_gradients(small: Make) -> None:
-    """A whole gradient in 16 bits, or beside one in 32 bits; of a rank's part 8 bytes more, or none."""
+def test_deepspeed_copies_its_gradient_partition(small: Make) -> None:
+    """A whole gradient in 16 bits, or also one in 32 bits; a rank's part has 8 bytes more, or none."""
     base = (*HEAVY, *ON, training(precision="bf16", zero=1), hybrid(workers=4, microbatches=4))
     wide, narrow = (small(*base, f"framework={name}") for name in ("megatron-deepspeed-bf16", "megatron-deepspeed"))
     parameters = wide.model.parameters()
@@ -90,13 +90,13 @@ def test_deepspeed_has_copies_of_its_part_of_the_gradients(small: Make) -> None:
     assert states_of(memory(wide).worst) / parameters == pytest.approx(8 + 12 / 4, rel=0.01)
 
 
-def test_ranks_of_one_context_share_states(small: Make) -> None:
+def test_context_parallel_ranks_share_states(small: Make) -> None:
     fields = (GPT.replace("flash: false", "flash: true"), training(zero=1), "batch=4")
-    apart, together = (memory(small(*fields, hybrid(workers=w, context=c))).worst for w, c in ((4, 1), (1, 4)))
-    assert states_of(apart) == states_of(together)
+    separate, together = (memory(small(*fields, hybrid(workers=w, context=c))).worst for w, c in ((4, 1), (1, 4)))
+    assert states_of(separate) == states_of(together)
 
 
-def test_groups_that_share_states_have_as_much_each(small: Make) -> None:
+def test_each_sharding_group_has_a_full_copy_of_states(small: Make) -> None:
     """Hybrid sharding: over two of four workers as over two."""
     fields = (*HEAVY, training(zero=3))
     two, grouped, four = (
@@ -109,9 +109,7 @@ def test_groups_that_share_states_have_as_much_each(small: Make) -> None:
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("tensor", [1, 2, 8])
-def test_tensor_parallel_ranks_divide_what_the_published_formulae_say(
-    small: Make, tensor: int, sequence: bool, recompute: str
-) -> None:
+def test_tensor_parallel_memory_equals_published_formulas(small: Make, tensor: int, sequence: bool, recompute: str) -> None:
     """arXiv 2205.05198, equations 2, 4 and 6, table 2: bytes of a layer in units of s·b·h."""
     if sequence and tensor == 1:
         return
@@ -120,16 +118,16 @@ def test_tensor_parallel_ranks_divide_what_the_published_formulae_say(
     if recompute == "full":
         each = 2 / tensor if sequence else 2
     strategy = hybrid(stages=4, microbatches=8, tensor=tensor, sequence_parallel=str(sequence).lower())
-    held = memory(small(GPT, *ON, BARE, strategy, "batch=16", training(precision="fp16", recompute=recompute)))
+    allocated = memory(small(GPT, *ON, BARE, strategy, "batch=16", training(precision="fp16", recompute=recompute)))
     sbh = 512 * (16 / 8) * 1024
     # stages have four layers; the second three microbatches of them in flight, the third two
-    layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks[1:3]]
+    layers = [rank.holders_bytes["activations"] / sbh for rank in allocated.ranks[1:3]]
     # the fullest moment may come when a layer is through
     assert layers == pytest.approx([3 * 4 * each, 2 * 4 * each], abs=each if recompute == "full" else None)
 
 
 @pytest.mark.parametrize("context", [2, 4])
-def test_ranks_of_one_context_divide_activations(small: Make, context: int) -> None:
+def test_context_parallel_ranks_divide_activations(small: Make, context: int) -> None:
     model = f"model={LLAMA}"
     one, many = (memory(small(model, "batch=1", hybrid(context=c))).worst.holders_bytes for c in (1, context))
     for holder in ("activations", "logits"):
@@ -137,16 +135,16 @@ def test_ranks_of_one_context_divide_activations(small: Make, context: int) -> N
 
 
 @pytest.mark.parametrize(("stages", "chunks"), [(4, 2), (4, 4), (2, 8)])
-def test_interleaving_holds_more(small: Make, stages: int, chunks: int) -> None:
+def test_interleaving_needs_more_memory(small: Make, stages: int, chunks: int) -> None:
     """arXiv 2205.05198, section 4.2.3: the first stage of p with v chunks holds 1 + (p − 1) / (p · v) times as much."""
     model = GPT.replace("dropout: true", "dropout: false")
     fields = (model, *ON, BARE, "batch=64", training(precision="fp16", recompute="full"))
     plain = memory(small(*fields, hybrid(stages=stages, microbatches=32)))
     looped = memory(small(*fields, hybrid(stages=stages, microbatches=32, chunks=chunks, schedule="interleaved_1f1b")))
-    held, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
+    allocated, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
     # 16 layers, each of which keeps its input, of 32 microbatches of two samples
-    assert held == 16 * 2 * 512 * 2 * 1024
-    assert more / held == pytest.approx(1 + (stages - 1) / (stages * chunks))
+    assert allocated == 16 * 2 * 512 * 2 * 1024
+    assert more / allocated == pytest.approx(1 + (stages - 1) / (stages * chunks))
 
 
 SCHEDULES: dict[ScheduleName, int] = {
@@ -159,42 +157,42 @@ SCHEDULES: dict[ScheduleName, int] = {
     st.sampled_from(sorted(SCHEDULES)), st.integers(1, 4), st.integers(1, 3),
     st.lists(st.floats(0, 100), min_size=2, max_size=2), st.lists(st.floats(0, 100), min_size=2, max_size=2),
 )  # fmt: skip
-def test_what_is_in_flight_is_what_the_order_says(
+def test_microbatches_in_flight_follow_the_order_of_passes(
     schedule: ScheduleName, ranks: int, rounds: int, kept: list[float], left: list[float]
 ) -> None:
-    """Whatever chunks weigh: pass by pass what is held beside the pass that begins, against what is found once for all."""
+    """Activations of other chunks at the begin of each pass, counted pass by pass and compared with the closed result."""
     chunks, microbatches = SCHEDULES[schedule], 2 * ranks * rounds
     found, passes = flights(schedule, ranks, microbatches, chunks), order(schedule, ranks, microbatches, chunks)
     weights = np.array([*kept[:chunks], *left[:chunks]])
     for rank in range(ranks):
-        held, most, beside = 0.0, 0.0, [0.0] * chunks
+        allocated, most, others = 0.0, 0.0, [0.0] * chunks
         for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
             if kind in (Pass.BACKWARD, Pass.INPUT):
-                beside[chunk] = max(beside[chunk], held - kept[chunk])
+                others[chunk] = max(others[chunk], allocated - kept[chunk])
             changes = {Pass.FORWARD: kept[chunk], Pass.BACKWARD: -kept[chunk], Pass.INPUT: left[chunk] - kept[chunk]}
-            held += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
-            most = max(most, held)
-        assert held == pytest.approx(0, abs=1e-9)
+            allocated += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
+            most = max(most, allocated)
+        assert allocated == pytest.approx(0, abs=1e-9)
         assert (found.between[rank] @ weights).max() == pytest.approx(most, abs=1e-9)
         for chunk in range(chunks):
             either = max((found.first[rank, chunk] @ weights).max(), (found.later[rank, chunk] @ weights).max())
-            assert either == pytest.approx(beside[chunk], abs=1e-9)
-    alike = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
-    assert alike.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
+            assert either == pytest.approx(others[chunk], abs=1e-9)
+    combined = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
+    assert combined.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
 
 
-def test_gradients_of_weights_need_what_the_paper_says(small: Make) -> None:
-    """arXiv 2401.10241, table 1: of s·b·h · (34 + 5as/h) bytes of a layer 32 are held until the gradients of its weights."""
+def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> None:
+    """arXiv 2401.10241, table 1: of s·b·h · (34 + 5as/h) bytes of a layer 32 are kept until the gradients of its weights."""
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
     sbh, parts = 512 * (32 / 16) * 1024, 5 * 16 * 512 / 1024
     for schedule in ("zb_h1", "zb_h2"):
         counts = flights(schedule, 4, 16).between[1]
-        expected = max(4 * (held * (34 + parts) + left * 32) for held, left in counts.tolist())
-        held = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
-        assert held.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
+        expected = max(4 * (allocated * (34 + parts) + left * 32) for allocated, left in counts.tolist())
+        allocated = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
+        assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
 
 
-def test_schedules_without_bubbles_hold_more(small: Make) -> None:
+def test_zero_bubble_schedules_need_more_memory(small: Make) -> None:
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
 
     def most(schedule: str, chunks: int = 1) -> float:
@@ -206,7 +204,7 @@ def test_schedules_without_bubbles_hold_more(small: Make) -> None:
     assert most("zb_v", 2) == pytest.approx(most("1f1b"), rel=0.25)
 
 
-def test_experts_are_held_once_by_those_who_share_them(small: Make) -> None:
+def test_experts_are_stored_once_per_expert_parallel_group(small: Make) -> None:
     experts_ = "{count: 8, active: 2, feedforward: 256}"
     model = f"model={{kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 64, sequence: 32, experts: {experts_}}}"
     parameters = {}
@@ -222,7 +220,7 @@ def test_experts_are_held_once_by_those_who_share_them(small: Make) -> None:
         assert parameters[expert, 1]["optimizer_states"] == pytest.approx(8 * (dense / 8 + experts / expert / (8 / expert)))
 
 
-def test_the_last_stage_has_a_copy_of_weights_that_the_first_has_too(small: Make) -> None:
+def test_the_last_stage_stores_a_copy_of_tied_weights(small: Make) -> None:
     def parameters(tied: bool, **fields: object) -> float:
         model = (
             f"model={{kind: gpt, layers: 4, hidden: 64, heads: 4, vocabulary: 512, sequence: 32, tied: {str(tied).lower()}}}"
@@ -241,23 +239,25 @@ def test_the_last_stage_has_a_copy_of_weights_that_the_first_has_too(small: Make
 @pytest.mark.parametrize(
     ("fields", "layers"), [("prefetch: 0", 1), ("prefetch: 1", 2), ("prefetch: 3", 4), ("reshard: false", 8)]
 )
-def test_whole_layers_are_there_as_they_are_passed(small: Make, fields: str, layers: int) -> None:
-    """Beside what is pinned to the ends, which PyTorch's FSDP gathers at the root, and keeps."""
+def test_gathered_layers_are_in_memory_during_their_passes(small: Make, fields: str, layers: int) -> None:
+    """In addition to layers pinned to the ends, which PyTorch's FSDP gathers at the root, and keeps."""
     scenario = small(f"model={LLAMA}", "batch=256", f"strategy={{kind: data_parallel, workers: 8, {fields}}}", training(zero=3))
     ends, blocks = (
         [layer.parameters for layer in scenario.model.build_layers() if layer.pinned_to_end == pinned_to_end]
         for pinned_to_end in (True, False)
     )
-    held = memory(scenario).worst.holders_bytes["communication"]
+    allocated = memory(scenario).worst.holders_bytes["communication"]
     # with the loss the most is there: gradients are not yet on their way
-    assert held == pytest.approx(4 * (sum(ends) + layers * blocks[0]))
+    assert allocated == pytest.approx(4 * (sum(ends) + layers * blocks[0]))
 
 
-def test_buckets_lie_beside_gradients_unless_these_are_in_them(small: Make) -> None:
+def test_buckets_add_memory_unless_gradients_are_views_of_them(small: Make) -> None:
     fields = (*HEAVY, "strategy={kind: data_parallel, workers: 4, microbatches: 2}")
-    apart, views = (memory(small(*fields, trained_by("pytorch-ddp", copies_buckets=copies))).worst for copies in (True, False))
+    separate, views = (
+        memory(small(*fields, trained_by("pytorch-ddp", copies_buckets=copies))).worst for copies in (True, False)
+    )
     gradients = 4 * small(*fields).model.parameters()
-    assert apart.total_bytes - views.total_bytes == gradients
+    assert separate.total_bytes - views.total_bytes == gradients
     in_buffers = small(*HEAVY, hybrid(workers=4, microbatches=2), "framework=megatron-core-0.12")
     assert memory(in_buffers).worst.holders_bytes["communication"] == 0
 
@@ -273,15 +273,15 @@ def test_buckets_lie_beside_gradients_unless_these_are_in_them(small: Make) -> N
         ("torchtitan-2025", "bf16", 2 + 2),
     ],
 )
-def test_what_a_loss_holds(small: Make, framework: str, precision: str, each: int) -> None:
+def test_memory_of_the_loss_depends_on_the_framework(small: Make, framework: str, precision: str, each: int) -> None:
     model = "model={kind: llama, layers: 1, hidden: 16, heads: 2, vocabulary: 65536, sequence: 64}"
     scenario = small(model, *ON, "batch=4", hybrid(), f"training.precision={precision}", f"framework={framework}")
     holders = memory(scenario).worst.holders_bytes
     assert (holders["logits"] + holders["working"]) / (4 * 64 * 65536) == pytest.approx(each, rel=1e-3)
 
 
-def test_every_second_product_is_kept() -> None:
-    """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, beside
+def test_selective_recomputation_keeps_every_second_product() -> None:
+    """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, in addition to
     attention's output, its statistics, and the layer's input."""
     model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
     block = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
@@ -289,7 +289,7 @@ def test_every_second_product_is_kept() -> None:
     assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
 
 
-def test_every_second_product_of_a_gpt() -> None:
+def test_selective_recomputation_of_a_gpt_keeps_every_second_product() -> None:
     """Queries, values, the first product of the MLP."""
     block = next(
         layer
@@ -299,7 +299,7 @@ def test_every_second_product_of_a_gpt() -> None:
     assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
 
 
-def test_narrow_inputs_leave_less(small: Make) -> None:
+def test_8_bit_inputs_need_less_activation_memory(small: Make) -> None:
     """A gated layer of 16.75 units with grouped queries keeps its norms' outputs and its activation in 8 bits, and a copy of
     attention's output: 2 · 1/2 + 3.5 / 2 less, 1/2 more."""
     fields = (
@@ -320,16 +320,16 @@ def test_narrow_inputs_leave_less(small: Make) -> None:
 @pytest.mark.parametrize(
     ("compression", "left"), [("{kind: fp16}", 0), ("{kind: power_sgd, rank: 2}", 4), ("{kind: top_k, share: 0.01}", 4)]
 )
-def test_what_compression_leaves_over_is_kept(small: Make, compression: str, left: int) -> None:
+def test_compression_residuals_are_kept_in_memory(small: Make, compression: str, left: int) -> None:
     fields = (*HEAVY, "strategy.workers=4")
     plain, compressed = (memory(small(*fields, *more)).worst for more in ((), (f"strategy.compression={compression}",)))
     scenario = small(*fields, f"strategy.compression={compression}")
-    wires = scenario.strategy.plan.compression.wire([t for layer in scenario.model.build_layers() for t in layer.tensors], 4)
-    sent = sum(wire.collective_bytes(4) for wire in wires)
+    messages = scenario.strategy.plan.compression.wire([t for layer in scenario.model.build_layers() for t in layer.tensors], 4)
+    sent = sum(wire.collective_bytes(4) for wire in messages)
     assert compressed.total_bytes - plain.total_bytes == pytest.approx(left * scenario.model.parameters() + sent)
 
 
-def test_workers_that_go_apart_keep_where_they_began(small: Make) -> None:
+def test_local_sgd_with_momentum_keeps_the_period_start(small: Make) -> None:
     """arXiv 2311.08105: the parameters of the period's begin and their momentum, two numbers of four bytes for each."""
     plain, outer = (
         memory(small(*HEAVY, f"strategy={{kind: local_sgd, workers: 4, period: 8, outer: {outer}}}")).worst
@@ -339,8 +339,8 @@ def test_workers_that_go_apart_keep_where_they_began(small: Make) -> None:
 
 
 def test_the_main_worker_gathers_all_gradients(small: Make) -> None:
-    held = memory(small(*HEAVY, "strategy={kind: gather_average, workers: 4}", "training.optimizer=adam"))
-    main, other = held.ranks
+    allocated = memory(small(*HEAVY, "strategy={kind: gather_average, workers: 4}", "training.optimizer=adam"))
+    main, other = allocated.ranks
     parameters = small(*HEAVY).model.parameters()
     assert (main.name, other.name) == ("main worker", "worker")
     assert main.holders_bytes["communication"] - other.holders_bytes["communication"] == 3 * 4 * parameters
@@ -348,7 +348,7 @@ def test_the_main_worker_gathers_all_gradients(small: Make) -> None:
     assert other.holders_bytes["optimizer_states"] == 0
 
 
-def test_the_server_with_the_most_counts(small: Make) -> None:
+def test_the_fullest_server_determines_memory(small: Make) -> None:
     """One tensor has all but nothing: the server that has it has all."""
     model = "model={kind: mlp, layers: 2, inputs: 4096, hidden: 4096, outputs: 4}"
     even, whole = (
@@ -360,14 +360,14 @@ def test_the_server_with_the_most_counts(small: Make) -> None:
     assert whole.total_bytes == pytest.approx(4 * even.total_bytes, rel=0.01)
 
 
-def test_the_worker_with_the_most_samples_counts(small: Make) -> None:
+def test_the_worker_with_the_most_samples_determines_memory(small: Make) -> None:
     model = "model={kind: mlp, layers: 8, inputs: 64, hidden: 64, outputs: 64}"
     uneven = memory(small(model, "batch=4096", "strategy={kind: data_parallel, workers: 2, shares: [1024, 3072]}"))
     even = memory(small(model, "batch=6144", "strategy={kind: data_parallel, workers: 2}"))
     assert uneven.worst.total_bytes == even.worst.total_bytes
 
 
-def test_stages_hold_what_comes_next_or_all_that_comes(small: Make) -> None:
+def test_receive_buffers_depend_on_the_framework(small: Make) -> None:
     """torch.distributed.pipelining has buffers for all microbatches, Megatron-LM for the next."""
     fields = (GPT, *ON, "batch=32", training(precision="fp16", recompute="full"))
     strategy = "strategy={kind: pipeline, stages: 4, microbatches: 16}"
@@ -378,25 +378,25 @@ def test_stages_hold_what_comes_next_or_all_that_comes(small: Make) -> None:
     assert ours.ranks[1].holders_bytes["communication"] == 2 * passed
 
 
-def test_chunks_of_unlike_size_count_each_for_itself(small: Make) -> None:
+def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     """The last rank of two has the third and the fourth stage, which holds all but one block."""
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
-    held = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
+    allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
     counts = flights("interleaved_1f1b", 2, 8, 2).between[1]
-    assert held.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
+    assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
         max(2 * one + 2 * 13 * other for one, other, *_ in counts.tolist()), rel=0.02
     )
 
 
 @pytest.mark.parametrize(("devices", "measured_MiB"), [(4, 688)])
-def test_nccls_buffers(small: Make, devices: int, measured_MiB: float) -> None:
+def test_nccl_buffers_have_the_expected_bytes(small: Make, devices: int, measured_MiB: float) -> None:
     """NVIDIA/nccl, issue 964: what an A100 holds for a communicator of a node."""
     scenario = small(*HEAVY, *ON, f"strategy={{kind: data_parallel, workers: {devices}}}")
     assert memory(scenario).worst.holders_bytes["library"] / 2**20 == pytest.approx(measured_MiB, rel=0.05)
 
 
-def test_more_groups_hold_more_buffers(small: Make) -> None:
+def test_more_groups_need_more_buffers(small: Make) -> None:
     def library(**fields: object) -> float:
         return memory(small(GPT, *ON, "batch=64", hybrid(**fields))).worst.holders_bytes["library"]
 
@@ -404,8 +404,8 @@ def test_more_groups_hold_more_buffers(small: Make) -> None:
     assert library(workers=4, tensor=2) < library(workers=2, tensor=2, stages=2, microbatches=2)
 
 
-def test_what_is_reported_is_told_apart(small: Make) -> None:
-    held = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
-    outside = held.holders_bytes["library"] + held.holders_bytes["context"]
-    assert held.total_bytes - held.reserved_bytes == pytest.approx(outside)
-    assert held.reserved_bytes - held.allocated_bytes == pytest.approx(held.holders_bytes["fragmentation"])
+def test_reported_memory_separates_allocated_reserved_and_total(small: Make) -> None:
+    allocated = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
+    outside = allocated.holders_bytes["library"] + allocated.holders_bytes["context"]
+    assert allocated.total_bytes - allocated.reserved_bytes == pytest.approx(outside)
+    assert allocated.reserved_bytes - allocated.allocated_bytes == pytest.approx(allocated.holders_bytes["fragmentation"])

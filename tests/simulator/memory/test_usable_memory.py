@@ -19,16 +19,16 @@ GIB = 2**30
 HYBRID = "strategy={kind: hybrid, workers: 4}"
 
 
-def test_capacity_is_what_is_usable(small: Make) -> None:
+def test_capacity_is_the_usable_memory(small: Make) -> None:
     assert memory(small()).capacity_bytes == 8 * GIB
     scenario = small("cluster.device.usable_memory=7.5 GiB")
     assert memory(scenario).capacity_bytes == 7.5 * GIB
     assert memory(small("cluster.device.usable_memory=7.5 GiB", "cluster.node.cores=2")).capacity_bytes == 7.5 * GIB / 4
 
 
-def test_what_fits_into_the_nominal_memory_alone_does_not_fit(small: Make) -> None:
-    held_bytes = memory(small()).worst.total_bytes
-    fields = f"cluster.device.memory={held_bytes * 1.01} B", f"cluster.device.usable_memory={held_bytes * 0.99} B"
+def test_exceeding_usable_memory_does_not_fit(small: Make) -> None:
+    allocated_bytes = memory(small()).worst.total_bytes
+    fields = f"cluster.device.memory={allocated_bytes * 1.01} B", f"cluster.device.usable_memory={allocated_bytes * 0.99} B"
     assert memory(small(fields[0])).fits
     assert not memory(small(*fields)).fits
 
@@ -36,13 +36,13 @@ def test_what_fits_into_the_nominal_memory_alone_does_not_fit(small: Make) -> No
 @pytest.mark.parametrize(
     "overrides", [("cluster.device.memory=96 GiB",), ("cluster.device={base: h100-80gb-sxm, memory: 96 GiB}",)]
 )
-def test_another_memory_is_usable_as_a_whole(small: Make, overrides: tuple[str, ...]) -> None:
+def test_an_overridden_memory_is_fully_usable(small: Make, overrides: tuple[str, ...]) -> None:
     on = "cluster.device=h100-80gb-sxm"
     assert memory(small(on)).capacity_bytes == pytest.approx(79.1 * GIB)
     assert memory(small(on, *overrides)).capacity_bytes == 96 * GIB
 
 
-def test_no_more_is_usable_than_there_is(small: Make) -> None:
+def test_usable_memory_above_memory_is_rejected(small: Make) -> None:
     with pytest.raises(ScenarioError, match="usable_memory: more than memory; give at most that"):
         small("cluster.device.usable_memory=9 GiB")
 

@@ -24,7 +24,7 @@ def names(found: list[list[list[Layer]]]) -> list[list[list[str]]]:
 
 
 @pytest.mark.parametrize("tower", [TOWER, ResNet()], ids=lambda tower: tower.kind)
-def test_a_siamese_network_has_two_towers_of_one_set_of_weights(tower: Mlp | ResNet) -> None:
+def test_the_towers_of_a_siamese_network_share_their_weights(tower: Mlp | ResNet) -> None:
     alone = tower.build_layers()
     layers = Siamese(tower=tower).build_layers()
     embedding = alone[-1].output_elements
@@ -36,32 +36,32 @@ def test_a_siamese_network_has_two_towers_of_one_set_of_weights(tower: Mlp | Res
     assert [part for part in layers if part not in left + right] == [layers[-1]], "the head joins them"
 
 
-def test_towers_leave_their_own_loss_out() -> None:
+def test_towers_have_no_loss_of_their_own() -> None:
     last = Siamese(tower=TOWER).build_layers()[2]
     assert [operator.name for operator in last.operators] == ["linear"]
     assert all(kept.name != "probabilities" for kept in last.kept)
 
 
-def test_towers_run_on_different_devices_and_hand_over_embeddings_alone() -> None:
+def test_towers_run_on_different_devices_and_send_only_embeddings() -> None:
     layers = Siamese(tower=TOWER).build_layers()
     assert place_branches(layers, 2) == [0, 0, 0, 1, 1, 1, 0]
     assert place_branches(layers, 1) == [0] * 7
     assert [crossing_elements(layers, cut) for cut in range(8)] == [0, 5, 5, 2, 2 + 5, 2 + 5, 2 + 2, 0]
 
 
-def test_a_siamese_network_is_not_divided() -> None:
+def test_siamese_networks_reject_tensor_parallelism() -> None:
     with pytest.raises(FieldError, match="a siamese cannot be divided"):
         Siamese(tower=TOWER).build_layers(Shard(tensor=2))
 
 
-def test_a_chain_has_no_branches_and_hands_over_its_outputs() -> None:
+def test_a_chain_has_no_branches_and_sends_its_outputs() -> None:
     layers = Gpt(layers=3, hidden=4, heads=1, vocabulary=7, sequence=2).build_layers()
     assert branches(layers) == []
     assert place_branches(layers, 4) == [0] * len(layers)
     assert [crossing_elements(layers, cut) for cut in range(1, len(layers))] == [part.output_elements for part in layers[:-1]]
 
 
-def test_an_encoder_is_read_by_all_decoder_layers_and_handed_over_once() -> None:
+def test_the_encoder_output_is_read_by_all_decoder_layers_and_sent_once() -> None:
     layers = T5(layers=2, hidden=4, heads=1, feedforward=8, vocabulary=7, sequence=6, target_sequence=3).build_layers()
     encoded = max(index for index, part in enumerate(layers) if part.name.startswith("encoder"))
     decoder = next(index for index, part in enumerate(layers) if part.name == "decoder1")
@@ -83,25 +83,25 @@ def test_each_fork_has_its_own_branches() -> None:
     assert place_branches(layers, 2) == [0, 0, 1, 0, 0, 1, 0]
 
 
-def test_a_shortcut_is_no_branch() -> None:
+def test_shortcuts_do_not_count_as_branches() -> None:
     layers = [layer("a", width=7), layer("b", "a"), layer("c", "b", "a")]
     assert branches(layers) == []
     assert crossing_elements(layers, 2) == 1 + 7
 
 
-def test_paths_that_exchange_something_are_no_branches() -> None:
+def test_paths_that_exchange_data_do_not_count_as_branches() -> None:
     layers = [layer("a"), layer("b", "a"), layer("c", "a"), layer("d", "b"), layer("e", "c", "b"), layer("f", "d", "e")]
     assert branches(layers) == []
 
 
-def test_the_heaviest_branch_has_a_device_to_itself() -> None:
+def test_the_heaviest_branch_gets_its_own_device() -> None:
     widths = {"b": 1, "c": 10, "d": 2}
     layers = [layer("a"), *(layer(name, "a", width=width) for name, width in widths.items()), layer("e", *widths)]
     assert place_branches(layers, 2) == [0, 1, 0, 1, 0]
 
 
 @given(towers=st.lists(st.integers(1, 4), min_size=2, max_size=5), spare=st.integers(0, 2))
-def test_independent_branches_never_share_a_device_while_there_are_enough(towers: list[int], spare: int) -> None:
+def test_independent_branches_get_separate_devices_if_there_are_enough(towers: list[int], spare: int) -> None:
     layers, ends = [], []
     for number, depth in enumerate(towers):
         layers += [layer(f"{number}.{i}", *([f"{number}.{i - 1}"] if i else [])) for i in range(depth)]
@@ -113,12 +113,12 @@ def test_independent_branches_never_share_a_device_while_there_are_enough(towers
     assert len(set.union(*used)) == len(towers)
 
 
-def test_no_device_to_place_on() -> None:
+def test_placement_on_zero_devices_is_rejected() -> None:
     with pytest.raises(FieldError, match="give at least 1"):
         place_branches(TOWER.build_layers(), 0)
 
 
-def test_edges_say_what_is_handed_over() -> None:
+def test_edges_have_the_bytes_that_are_sent() -> None:
     graph = graph_of(Siamese(tower=TOWER).build_layers())
     assert set(graph.predecessors("head")) == {"left.linear2", "right.linear2"}
     assert graph.edges["left.linear2", "head"]["elements"] == 2

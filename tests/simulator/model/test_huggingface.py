@@ -1,4 +1,4 @@
-"""Models of a config.json: the same as those that ship, and every way in which one can be wrong."""
+"""Models of a config.json: equal to shipped ones, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def problem(folder: Path, config: dict[str, Any]) -> str:
-    """What a config.json is refused with."""
+    """The error message for a config.json."""
     with pytest.raises(ScenarioError) as caught:
         huggingface.read(written(folder, config))
     return str(caught.value).replace(f"{folder}/", "")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_configuration_gives_the_model_that_ships(name: str, tmp_path: Path) -> None:
+def test_a_configuration_gives_the_shipped_model(name: str, tmp_path: Path) -> None:
     shipped = load_model(name)
     read = load_model(f"hf:{written(tmp_path, CONFIGS[name])}", sequence=shipped.model_dump()["sequence"])
     assert read.parameters() == shipped.parameters()
@@ -113,12 +113,12 @@ def test_a_configuration_gives_the_model_that_ships(name: str, tmp_path: Path) -
         ),
     ],
 )  # fmt: skip
-def test_head_norms_and_wide_heads(config: dict[str, Any], parameters: int, tmp_path: Path) -> None:
+def test_head_norms_and_wide_heads_are_read(config: dict[str, Any], parameters: int, tmp_path: Path) -> None:
     model = load_model(f"hf:{written(tmp_path, config)}")
     assert model.parameters() == parameters
 
 
-def test_the_default_sequence_is_the_longest(tmp_path: Path) -> None:
+def test_the_default_sequence_length_is_the_longest_supported(tmp_path: Path) -> None:
     path = written(tmp_path, CONFIGS["llama-2-70b"])
     assert load_model(f"hf:{path}").model_dump()["sequence"] == 4096
     assert load_model(f"hf:{path}", sequence=8192).model_dump()["sequence"] == 8192
@@ -188,7 +188,7 @@ def test_all_missing_fields_are_reported_at_once(tmp_path: Path) -> None:
         (b"[" * 100_000, "config.json: not a JSON text; give a model's config.json"),
     ],
 )
-def test_what_is_no_configuration(text: bytes, message: str, tmp_path: Path) -> None:
+def test_invalid_configurations_are_rejected(text: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(text)
     with pytest.raises(ScenarioError) as caught:
@@ -196,7 +196,7 @@ def test_what_is_no_configuration(text: bytes, message: str, tmp_path: Path) -> 
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_gives_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="No such file or directory; give hf: and the path of a model's"):
         huggingface.read(tmp_path / "config.json")
     with pytest.raises(NotFoundError, match=r"config\.json: No such file"):
@@ -208,7 +208,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 
 @settings(max_examples=300)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
-def test_whatever_a_field_holds_is_read_or_refused(name: str, data: st.DataObject, tmp_path_factory: Any) -> None:
+def test_any_field_value_is_read_or_rejected(name: str, data: st.DataObject, tmp_path_factory: Any) -> None:
     """Never anything but a model or an error of ours."""
     field = data.draw(st.sampled_from(sorted(CONFIGS[name])))
     path = written(tmp_path_factory.getbasetemp(), CONFIGS[name] | {field: data.draw(VALUES)})

@@ -36,7 +36,7 @@ def test_gpt_heads_must_divide_hidden() -> None:
         Gpt(layers=1, hidden=10, heads=3, vocabulary=5, sequence=5)
 
 
-def test_mlp_layers() -> None:
+def test_mlp_layers_have_the_expected_operators() -> None:
     layers = Mlp(layers=3, inputs=4, hidden=5, outputs=2).build_layers()
     assert [layer.tensors for layer in layers] == [(20, 5), (25, 5), (10, 2)]
     assert [layer.output_elements for layer in layers] == [5, 5, 2]
@@ -54,7 +54,7 @@ def test_stages_cover_all_layers_evenly(blocks: int, data: st.DataObject) -> Non
     assert min(counts) >= 1
 
 
-def test_more_stages_than_layers() -> None:
+def test_more_stages_than_layers_are_rejected() -> None:
     layers = Gpt(layers=6, hidden=4, heads=1, vocabulary=4, sequence=4).build_layers()
     with pytest.raises(FieldError, match="9 stages for 6 layers; give at most 6"):
         cut_into_stages(layers, 9)

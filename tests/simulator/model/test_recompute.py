@@ -1,4 +1,4 @@
-"""Recomputation: what each form computes again, what it keeps, and what it refuses."""
+"""Recomputation: what each form recomputes, keeps and rejects."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def dropped_elements(layer: Layer, recompute: Recompute) -> int:
         (["mlp", "activation"], ["up", "swiglu", "down"], 3 * TOKENS * FEEDFORWARD),
     ],
 )
-def test_modules_of_a_dense_block(small: Make, modules: list[str], operators: list[str], dropped: int) -> None:
+def test_modules_of_a_dense_block_are_listed(small: Make, modules: list[str], operators: list[str], dropped: int) -> None:
     block = blocks(small(LLAMA, *ON))[0]
     recompute = form(kind="selective", modules=modules)
     assert [one.name for one in again(block, recompute).operators] == operators
@@ -78,14 +78,16 @@ def test_modules_of_a_dense_block(small: Make, modules: list[str], operators: li
         ]),
     ],
 )  # fmt: skip
-def test_modules_of_a_block_with_experts_and_latent_attention(small: Make, module: str, operators: list[str]) -> None:
+def test_modules_of_a_block_with_experts_and_latent_attention_are_listed(
+    small: Make, module: str, operators: list[str]
+) -> None:
     block = blocks(small(MIXTURE, *ON))[-1]
     recompute = form(modules=[module])
     assert [one.name for one in again(block, recompute).operators] == operators
     assert dropped_elements(block, recompute) > 0
 
 
-def test_attention_scores_are_what_plain_selective_drops(small: Make) -> None:
+def test_selective_recomputation_drops_attention_scores(small: Make) -> None:
     """arXiv 2205.05198, section 5: of scores the softmax's output, here without dropout, with flash attention a statistic."""
     flash, scores = (blocks(small(model, *ON))[0] for model in (LLAMA, SCORES))
     selective = form(kind="selective")
@@ -95,7 +97,7 @@ def test_attention_scores_are_what_plain_selective_drops(small: Make) -> None:
         assert [type(one) for one in again(block, selective).operators] == [Attention]
 
 
-def test_every_second_product_is_recomputed_with_all_else_but_flash_attention(small: Make) -> None:
+def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: Make) -> None:
     """torchtitan: of queries, keys, values, projection, gating, up and down the second, fourth and sixth are computed again."""
     block = blocks(small(LLAMA, *ON))[0]
     found = again(block, form(products="every_second"))
@@ -118,7 +120,7 @@ def test_every_second_product_is_recomputed_with_all_else_but_flash_attention(sm
         (NO_RECOMPUTE, [0, 0, 0, 0, 0]),
     ],
 )
-def test_which_blocks_of_a_stage_are_recomputed(small: Make, recompute: Recompute, concerned: list[int]) -> None:
+def test_the_given_number_of_blocks_per_stage_is_recomputed(small: Make, recompute: Recompute, concerned: list[int]) -> None:
     layers = small(LLAMA, *ON).job().layers
     assert recompute.concerned(layers[:6]) == [False, *map(bool, concerned)]
 
@@ -127,7 +129,7 @@ def test_which_blocks_of_a_stage_are_recomputed(small: Make, recompute: Recomput
     ("recompute", "count"),
     [("none", 0), ("full", 8), ("{group: 4}", 8), ("{every: 2}", 4), ("{every: 3}", 0), ("{layers: 1}", 4), ("{layers: 2}", 8)],
 )
-def test_blocks_concerned_take_their_forward_time_again(small: Make, recompute: str, count: int) -> None:
+def test_recomputed_blocks_take_their_forward_time_again(small: Make, recompute: str, count: int) -> None:
     """Eight blocks in four stages of the model, which are two chunks on each of two ranks."""
     strategy = pipeline(stages=2, chunks=2, microbatches=4, schedule="interleaved_1f1b")
     fields = (LLAMA, *ON, strategy, "framework=ideal")
@@ -138,7 +140,7 @@ def test_blocks_concerned_take_their_forward_time_again(small: Make, recompute: 
     assert again_.forward_s == pytest.approx(plain.forward_s)
 
 
-def test_collectives_of_recomputed_modules_move_again(small: Make) -> None:
+def test_collectives_of_recomputed_modules_are_repeated(small: Make) -> None:
     """Around an MLP of tensor-parallel ranks a gather and a scatter; attention's core has none."""
     strategy = pipeline(tensor=4, sequence_parallel="true")
 
@@ -174,7 +176,7 @@ def test_more_recomputation_takes_no_less_time_and_no_more_memory(small: Make, m
             assert less_bytes <= more_bytes * 1.01
 
 
-def test_blocks_that_are_recomputed_save_a_share_of_what_all_do(small: Make) -> None:
+def test_recomputed_blocks_save_a_proportional_share_of_memory(small: Make) -> None:
     def activations_bytes(recompute: str) -> float:
         scenario = small(LLAMA, *ON, "strategy.workers=1", f"training.recompute={recompute}", "framework=megatron-core-0.12")
         return memory(scenario).worst.holders_bytes["activations"]
@@ -186,7 +188,7 @@ def test_blocks_that_are_recomputed_save_a_share_of_what_all_do(small: Make) -> 
         assert saved == pytest.approx(share, abs=0.02)
 
 
-def test_flops_again_count_for_hardware_and_not_for_the_model(small: Make) -> None:
+def test_recomputed_flops_count_in_hfu_and_not_in_mfu(small: Make) -> None:
     runs = {kind: predict(small(LLAMA, *ON, f"training.recompute={kind}")) for kind in ("none", "full", "{every: 2}")}
     model_flops = {run.model_flops for run in runs.values()}
     assert len(model_flops) == 1
@@ -198,7 +200,7 @@ def test_flops_again_count_for_hardware_and_not_for_the_model(small: Make) -> No
 @pytest.mark.parametrize(
     "value", ["none", "selective", "full", {"group": 2}, {"every": 3}, {"layers": 4}, {"modules": MODULES}]
 )
-def test_a_form_is_written_as_it_is_read(value: object) -> None:
+def test_recomputation_settings_are_dumped_as_they_are_read(value: object) -> None:
     recompute = Recompute.model_validate(value)
     assert recompute.shorthand == value
     assert Recompute.model_validate(recompute.shorthand) == recompute
@@ -225,7 +227,7 @@ def test_a_form_is_written_as_it_is_read(value: object) -> None:
         (("model=resnet50", "training.recompute=selective"), "has no attention to recompute; give full, or {group: n}"),
     ],
 )
-def test_what_cannot_be_recomputed_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+def test_invalid_recomputation_is_rejected(small: Make, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(LLAMA, *ON, *overrides)
     assert message in str(caught.value)

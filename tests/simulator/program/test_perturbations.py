@@ -33,7 +33,7 @@ def with_slowdown(scenario: Scenario, slowdown: float) -> str:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_unfolding_a_folded_program_changes_nothing(small: Make, strategy: str) -> None:
+def test_unfolding_a_folded_program_does_not_change_times(small: Make, strategy: str) -> None:
     """Ranks that are named form separate classes, even if they are as fast as the others."""
     folded = small(STRATEGIES[strategy], "batch=960")
     unfolded = small(STRATEGIES[strategy], "batch=960", with_slowdown(folded, 1.0))
@@ -46,7 +46,7 @@ def test_unfolding_a_folded_program_changes_nothing(small: Make, strategy: str) 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_straggler_holds_up_all_and_by_no_more_than_its_own_delay(small: Make, strategy: str) -> None:
+def test_a_straggler_delays_all_by_at_most_its_own_delay(small: Make, strategy: str) -> None:
     even = small(STRATEGIES[strategy], "batch=960")
     uneven = small(STRATEGIES[strategy], "batch=960", EVERYONE.format(ranks=[1], slowdown=2))
     all_slow = small(STRATEGIES[strategy], "batch=960", with_slowdown(even, 2))
@@ -68,7 +68,7 @@ def test_a_data_parallel_step_without_overlap_waits_for_the_slowest(small: Make)
     assert uneven.efficiency["weak"] == pytest.approx(even.efficiency["weak"] * even.step_time_s / uneven.step_time_s)
 
 
-def test_only_what_is_touched_is_unfolded() -> None:
+def test_only_perturbed_ranks_are_unfolded() -> None:
     assert [(p.node, p.nodes, p.each, p.rank) for p in place(10, 4, ())] == [(0, 2, 4, 0), (2, 1, 2, 8)]
     assert [(p.node, p.nodes, p.each, p.rank) for p in place(12, 4, {5})] == [(0, 2, 4, 0), (1, 1, 3, 4), (1, 1, 1, 5)]
     assert [(p.node, p.nodes, p.each, p.rank) for p in place(8, 4, {0})] == [(0, 1, 1, 0), (0, 1, 3, 1), (1, 1, 4, 4)]
@@ -86,7 +86,7 @@ def test_jitter_costs_more_the_more_ranks_wait_for_one_another(small: Make) -> N
     assert 0 < excess[0] < excess[1] < excess[2]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(small: Make) -> None:
+def test_runs_depend_only_on_the_seed(small: Make) -> None:
     ring = "strategy={kind: data_parallel, workers: 8}"
     times = [
         predict(small(ring, f"unevenness={{compute_jitter: 0.1, message_jitter: 0.1, seed: {seed}}}")).step_times_s
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(small: Make) 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> None:
+def test_both_engines_apply_equal_perturbations(small: Make, strategy: str) -> None:
     """Late starts, stragglers and jitter: without contention, replay equals events."""
     uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
     scenario = small(STRATEGIES[strategy], "batch=960", uneven)
@@ -111,7 +111,7 @@ def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> No
             np.testing.assert_allclose(replayed.end_s, simulated.end_s, rtol=1e-9)
 
 
-def test_a_rank_that_is_not_there_is_refused_with_its_place(small: Make) -> None:
+def test_unknown_ranks_are_rejected_with_their_place(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"unevenness\.stragglers\.0\.ranks: there is no rank 4"):
         small("strategy={kind: data_parallel, workers: 4}", EVERYONE.format(ranks=[4], slowdown=2))
 
@@ -131,7 +131,7 @@ def test_slowdowns_multiply_and_delays_add() -> None:
 @pytest.mark.parametrize(
     "change", ["cluster.network.duplex=half", "cluster.network.incast=0.2", "cluster.network.overhead=10 us"]
 )
-def test_unfolding_changes_nothing_on_links_of_every_kind(small: Make, change: str) -> None:
+def test_unfolding_does_not_change_times_on_any_topology(small: Make, change: str) -> None:
     servers = "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}"
     one, other = (
         predict(small(servers, "batch=960", change, *more)) for more in ((), (EVERYONE.format(ranks=[0], slowdown=1),))

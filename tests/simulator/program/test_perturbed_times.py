@@ -1,4 +1,4 @@
-"""Noise, throttling and heavy tails: theoretical results, and agreement of both engines."""
+"""Noise, throttling and heavy tails: theoretical results, and equal results of both engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step_s(small: Make, *changes: str) -> float:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_both_engines_take_the_same_times(small: Make, strategy: str) -> None:
+def test_both_engines_give_equal_perturbed_times(small: Make, strategy: str) -> None:
     uneven = (
         "unevenness={noise: [{period: 1 ms, lasts: 100 us}, {ranks: [0], period: 0.3 ms, lasts: 20 us, phase: aligned}], "
         "throttled: [{ranks: [1], slowdown: 1.5, after: 2 ms}], tail: {share: 0.2, slowdown: 2, each: pass}}"
@@ -45,13 +45,13 @@ def test_both_engines_take_the_same_times(small: Make, strategy: str) -> None:
             np.testing.assert_allclose(replayed.end_s, simulated.end_s, rtol=1e-9)
 
 
-def test_noise_takes_its_share_of_a_step(small: Make) -> None:
+def test_noise_lengthens_a_step_by_its_share(small: Make) -> None:
     even_s = step_s(small)
     noisy_s = step_s(small, f"unevenness={{noise: [{{period: {even_s / 100} s, lasts: {even_s / 1000} s, phase: aligned}}]}}")
     assert noisy_s == pytest.approx(even_s / 0.9, rel=2e-3)
 
 
-def test_rare_noise_that_hits_ranks_one_after_another_costs_as_many_times_as_there_are_ranks(small: Make) -> None:
+def test_unsynchronised_rare_noise_costs_its_time_once_per_rank(small: Make) -> None:
     """Each interruption holds up all, whosever it is, and only those that come at once count once (F. Petrini et al., The case
     of the missing supercomputer performance, SC 2003)."""
     even_s = step_s(small)
@@ -62,19 +62,19 @@ def test_rare_noise_that_hits_ranks_one_after_another_costs_as_many_times_as_the
     assert 1.15 < random_s / aligned_s <= 0.9 / 0.6 + 1e-2
 
 
-def test_a_rank_that_is_throttled_for_a_part_of_the_time_slows_all_for_as_long(small: Make) -> None:
+def test_a_temporarily_throttled_rank_slows_all_for_that_time(small: Make) -> None:
     even_s = step_s(small)
     hot = f"{{ranks: [2], slowdown: 2, lasts: {10 * even_s} s, period: {30 * even_s} s}}"
     # steps in a period: at half the speed for a third of it
     assert step_s(small, f"unevenness={{throttled: [{hot}]}}") == pytest.approx(even_s / (2 / 3 + 1 / 3 / 2), rel=1e-2)
 
 
-def test_throttled_from_the_beginning_and_for_ever_is_a_straggler(small: Make) -> None:
+def test_permanent_throttling_equals_a_straggler(small: Make) -> None:
     hot = step_s(small, "unevenness={throttled: [{ranks: 1, slowdown: 1.5}]}")
     assert hot == pytest.approx(step_s(small, "unevenness={stragglers: [{ranks: 1, slowdown: 1.5}]}"), rel=1e-9)
 
 
-def test_after_a_while_it_grows_hot_and_recovers(small: Make) -> None:
+def test_throttling_starts_and_ends_at_the_given_times(small: Make) -> None:
     even_s = step_s(small)
     hot = f"unevenness={{throttled: [{{slowdown: 3, after: {6.5 * even_s} s, lasts: {6 * even_s} s}}]}}"
     times = np.array(timed(small(RING, *ONLY_COMPUTE, hot)).step_times_s) / even_s
@@ -91,7 +91,7 @@ def expected_slowest(tail: Tail, ranks: int) -> float:
 
 
 @pytest.mark.parametrize("workers", [1, 8, 32])
-def test_synchronous_ranks_wait_for_the_deepest_in_the_tail(small: Make, workers: int) -> None:
+def test_synchronous_ranks_wait_for_the_longest_tail_draw(small: Make, workers: int) -> None:
     ring, tail = RING.replace("workers: 4", f"workers: {workers}"), "unevenness={tail: {share: 0.02, slowdown: 3, shape: 4}}"
     program = compiled(small(ring, *ONLY_COMPUTE, "batch={per_worker: 6}", tail))
     seconds, steps, samples = durations_s(program), 20, 200
@@ -103,7 +103,7 @@ def test_synchronous_ranks_wait_for_the_deepest_in_the_tail(small: Make, workers
     assert ends_s[1] / ends_s[0] - 1 == pytest.approx(expected - 1, rel=0.15)
 
 
-def test_the_mean_of_a_tail_is_that_of_its_shape() -> None:
+def test_the_mean_of_the_tail_follows_from_its_shape() -> None:
     tail = Tail(share=0.02, slowdown=3, shape=4)
     assert expected_slowest(tail, 1) == pytest.approx(tail.mean, rel=1e-3)
 
@@ -118,7 +118,7 @@ def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Ma
     assert factors.mean() - 1 == pytest.approx(expected_slowest(tail, 4) - 1, rel=0.15)
 
 
-def test_a_tail_concerns_whole_steps_or_single_passes(small: Make) -> None:
+def test_a_tail_applies_to_whole_steps_or_single_passes(small: Make) -> None:
     program = compiled(small(RING, "unevenness={tail: {share: 0.3, slowdown: 2}}"))
     work = program.kind == Kind.COMPUTE
     for each, are_equal in (("step", True), ("pass", False)):
@@ -129,7 +129,7 @@ def test_a_tail_concerns_whole_steps_or_single_passes(small: Make) -> None:
         assert (factors[~work] == 1).all()
 
 
-def test_perturbations_by_the_clock_do_not_widen_intervals(small: Make) -> None:
+def test_time_based_perturbations_do_not_widen_intervals(small: Make) -> None:
     even, noisy = (predict(small(RING, *changes)) for changes in ((), ("unevenness={noise: [{period: 1 ms, lasts: 100 us}]}",)))
     shares = []
     for run in (even, noisy):
@@ -163,17 +163,17 @@ def test_meaningless_perturbations_are_rejected(small: Make, given: str, problem
         small(RING, f"unevenness={{{given}}}")
 
 
-def test_ranks_that_are_not_there_are_refused_with_their_place(small: Make) -> None:
+def test_unknown_ranks_are_rejected_with_their_place(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"unevenness\.throttled\.0\.ranks: there is no rank 4"):
         small(RING, "unevenness={throttled: [{ranks: [4], slowdown: 2}]}")
 
 
-def test_plans_are_for_what_is_the_same_at_all_times(small: Make) -> None:
+def test_plans_reject_time_dependent_perturbations(small: Make) -> None:
     with pytest.raises(FieldError, match="leave noise, throttled, tail and tenants out"):
         plan(small(RING, "unevenness={tail: {share: 0.1, slowdown: 2}}"))
 
 
-def test_phases_are_of_ranks_and_lie_within_a_period() -> None:
+def test_random_phases_differ_by_rank_and_lie_within_a_period() -> None:
     uneven = Perturbations.model_validate({"noise": [{"period": "1 s", "lasts": "0.1 s"}]})
     begins_s = [cycle.begins_s for rank in range(50) for cycle in uneven.pace(rank)]
     assert len(set(begins_s)) == 50

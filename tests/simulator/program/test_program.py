@@ -42,7 +42,7 @@ def columns(program: Program) -> list[object]:
     return [*(getattr(program, name).tolist() for name in names), *map(list, lists)]
 
 
-def test_a_block_is_its_tasks_one_by_one() -> None:
+def test_a_block_of_tasks_equals_separately_added_ones() -> None:
     def builder() -> tuple[ProgramBuilder, Path]:
         result = ProgramBuilder()
         cores, link = result.resource("cores", 1.0), result.resource("link", 5.0)
@@ -90,7 +90,7 @@ def test_tasks_of_a_stream_follow_each_other_also_across_steps() -> None:
     assert followers(program.follows()) == [[2], [3], [4, 5], [], [6], [], []]
 
 
-def test_columns_follow_the_order_of_adding() -> None:
+def test_columns_are_in_order_of_adding() -> None:
     builder = ProgramBuilder()
     link = builder.resource("link", 5.0)
     a, b = builder.rank("a", multiplicity=3), builder.rank("b", is_server=True)
@@ -117,7 +117,7 @@ def test_zero_work_uses_no_resources() -> None:
     assert builder.build().uses() == [[], [Use(cores)]]
 
 
-def test_programs_are_columns_of_fixed_types() -> None:
+def test_program_columns_have_fixed_types() -> None:
     builder = ProgramBuilder()
     builder.compute(builder.rank("a"), Phase.FORWARD, 1.0)
     program = builder.build()

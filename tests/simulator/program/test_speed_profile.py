@@ -1,4 +1,4 @@
-"""Speed profiles compared with step-by-step integration, and agreement of both engines."""
+"""Speed profiles compared with step-by-step integration, and equal results of both engines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stretches(cycle: Cycle, begin_s: float) -> Iterator[tuple[float, float]]:
         yield at_s + cycle.period_s, 1.0
 
 
-def followed(cycle: Cycle, begin_s: float, work_s: float) -> float:
+def integrated_end_s(cycle: Cycle, begin_s: float, work_s: float) -> float:
     """End of work that starts at a given time, by integration over intervals of constant speed."""
     now_s = begin_s
     for until_s, speed in stretches(cycle, begin_s):
@@ -78,16 +78,16 @@ def ends_s(pace: Pace, begin_s: float, work_s: float) -> float:
         return begin_s + work_s
     outer, *inner = pace
     clock_s = done_s(outer, begin_s)
-    return followed(outer, begin_s, ends_s(tuple(inner), clock_s, work_s) - clock_s)
+    return integrated_end_s(outer, begin_s, ends_s(tuple(inner), clock_s, work_s) - clock_s)
 
 
 @given(paces, times, st.floats(1e-3, 50.0))
-def test_work_ends_when_following_it_says(pace: Pace, begin_s: float, work_s: float) -> None:
+def test_end_of_work_equals_stepwise_integration(pace: Pace, begin_s: float, work_s: float) -> None:
     assert begin_s + SpeedProfiles([[pace]]).lasts_s(begin_s, work_s) == pytest.approx(ends_s(pace, begin_s, work_s), rel=1e-9)
 
 
 @given(st.lists(st.lists(paces, min_size=1, max_size=3), min_size=1, max_size=4), times, st.floats(1e-3, 50.0))
-def test_a_group_waits_for_its_last_rank_and_each_task_has_its_own_profile(
+def test_a_group_waits_for_its_last_rank_with_separate_profiles(
     of_tasks: list[list[Pace]], begin_s: float, work_s: float
 ) -> None:
     shape = len(of_tasks), 2
@@ -98,7 +98,7 @@ def test_a_group_waits_for_its_last_rank_and_each_task_has_its_own_profile(
 
 
 @given(paces, times, st.floats(1e-3, 20.0), st.floats(1e-3, 20.0))
-def test_a_pass_in_two_parts_ends_with_the_whole(pace: Pace, begin_s: float, first_s: float, second_s: float) -> None:
+def test_a_pass_split_in_two_ends_at_the_same_time(pace: Pace, begin_s: float, first_s: float, second_s: float) -> None:
     pacing = SpeedProfiles([[pace]])
     middle_s = begin_s + pacing.lasts_s(begin_s, first_s)
     whole_s = begin_s + pacing.lasts_s(begin_s, first_s + second_s)
@@ -120,7 +120,7 @@ def test_zero_work_during_noise_takes_no_time() -> None:
 
 
 @st.composite
-def paced_programs(draw: st.DrawFn) -> Program:
+def perturbed_programs(draw: st.DrawFn) -> Program:
     """Ranks with different speed profiles that compute, send and are served; no contention, no simultaneous requests."""
     builder = ProgramBuilder()
     work_s = st.floats(1e-3, 10.0)
@@ -144,7 +144,7 @@ def paced_programs(draw: st.DrawFn) -> Program:
     return builder.build()
 
 
-@given(paced_programs(), st.sampled_from([0.0, 0.3]))
+@given(perturbed_programs(), st.sampled_from([0.0, 0.3]))
 def test_both_engines_apply_equal_speed_profiles(program: Program, jitter: float) -> None:
     variation = Variation(compute_jitter=jitter, seed=1, samples=2)
     try:
@@ -161,7 +161,7 @@ def test_both_engines_apply_equal_speed_profiles(program: Program, jitter: float
             np.testing.assert_allclose(*pairs, rtol=1e-9)
 
 
-def test_ranks_that_share_cores_hold_one_another_up_by_what_noise_takes_too() -> None:
+def test_noise_of_a_rank_delays_ranks_on_shared_cores() -> None:
     """Two ranks on one core: the noise of either is work of the core."""
     builder = ProgramBuilder()
     core = builder.resource("core", 1.0)

@@ -1,4 +1,4 @@
-"""What a run comes to: FLOPs against the peak, bubbles and communication against theory, energy and money."""
+"""Accounting of runs: FLOPs relative to the peak, bubbles and communication compared with theory, energy and cost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAMILIES = (
 
 
 @pytest.mark.parametrize("strategy", FAMILIES)
-def test_parts_add_up_to_the_step_and_communication_to_what_moves(small: Make, strategy: str) -> None:
+def test_breakdown_adds_up_to_the_step_and_communication_to_transfer_time(small: Make, strategy: str) -> None:
     run = predict(small(f"strategy={strategy}"))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     assert run.breakdown_s["other"] == pytest.approx(0, abs=1e-9 * run.step_time_s)
@@ -51,19 +51,19 @@ def test_parts_add_up_to_the_step_and_communication_to_what_moves(small: Make, s
 
 @given(st.floats(0.05, 1.0), st.integers(1, 64))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_device_that_only_computes_has_its_flat_efficiency_for_mfu(small: Make, efficiency: float, samples: int) -> None:
+def test_mfu_of_a_compute_bound_device_is_its_efficiency(small: Make, efficiency: float, samples: int) -> None:
     run = predict(small("strategy.workers=1", f"batch={samples}", f"cluster.device.efficiency={efficiency}", *INSTANT))
     assert run.mfu == pytest.approx(efficiency, rel=1e-6)
     assert run.hfu == run.mfu
 
 
-def test_all_flops_at_one_rate_with_recomputation_make_hfu_the_efficiency(small: Make) -> None:
+def test_hfu_with_recomputation_is_the_efficiency_of_a_compute_bound_device(small: Make) -> None:
     run = predict(small("strategy.workers=1", "cluster.device.efficiency=0.4", "training.recompute=full", *INSTANT))
     assert run.hfu == pytest.approx(0.4, rel=1e-6)
 
 
-def test_full_recomputation_makes_hfu_four_thirds_of_mfu_but_for_what_is_glued(small: Make) -> None:
-    """A backward pass is twice a forward pass F, so of three parts four are done: HFU / MFU = 4/3 − F_glued / 3F."""
+def test_full_recomputation_gives_hfu_four_thirds_of_mfu_except_pinned_layers(small: Make) -> None:
+    """A backward pass is twice a forward pass F, so of three parts four are done: HFU / MFU = 4/3 − F_pinned / 3F."""
     scenario = small("strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}", "training.recompute=full")
     run, layers = predict(scenario), scenario.model.build_layers()
     forward = sum(layer.forward_flops for layer in layers)
@@ -74,7 +74,7 @@ def test_full_recomputation_makes_hfu_four_thirds_of_mfu_but_for_what_is_glued(s
     assert run.hfu == pytest.approx(run.mfu * (4 / 3 - pinned_to_end / (3 * forward)))
 
 
-def test_selective_recomputation_makes_scores_again_alone() -> None:
+def test_selective_recomputation_recomputes_only_scores() -> None:
     """arXiv 2205.05198, section 5: attention over s tokens has 4·b·s²·h FLOPs in a forward pass, of 24·b·s·h² + 4·b·s²·h."""
     model = load_model("megatron-22b", flash=False)
     layers = model.build_layers()
@@ -85,7 +85,7 @@ def test_selective_recomputation_makes_scores_again_alone() -> None:
     assert again == blocks * 4 * sequence**2 * hidden
 
 
-def test_model_flops_of_a_gpt_are_those_of_the_published_formula() -> None:
+def test_model_flops_of_a_gpt_equal_the_published_formula() -> None:
     """arXiv 2104.04473, appendix: 72·B·s·l·h²·(1 + s/6h + V/12lh) without recomputation."""
     layers = load_model("gpt3-175b").build_layers()
     model_flops, again = flops_per_sample(layers, Recompute())
@@ -97,7 +97,7 @@ def test_model_flops_of_a_gpt_are_those_of_the_published_formula() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("room", ["imbalance: 2", "capacity: 1.5", "capacity: 4"])
-def test_room_of_experts_is_time_that_is_lost(small: Make, room: str, recompute: str) -> None:
+def test_expert_capacity_beyond_need_does_not_count_as_model_flops(small: Make, room: str, recompute: str) -> None:
     """Tokens are sent to as many experts as before: what is computed for room, or for ranks that get more, is of no use."""
     fields = "kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 256, sequence: 32"
     even, roomy = (
@@ -112,7 +112,7 @@ def test_room_of_experts_is_time_that_is_lost(small: Make, room: str, recompute:
     assert roomy.mfu < even.mfu
 
 
-def test_tokens_that_are_dropped_cost_nothing(small: Make) -> None:
+def test_dropped_tokens_cost_no_flops(small: Make) -> None:
     """Of a token's two experts, room for half: of what the experts compute, half is left."""
     fields = "kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 256, sequence: 32"
     all_flops, half_flops = (
@@ -126,24 +126,26 @@ def test_tokens_that_are_dropped_cost_nothing(small: Make) -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 4), (4, 12), (8, 8)])
-def test_bubble_fraction_of_a_balanced_pipeline(small: Make, schedule: str, stages: int, microbatches: int) -> None:
+def test_bubble_fraction_of_a_balanced_pipeline_equals_the_formula(
+    small: Make, schedule: str, stages: int, microbatches: int
+) -> None:
     """(p − 1) / (m + p − 1), arXiv 1811.06965, section 2.3, where messages take no time."""
     strategy = f"{{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}"
     run = predict(small(EVEN, f"strategy={strategy}", *WIRELESS))
     assert run.bubble_fraction == pytest.approx((stages - 1) / (microbatches + stages - 1), rel=2e-3)
 
 
-def test_overlap_hides_communication_and_makes_no_less_of_it(small: Make) -> None:
+def test_overlap_hides_communication_without_reducing_it(small: Make) -> None:
     strategy = "strategy={{kind: data_parallel, workers: 8, bucket: 20 KiB, first_bucket: 20 KiB, overlap: {}}}"
-    beside, behind = (predict(small(strategy.format(overlap))) for overlap in ("true", "false"))
+    overlapped, behind = (predict(small(strategy.format(overlap))) for overlap in ("true", "false"))
     assert behind.communication_s["hidden"] == pytest.approx(0, abs=1e-12)
-    assert beside.communication_s["hidden"] > 0
-    assert sum(beside.communication_s.values()) == pytest.approx(sum(behind.communication_s.values()))
+    assert overlapped.communication_s["hidden"] > 0
+    assert sum(overlapped.communication_s.values()) == pytest.approx(sum(behind.communication_s.values()))
 
 
 @pytest.mark.parametrize("strategy", FAMILIES)
-def test_hidden_and_exposed_are_all_communication_of_a_rank(small: Make, strategy: str) -> None:
-    """Counted instant by instant: of each rank, when something of it moves. Jitter tells ranks apart that are not in
+def test_hidden_and_exposed_communication_add_up(small: Make, strategy: str) -> None:
+    """Counted instant by instant for each rank: when a transfer of it is active. Jitter makes ranks different that are not in
     model_parallel_size,
     of which each class here has as many."""
     run = predict(small(f"strategy={strategy}", "unevenness={compute_jitter: 1.0e-9}", "steps=2"))
@@ -163,7 +165,7 @@ def test_hidden_and_exposed_are_all_communication_of_a_rank(small: Make, strateg
     assert sum(run.communication_s.values()) == pytest.approx(total_s, rel=1e-6)
 
 
-def test_energy_and_cost_go_with_nodes_and_time(small: Make) -> None:
+def test_energy_and_cost_are_proportional_to_nodes_and_time(small: Make) -> None:
     run = predict(small("strategy.workers=8", POWER, PRICE))
     assert run.energy_J is not None
     assert run.cost_USD is not None
@@ -175,7 +177,7 @@ def test_energy_and_cost_go_with_nodes_and_time(small: Make) -> None:
     assert run.cost_USD["per_million_tokens"] == pytest.approx(run.cost_USD["per_million_samples"] / 32)
 
 
-def test_a_node_counts_whole_and_a_slower_step_costs_more(small: Make) -> None:
+def test_partly_used_nodes_count_fully_and_slower_steps_cost_more(small: Make) -> None:
     def bill(workers: int, peak: str = "1 TFLOP/s") -> tuple[float, float]:
         run = predict(small(f"strategy.workers={workers}", "batch=48", POWER, PRICE, f"cluster.device.peak.fp32={peak}"))
         assert run.energy_J is not None
@@ -186,7 +188,7 @@ def test_a_node_counts_whole_and_a_slower_step_costs_more(small: Make) -> None:
     assert bill(4, "100 GFLOP/s")[1] > 5 * bill(4)[1]
 
 
-def test_idle_power_counts_while_ranks_wait_and_the_site_on_top(small: Make) -> None:
+def test_energy_includes_idle_power_and_site_overhead(small: Make) -> None:
     strategy = "strategy={kind: pipeline, stages: 4, microbatches: 4}"
     full, idle = (predict(small(EVEN, strategy, *WIRELESS, POWER, *more)) for more in ((), ("cluster.node.idle_power=2 kW",)))
     site = predict(small(EVEN, strategy, *WIRELESS, POWER, "cluster.pue=1.25"))
@@ -198,7 +200,7 @@ def test_idle_power_counts_while_ranks_wait_and_the_site_on_top(small: Make) -> 
     assert site.energy_J["per_step"] == pytest.approx(1.25 * full.energy_J["per_step"])
 
 
-def test_nothing_is_told_of_power_and_price_that_are_not_given(small: Make) -> None:
+def test_energy_and_cost_are_omitted_without_power_and_price(small: Make) -> None:
     run = predict(small())
     assert run.energy_J is run.cost_USD is None
 
@@ -213,18 +215,18 @@ def test_nothing_is_told_of_power_and_price_that_are_not_given(small: Make) -> N
         ("cluster.pue=0.9", "must be at least 1"),
     ],
 )
-def test_what_is_wrong_with_power_and_price_is_told(small: Make, change: str, message: str) -> None:
+def test_invalid_power_and_price_are_rejected(small: Make, change: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         small(change)
 
 
-def test_tokens_are_those_read_and_those_written() -> None:
+def test_tokens_include_those_read_and_written() -> None:
     assert tokens_per_sample(load_model("gpt3-175b")) == 2048
     assert tokens_per_sample(load_model("t5-base")) == 512 + 114
     assert tokens_per_sample(load_model("resnet50")) is None
 
 
-def test_a_measured_run_is_accounted_for_alike(small: Make) -> None:
+def test_measured_runs_have_the_same_accounting(small: Make) -> None:
     scenario = small("strategy.workers=8", POWER)
     run = predict(scenario)
     bare = replace(run, origin="measured", tokens=None, model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None)
@@ -232,7 +234,7 @@ def test_a_measured_run_is_accounted_for_alike(small: Make) -> None:
     assert (again.mfu, again.tokens_per_s, again.energy_J) == (run.mfu, run.tokens_per_s, run.energy_J)
 
 
-def test_paced_runs_are_of_no_machine_that_computes_or_is_paid_for(small: Make) -> None:
+def test_emulated_runs_have_no_mfu_energy_or_cost(small: Make) -> None:
     scenario = small(POWER, PRICE)
     bare = replace(
         predict(scenario), compute="paced", model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None, cost_USD=None

@@ -1,4 +1,4 @@
-"""Timelines as traces: every rank has its lanes, everything in them has a name, and nothing in a lane overlaps."""
+"""Chrome traces of timelines: every rank has its streams, every event a name, and events of a stream do not overlap."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def written(scenario: Scenario, path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("strategy", FAMILIES)
-def test_lanes_are_named_and_nothing_in_them_overlaps(small: Make, strategy: str, tmp_path: Path) -> None:
+def test_streams_are_named_and_their_spans_do_not_overlap(small: Make, strategy: str, tmp_path: Path) -> None:
     events = written(small(f"strategy={strategy}"), tmp_path / "trace.json")
     processes = {e["pid"] for e in events if e["name"] == "process_name"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["pid"] for e in spans} <= processes
     assert {name.split()[0] for name in threads.values()} <= {"main", "sends", "receives", "collectives"}
-    for lane in threads:
-        mine = sorted((e for e in spans if (e["pid"], e["tid"]) == lane), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
+    for stream in threads:
+        mine = sorted((e for e in spans if (e["pid"], e["tid"]) == stream), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
         assert mine
         for before, after in itertools.pairwise(mine):
             assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
     assert all(e["name"] and e["dur"] > 0 for e in spans)
 
 
-def test_metadata_name_the_framework(small: Make, tmp_path: Path) -> None:
+def test_metadata_names_the_framework(small: Make, tmp_path: Path) -> None:
     chrome_trace.write(predict(small()), tmp_path / "trace.json")
     about = json.loads((tmp_path / "trace.json").read_text())["otherData"]
     assert about["framework"] == "pytorch-ddp"
@@ -57,7 +57,7 @@ def test_metadata_name_the_framework(small: Make, tmp_path: Path) -> None:
     assert (about["strategy"], about["origin"]) == ("data_parallel", "predicted")
 
 
-def test_spans_tell_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
+def test_spans_have_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
     events = written(small("strategy={kind: pipeline, stages: 3, microbatches: 4}"), tmp_path / "trace.json")
     assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {
         0: "stage 0", 1: "stage 1", 2: "stage 2",
@@ -70,19 +70,19 @@ def test_spans_tell_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
     assert all(e["args"]["size_bytes"] > 0 for e in spans if names[e["pid"], e["tid"]] == "receives")
 
 
-def test_exposed_exchanges_and_waits_are_in_the_main_lane(small: Make, tmp_path: Path) -> None:
+def test_exposed_exchanges_and_waits_are_in_the_main_stream(small: Make, tmp_path: Path) -> None:
     events = written(small("strategy.workers=8"), tmp_path / "trace.json")
     mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "main"}
     in_main = {e["cat"] for e in events if (e["pid"], e.get("tid")) in mains and e["ph"] == "X"}
     assert {"forward", "backward", "optimizer", "synchronise"} <= in_main
 
 
-def test_a_run_without_spans_has_no_timeline(small: Make, tmp_path: Path) -> None:
+def test_a_run_without_spans_cannot_be_exported(small: Make, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="without spans"):
         chrome_trace.write(replace(predict(small()), spans=None), tmp_path / "trace.json")
 
 
-def test_a_folder_that_cannot_be_written(small: Make, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_gives_a_one_line_error(small: Make, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="choose another file"):
         chrome_trace.write(predict(small()), tmp_path / "file" / "trace.json")

@@ -25,11 +25,11 @@ from scaleproof.simulator.run.run import (
 )
 
 
-def spans(*rows: tuple[float, ...], beside: int = 0) -> Spans:
-    """Spans from (rank, step, phase, arrival, start, end) on the main stream, the last `beside` on the other."""
+def spans(*rows: tuple[float, ...], overlapped: int = 0) -> Spans:
+    """Spans from (rank, step, phase, arrival, start, end) on the main stream, the last `overlapped` on the other."""
     rank, step, phase, arrival_s, start_s, end_s = zip(*rows, strict=True)
     none = [-1] * len(rows)
-    stream = [Stream.MAIN] * (len(rows) - beside) + [Stream.COMMUNICATION] * beside
+    stream = [Stream.MAIN] * (len(rows) - overlapped) + [Stream.COMMUNICATION] * overlapped
     return Spans.of(
         {
             "rank": rank, "step": step, "stream": stream, "phase": phase, "stage": none, "microbatch": none,
@@ -59,7 +59,7 @@ ONE = spans(
 )
 
 
-def test_waiting_and_moving_are_told_apart_and_what_nobody_explains_is_other() -> None:
+def test_waiting_and_transfer_are_separate_and_the_remainder_is_other() -> None:
     run = made(ONE, [0, 12], [False])
     assert run.breakdown_s == {
         "compute": 2, "slowest_rank": 0, "exposed_communication": 2, "bubble": 3, "waiting_for_server": 2,
@@ -70,12 +70,12 @@ def test_waiting_and_moving_are_told_apart_and_what_nobody_explains_is_other() -
     assert run.phase_s["receive"] == 4
 
 
-def test_steps_before_the_steady_ones_do_not_count() -> None:
+def test_warm_up_steps_do_not_count() -> None:
     rows = spans((0, 0, Phase.FORWARD, 0, 0, 9), (0, 1, Phase.FORWARD, 9, 9, 11))
     assert made(rows, [9, 11], [False]).breakdown_s["compute"] == 2
 
 
-def test_servers_are_left_out_and_alike_ranks_counted_as_many() -> None:
+def test_breakdown_excludes_servers_and_weights_folded_ranks() -> None:
     rows = spans((0, 1, Phase.FORWARD, 0, 0, 1), (1, 1, Phase.FORWARD, 0, 0, 4), (2, 1, Phase.OPTIMIZER, 0, 0, 4))
     run = made(rows, [0, 4], [False, False, True], [3, 1, 2])
     assert run.breakdown_s["compute"] == pytest.approx((3 * 1 + 1 * 4) / 4)
@@ -84,75 +84,75 @@ def test_servers_are_left_out_and_alike_ranks_counted_as_many() -> None:
     assert run.samples_per_s_per_rank == 0.5
 
 
-def test_one_slow_step_does_not_move_the_slope() -> None:
+def test_one_slow_step_does_not_change_the_slope() -> None:
     ends_s = np.cumsum([0.0, *[1.0] * 6, 30.0, *[1.0] * 6])
     assert slope(ends_s) == pytest.approx(1.0)
 
 
-def test_steps_long_and_short_in_turn_count_with_their_mean() -> None:
+def test_alternating_step_times_count_with_their_mean() -> None:
     assert slope(np.cumsum([0.0, 1.0, 3.0, 1.0, 3.0, 1.0])) == pytest.approx(2.0)
 
 
 @given(st.floats(1e-6, 1e3), st.integers(2, 30))
-def test_slope_of_even_steps(step_s: float, steps: int) -> None:
+def test_the_slope_of_equal_steps_is_the_step_time(step_s: float, steps: int) -> None:
     assert slope(np.arange(steps) * step_s) == pytest.approx(step_s)
 
 
-def test_breakdown_adds_up_to_the_step_time_also_where_steps_vary() -> None:
+def test_breakdown_adds_up_to_the_step_time_if_steps_vary() -> None:
     rows = spans(*[(0, step, Phase.FORWARD, 0, 0, seconds) for step, seconds in enumerate([9, 1, 1, 4], start=0)])
     run = made(rows, [0, 1, 2, 6], [False])
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     assert run.breakdown_s["other"] == pytest.approx(0)
 
 
-def test_communication_is_hidden_while_a_rank_computes_or_waits_for_something_else() -> None:
+def test_communication_is_hidden_during_compute_and_other_waits() -> None:
     rows = spans(
         (0, 1, Phase.FORWARD, 0, 0, 4),
         (0, 1, Phase.RECEIVE, 4, 7, 8),
-        # beside the main stream: two sends at once, of which one goes on through the bubble, and what is waited for
+        # overlapped with the main stream: two concurrent sends, one of which lasts through the bubble, and an awaited message
         (0, 1, Phase.SEND, 1, 1, 3),
         (0, 1, Phase.SEND, 2, 2, 5),
         (0, 1, Phase.RECEIVE, 7, 7, 8),
-        beside=3,
+        overlapped=3,
     )
     run = made(rows, [0, 8], [False])
     assert run.communication_s == {"exposed": 1, "hidden": 4}
     assert run.bubble_fraction == 3 / 8
 
 
-def test_communication_that_outlasts_a_step_is_in_the_next() -> None:
+def test_communication_beyond_a_step_counts_in_the_next() -> None:
     rows = spans(
         (0, 1, Phase.SYNCHRONISE, 0, 0, 2),
         (0, 1, Phase.FORWARD, 2, 2, 10),
         # begins in this step as it did in the one before, whose last two seconds this one waits for
         (0, 1, Phase.SYNCHRONISE, 7, 7, 12),
-        beside=1,
+        overlapped=1,
     )
     assert made(rows, [0, 10], [False]).communication_s == {"exposed": 2, "hidden": 3}
 
 
-def test_communication_of_alike_ranks_is_their_mean() -> None:
+def test_communication_of_folded_ranks_is_their_mean() -> None:
     rows = spans(
         (0, 1, Phase.FORWARD, 0, 0, 4), (1, 1, Phase.FORWARD, 0, 0, 4), (2, 1, Phase.OPTIMIZER, 0, 0, 4),
-        (0, 1, Phase.SEND, 0, 0, 4), (2, 1, Phase.RECEIVE, 0, 0, 4), beside=2,
+        (0, 1, Phase.SEND, 0, 0, 4), (2, 1, Phase.RECEIVE, 0, 0, 4), overlapped=2,
     )  # fmt: skip
     assert made(rows, [0, 4], [False, False, True], [3, 1, 1]).communication_s == {"exposed": 0, "hidden": 3}
 
 
-def test_utilisation_is_flops_over_what_all_training_ranks_could_compute() -> None:
+def test_utilisation_is_flops_over_the_peak_of_all_training_ranks() -> None:
     run = replace(made(ONE, [0, 10], [False]), compute_ranks=4, peak_flops=100.0, model_flops=2000.0, hardware_flops=3000.0)
     assert (run.mfu, run.hfu) == (0.5, 0.75)
     assert replace(run, peak_flops=0.0).mfu is None
     assert replace(run, model_flops=None).mfu is None
 
 
-def test_tokens_go_with_samples() -> None:
+def test_tokens_per_second_follow_from_samples_per_second() -> None:
     run = replace(made(ONE, [0, 10], [False]), compute_ranks=4, tokens=800)
     assert (run.samples_per_s, run.tokens_per_s, run.tokens_per_s_per_rank) == (0.8, 80, 20)
     assert made(ONE, [0, 10], [False]).tokens_per_s is None
 
 
-def test_a_run_told_by_one_of_several_steps_keeps_its_shares() -> None:
+def test_dividing_a_run_by_steps_keeps_its_shares() -> None:
     run = made(ONE, [0, 12], [False])
     one = divided(run, 4)
     assert one.step_time_s == 3
@@ -160,7 +160,7 @@ def test_a_run_told_by_one_of_several_steps_keeps_its_shares() -> None:
     assert one.bubble_fraction == run.bubble_fraction
 
 
-def test_a_run_survives_the_disk(tmp_path: Path) -> None:
+def test_a_saved_run_is_loaded_unchanged(tmp_path: Path) -> None:
     memory = ({"name": "stage 0", "total_bytes": 3.0, "holders_bytes": {"parameters": 3.0}},)
     run = replace(made(ONE, [0, 12], [False]), memory_by_stage=memory, tokens=8, energy_J={"per_step": 2.0})
     run = replace(run, step_time_interval_s=(11.0, 13.0))
@@ -174,7 +174,7 @@ def test_a_run_survives_the_disk(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["run.json", "spans.npz"]
 
 
-def test_spans_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
+def test_spans_of_another_run_are_not_loaded(tmp_path: Path) -> None:
     first, second = made(ONE, [0, 12], [False]), made(ONE.where(ONE.end_s < 5), [0, 12], [False])
     save(first, tmp_path / "first")
     save(second, tmp_path / "second")
@@ -186,7 +186,7 @@ def test_spans_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
     assert load_run(tmp_path / "second").spans is None
 
 
-def test_names_that_would_steer_a_terminal_are_refused(tmp_path: Path) -> None:
+def test_names_with_control_characters_are_rejected(tmp_path: Path) -> None:
     save(replace(made(ONE, [0, 12], [False]), strategy="\a"), tmp_path)
     with pytest.raises(ValueError, match="its names contain control characters"):
         load_run(tmp_path)

@@ -1,4 +1,4 @@
-"""What is told of servers, against what a look at every instant says."""
+"""Statistics of servers, compared with counting at every instant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ consistencies = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])
 
 
 def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota | None = None, requests: int = 1) -> Program:
-    """Workers that compute for so long, push for a tenth, are served for two tenths each, and go on when answered."""
+    """Workers that compute for the given time, push for 0.1 s, are served for 0.2 s each, and continue at the reply."""
     builder = ProgramBuilder(consistency, units)
     server = builder.rank("server", is_server=True)
     for number, seconds in enumerate(work_s):
@@ -31,7 +31,7 @@ def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota
     return builder.build()
 
 
-def told(timeline: Timeline) -> dict[str, object]:
+def reported(timeline: Timeline) -> dict[str, object]:
     result = summary(timeline)
     assert result is not None
     return result
@@ -39,7 +39,7 @@ def told(timeline: Timeline) -> dict[str, object]:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), consistencies, st.integers(0, 99))
-def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], consistency: ConsistencyModel, seed: int) -> None:
+def test_queue_lengths_equal_a_count_at_every_instant(work_s: list[float], consistency: ConsistencyModel, seed: int) -> None:
     timeline = simulate(program(work_s, consistency), 8, Variation(compute_jitter=0.3, seed=seed))
     window = window_of(timeline)
     arrived_s, began_s = timeline.end_s[:, 1::4].ravel(), timeline.start_s[:, 2::4].ravel()
@@ -47,23 +47,23 @@ def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], cons
     instants_s = instants_s[(instants_s >= window.begin_s) & (instants_s <= window.end_s)]
     middle_s = (instants_s[1:] + instants_s[:-1]) / 2
     waiting = ((arrived_s[:, None] <= middle_s) & (middle_s < began_s[:, None])).sum(axis=0)
-    found = told(timeline)["queue_length"]
+    found = reported(timeline)["queue_length"]
     assert found["mean"] == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
     assert found["max"] == max(waiting[np.diff(instants_s) > 1e-9], default=0)
 
 
-def test_alike_requests_wait_for_one_another() -> None:
+def test_folded_requests_wait_for_one_another() -> None:
     """Of four that come together three wait, for two tenths, four tenths and six."""
     timeline = simulate(program([1.0], Bsp(), requests=4), 3)
     step_s = 1 + 0.1 + 4 * 0.2 + 0.3
     assert np.diff(timeline.step_ends_s()) == pytest.approx(step_s)
-    assert told(timeline)["queue_length"] == pytest.approx({"mean": 1.2 / step_s, "max": 3})
-    assert told(timeline)["utilisation"]["max"] == pytest.approx(1.1 / step_s)
+    assert reported(timeline)["queue_length"] == pytest.approx({"mean": 1.2 / step_s, "max": 3})
+    assert reported(timeline)["utilisation"]["max"] == pytest.approx(1.1 / step_s)
 
 
-def test_percentiles_are_of_all_that_counts() -> None:
+def test_percentiles_are_over_all_counted_updates() -> None:
     timeline = simulate(program([1.0, 1.0, 10.0], Asp()), 40)
-    gap = told(timeline)["clock_gap"]
+    gap = reported(timeline)["clock_gap"]
     values = np.repeat(*np.array([(int(value), count) for value, count in gap["histogram"].items()]).T)
     assert gap["mean"] == pytest.approx(values.mean())
     assert (gap["p50"], gap["p95"]) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
@@ -72,7 +72,7 @@ def test_percentiles_are_of_all_that_counts() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), consistencies)
-def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], consistency: ConsistencyModel) -> None:
+def test_breakdown_adds_up_and_only_applied_samples_count(work_s: list[float], consistency: ConsistencyModel) -> None:
     timeline = simulate(program(work_s, consistency), 9)
     run = predicted_run(timeline, scenario="", strategy="", samples=7 * len(work_s))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
@@ -80,19 +80,19 @@ def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], consiste
     assert run.samples == 7 * (len(work_s) - backups)
     assert run.ranks == len(work_s) + 1
     per_step = 1 if isinstance(consistency, Bsp) else len(work_s)
-    assert told(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
-    assert run.servers == told(timeline)
+    assert reported(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
+    assert run.servers == reported(timeline)
 
 
 @pytest.mark.parametrize("consistency", [Ssp(0), Bsp()])
-def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(consistency: ConsistencyModel) -> None:
+def test_synchronous_models_take_the_time_of_the_slowest_worker(consistency: ConsistencyModel) -> None:
     timeline = simulate(program([1.0, 2.0, 4.0], consistency), 12)
     update_s = 0.3 * isinstance(consistency, Bsp)
     run = predicted_run(timeline, scenario="", strategy="", samples=3)
     assert run.step_time_s == pytest.approx(4.0 + 0.1 + 0.2 + update_s)
 
 
-def test_a_run_of_units_is_told_from_its_first_instant_to_its_last() -> None:
+def test_a_run_of_work_units_covers_its_whole_duration() -> None:
     timeline = simulate(program([1.0, 3.0], Asp(), WorkQuota(4, shared=False)), 1)
     run = predicted_run(timeline, scenario="", strategy="", samples=2)
     assert window_of(timeline) == pytest.approx((0.0, 2 * 3.3, 2.0))

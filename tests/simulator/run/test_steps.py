@@ -1,4 +1,4 @@
-"""How many steps forecasts simulate, and what they say of those that they do not."""
+"""Number of simulated steps, and warnings about perturbations beyond them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[..., Scenario]
 ONE = ("strategy={kind: data_parallel, workers: 1}", *ONLY_COMPUTE)
 
 
-def hot(even_s: float, part: float, period: float) -> str:
+def throttling(even_s: float, part: float, period: float) -> str:
     return f"unevenness={{throttled: [{{slowdown: 2, lasts: {part * even_s} s, period: {period * even_s} s}}]}}"
 
 
@@ -24,13 +24,13 @@ def even_s(small: Make) -> float:
     return timed(small(*ONE)).step_time_s
 
 
-def test_even_ranks_take_a_few_steps(small: Make) -> None:
+def test_few_steps_are_simulated_without_perturbations(small: Make) -> None:
     assert len(timed(small(*ONE)).step_times_s) < 4
 
 
 @pytest.mark.parametrize("period", [7.3, 55.5, 201.9])
-def test_what_recurs_is_seen_several_times_and_counted_in_whole_cycles(small: Make, even_s: float, period: float) -> None:
-    run = timed(small(*ONE, hot(even_s, period / 3, period)))
+def test_periodic_perturbations_are_simulated_over_several_whole_cycles(small: Make, even_s: float, period: float) -> None:
+    run = timed(small(*ONE, throttling(even_s, period / 3, period)))
     # at half the speed for a third of the time: five sixths of the steps
     cycles = sum(run.step_times_s) / (period * even_s)
     assert cycles > 2
@@ -39,13 +39,13 @@ def test_what_recurs_is_seen_several_times_and_counted_in_whole_cycles(small: Ma
     assert not run.warnings
 
 
-def test_steps_that_are_given_are_taken_up_to_whole_cycles(small: Make, even_s: float) -> None:
-    run = timed(small(*ONE, hot(even_s, 10, 30), "steps=70"))
+def test_given_step_numbers_are_rounded_to_whole_cycles(small: Make, even_s: float) -> None:
+    run = timed(small(*ONE, throttling(even_s, 10, 30), "steps=70"))
     assert 48 <= len(run.step_times_s) <= 52
 
 
-def test_too_few_steps_to_see_a_cycle_say_so(small: Make, even_s: float) -> None:
-    run = timed(small(*ONE, hot(even_s, 100, 300), "steps=10"))
+def test_too_few_steps_for_a_cycle_give_a_warning(small: Make, even_s: float) -> None:
+    run = timed(small(*ONE, throttling(even_s, 100, 300), "steps=10"))
     assert len(run.step_times_s) == 10
     (warning,) = run.warnings
     assert warning.startswith("unevenness.throttled.0 recurs every")
@@ -53,7 +53,7 @@ def test_too_few_steps_to_see_a_cycle_say_so(small: Make, even_s: float) -> None
     assert warning.split(";")[0] in describe(run).replace("\n                 ", " ")
 
 
-def test_what_begins_later_says_so_and_how_to_see_it(small: Make, even_s: float) -> None:
+def test_perturbations_after_the_simulated_steps_give_a_warning_with_a_remedy(small: Make, even_s: float) -> None:
     late = f"unevenness={{throttled: [{{slowdown: 2, after: {100 * even_s} s}}]}}"
     first = timed(small(*ONE, late))
     (warning,) = first.warnings
@@ -64,21 +64,19 @@ def test_what_begins_later_says_so_and_how_to_see_it(small: Make, even_s: float)
     assert seen.step_time_s > 1.3 * even_s
 
 
-def test_where_cycles_take_more_steps_than_there_is_time_for_a_warning_says_so(
-    small: Make, even_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cycles_longer_than_the_step_limit_give_a_warning(small: Make, even_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.run.steps._MOST_ADDED", 1000)
-    assert timed(small(*ONE, hot(even_s, 1e4, 1e5))).warnings
+    assert timed(small(*ONE, throttling(even_s, 1e4, 1e5))).warnings
 
 
-def test_workers_that_go_each_on_their_own_are_followed_for_several_cycles(small: Make, even_s: float) -> None:
+def test_asynchronous_workers_are_simulated_for_several_cycles(small: Make, even_s: float) -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 1, mode: asynchronous}"
     plain = timed(small(servers, *ONLY_COMPUTE)).step_time_s
-    run = timed(small(servers, *ONLY_COMPUTE, hot(plain, 20, 60)))
+    run = timed(small(servers, *ONLY_COMPUTE, throttling(plain, 20, 60)))
     assert run.step_time_s == pytest.approx(plain * 6 / 5, rel=0.1)
 
 
-def test_the_rarer_the_tail_the_more_steps(small: Make) -> None:
+def test_rarer_tails_need_more_steps(small: Make) -> None:
     rare, often = (
         len(timed(small(*ONE, f"unevenness={{tail: {{share: {share}, slowdown: 2}}}}")).step_times_s) for share in (0.05, 0.5)
     )

@@ -1,4 +1,4 @@
-"""Tenants on links: what they leave, in closed form where there is one, and against traffic of one's own."""
+"""Background traffic on links, compared with closed forms and with explicit messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def messages(links: Sequence[Sequence[int]], sizes: Sequence[float], count: int 
     return builder.build()
 
 
-def let(program: Program, *tenancies: Tenancy) -> Program:
+def with_tenants(program: Program, *tenancies: Tenancy) -> Program:
     return replace(program, resources=replace(program.resources, tenancies=tenancies))
 
 
@@ -48,21 +48,21 @@ def ends_s(program: Program) -> list[float]:
 
 
 @given(st.floats(0.1, 0.9), st.floats(0.5, 5.0), st.floats(0.1, 0.9), st.floats(0.0, 5.0), st.floats(0.1, 30.0))
-def test_a_message_beside_one_who_comes_and_goes_moves_like_work_at_such_a_pace(
+def test_a_message_with_intermittent_traffic_equals_work_with_that_speed_profile(
     share: float, period_s: float, part: float, begins_s: float, size_bytes: float
 ) -> None:
     cycle = Cycle(period_s, period_s * part, begins_s, 1 - share)
-    (end_s,) = ends_s(let(messages([[0]], [size_bytes]), Tenancy(0, cycle, share, 0.0)))
+    (end_s,) = ends_s(with_tenants(messages([[0]], [size_bytes]), Tenancy(0, cycle, share, 0.0)))
     assert end_s == pytest.approx(SpeedProfiles([[(cycle,)]]).lasts_s(0.0, size_bytes), rel=1e-9)
 
 
 @given(st.integers(1, 3), st.lists(st.floats(0.1, 9.0), min_size=1, max_size=4), st.floats(0.5, 2.0))
-def test_flows_of_others_get_as_much_as_ones_own(flows: int, sizes: list[float], weight: float) -> None:
-    """As if so many messages more passed the link that last longer than all others."""
+def test_background_flows_get_the_share_of_own_flows(flows: int, sizes: list[float], weight: float) -> None:
+    """Equal to as many additional messages on the link that last longer than all others."""
     mine = messages([[0]] * len(sizes), sizes, weight=weight)
-    beside = messages([[0]] * (len(sizes) + flows), [*sizes, *[100.0] * flows], weight=weight)
-    found = ends_s(let(mine, Tenancy(0, ALWAYS, 0.0, flows * weight)))
-    assert found == pytest.approx(ends_s(beside)[: len(sizes)], rel=1e-9)
+    explicit = messages([[0]] * (len(sizes) + flows), [*sizes, *[100.0] * flows], weight=weight)
+    found = ends_s(with_tenants(mine, Tenancy(0, ALWAYS, 0.0, flows * weight)))
+    assert found == pytest.approx(ends_s(explicit)[: len(sizes)], rel=1e-9)
 
 
 @given(
@@ -70,51 +70,55 @@ def test_flows_of_others_get_as_much_as_ones_own(flows: int, sizes: list[float],
     st.lists(st.floats(0.1, 9.0), min_size=5, max_size=5),
     st.integers(1, 3),
 )
-def test_on_ways_over_several_links_too(routes: list[tuple[int, ...]], sizes: list[float], flows: int) -> None:
+def test_background_flows_share_equally_on_routes_of_several_links(
+    routes: list[tuple[int, ...]], sizes: list[float], flows: int
+) -> None:
     sizes = sizes[: len(routes)]
-    beside = messages([*routes, *[(0,)] * flows], [*sizes, *[200.0] * flows])
-    found = ends_s(let(messages(routes, sizes), Tenancy(0, ALWAYS, 0.0, flows)))
-    assert found == pytest.approx(ends_s(beside)[: len(routes)], rel=1e-9)
+    explicit = messages([*routes, *[(0,)] * flows], [*sizes, *[200.0] * flows])
+    found = ends_s(with_tenants(messages(routes, sizes), Tenancy(0, ALWAYS, 0.0, flows)))
+    assert found == pytest.approx(ends_s(explicit)[: len(routes)], rel=1e-9)
 
 
 @given(
     st.lists(st.sampled_from([(0,), (1,), (0, 1)]), min_size=1, max_size=5),
     st.lists(st.floats(0.1, 9.0), min_size=5, max_size=5),
 )
-def test_no_byte_is_lost_while_tenants_come_and_go(routes: list[tuple[int, ...]], sizes: list[float]) -> None:
+def test_intermittent_traffic_conserves_bytes(routes: list[tuple[int, ...]], sizes: list[float]) -> None:
     """The link that all pass is as busy as it can be until the last has passed."""
-    program = let(messages([(0,)] * len(routes), sizes[: len(routes)]), Tenancy(0, Cycle(1.0, 0.5, 0.25, 1.0), 0.5, 0.0))
+    program = with_tenants(
+        messages([(0,)] * len(routes), sizes[: len(routes)]), Tenancy(0, Cycle(1.0, 0.5, 0.25, 1.0), 0.5, 0.0)
+    )
     total = sum(sizes[: len(routes)])
     assert max(ends_s(program)) == pytest.approx(SpeedProfiles([[(Cycle(1.0, 0.5, 0.25, 0.5),)]]).lasts_s(0.0, total), rel=1e-9)
 
 
-def test_several_tenants_of_a_link_each_take_their_share_of_what_is_left() -> None:
+def test_several_tenants_each_take_their_share_of_the_remaining_bandwidth() -> None:
     program = messages([(0,)], [8.0])
     later = Cycle(math.inf, 2.0, 4.0, 1.0)
-    (end_s,) = ends_s(let(program, Tenancy(0, ALWAYS, 0.5, 0.0), Tenancy(0, later, 0.5, 0.0)))
+    (end_s,) = ends_s(with_tenants(program, Tenancy(0, ALWAYS, 0.5, 0.0), Tenancy(0, later, 0.5, 0.0)))
     # 2 bytes by 4 s, half a byte by 6 s, and the rest at half a byte a second
     assert end_s == pytest.approx(6 + (8 - 2.5) / 0.5)
 
 
-def test_links_alike_but_for_a_tenant_are_not_one() -> None:
+def test_links_that_differ_by_a_tenant_are_not_merged() -> None:
     program = messages([(0, 1)], [1.0])
     assert len(distinct(program).resources.values) == 1
-    assert len(distinct(let(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
+    assert len(distinct(with_tenants(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
 
 
-def test_a_run_with_tenants_ends() -> None:
-    timeline = simulate(let(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
+def test_simulation_with_tenants_terminates() -> None:
+    timeline = simulate(with_tenants(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
     assert timeline.end_s.shape[0] == 3
     assert np.isfinite(timeline.end_s).all()
 
 
-def test_a_share_that_is_always_taken_is_a_slower_link(small: Make) -> None:
+def test_a_permanent_tenant_equals_a_slower_link(small: Make) -> None:
     taken = timed(small(SERVERS, "unevenness={tenants: [{share: 0.75}]}"))
     slower = timed(small(SERVERS, "cluster.network.bandwidth=2.5 Gbit/s"))
     assert taken.step_time_s == pytest.approx(slower.step_time_s, rel=1e-9)
 
 
-def test_on_one_node_it_is_that_node_s_link(small: Make) -> None:
+def test_tenants_of_one_node_use_that_nodes_link(small: Make) -> None:
     """The node of a server holds up all, that of a worker not more than it."""
     even, worker, server, everywhere = (
         timed(small(SERVERS, *([f"unevenness={{tenants: [{{share: 0.75{nodes}}}]}}"] if nodes is not None else []))).step_time_s
@@ -125,7 +129,7 @@ def test_on_one_node_it_is_that_node_s_link(small: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_half_of_the_time_is_between_never_and_always(small: Make, mode: str) -> None:
+def test_traffic_half_of_the_time_costs_between_none_and_permanent(small: Make, mode: str) -> None:
     strategy = SERVERS.replace("servers: 2", f"servers: 2, mode: {mode}")
     even, sometimes, always = (
         timed(small(strategy, *changes)).step_time_s
@@ -141,25 +145,25 @@ def test_half_of_the_time_is_between_never_and_always(small: Make, mode: str) ->
     assert 0.98 * mean_s < sometimes < 1.2 * mean_s
 
 
-def test_a_ring_yields_to_flows_of_others(small: Make) -> None:
+def test_a_ring_is_slowed_by_background_flows(small: Make) -> None:
     ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
-    even, beside = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
-    assert beside.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
+    even, explicit = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
+    assert explicit.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
 
 
-def test_where_no_message_passes_nobody_is_told_off_in_silence(small: Make) -> None:
+def test_tenants_on_unused_links_are_rejected(small: Make) -> None:
     with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message uses the network link of node 7"):
         timed(small(SERVERS, "unevenness={tenants: [{nodes: 7, share: 0.5}]}"))
     with pytest.raises(FieldError, match="any node"):
         timed(small("unevenness={tenants: [{flows: 1}]}"))
 
 
-def test_who_comes_and_goes_too_often_is_refused(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_switches_of_tenants_are_rejected(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
 
 
-def test_points_with_tenants_are_timed_one_by_one(small: Make) -> None:
+def test_points_with_tenants_are_predicted_separately(small: Make) -> None:
     scenario = small(SERVERS, "unevenness={tenants: [{share: 0.5}]}")
     assert np.isnan(step_times_s(scenario, Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])}))).all()

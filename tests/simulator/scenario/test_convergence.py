@@ -1,4 +1,4 @@
-"""Steps to a target: the model's limits and trade-off, what it makes of runs, and that time to target ranks where it is given.
+"""Steps to a target: limits and trade-off of the model, its application to runs, and rankings by time to target.
 
 Theory: (S / S_min − 1) · (E / E_min − 1) = 1 of steps and samples; a batch of the critical size takes twice the fewest of both;
 staleness adds in proportion, and the less the more gradients' noise rules.
@@ -39,7 +39,7 @@ numbers = st.floats(1.0, 1e6)
 
 
 @given(minimum=numbers, critical=numbers, batch=numbers)
-def test_steps_and_samples_trade_off_as_they_should(minimum: float, critical: float, batch: float) -> None:
+def test_steps_and_samples_follow_the_trade_off_formula(minimum: float, critical: float, batch: float) -> None:
     model = Convergence(minimum_steps=minimum, critical_batch=critical)
     steps = model.steps(batch)
     more_steps, more_samples = steps / minimum - 1, steps * batch / model.minimum_samples - 1
@@ -47,7 +47,7 @@ def test_steps_and_samples_trade_off_as_they_should(minimum: float, critical: fl
     assert more_samples == pytest.approx(batch / critical, rel=1e-6, abs=1e-9)
 
 
-def test_the_critical_batch_takes_twice_the_fewest_of_both() -> None:
+def test_the_critical_batch_needs_twice_the_minimum_steps_and_samples() -> None:
     model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL)
     assert model.steps(CRITICAL) == 2 * STEPS
     assert model.steps(CRITICAL) * CRITICAL == 2 * model.minimum_samples
@@ -74,13 +74,13 @@ def test_without_staleness_there_is_no_penalty() -> None:
 
 
 @given(batch=numbers, workers=st.integers(1, 1000))
-def test_gradients_in_step_that_are_applied_one_by_one_are_one_of_a_larger_batch(batch: float, workers: int) -> None:
+def test_staleness_penalty_one_makes_n_stale_updates_equal_one_larger_batch(batch: float, workers: int) -> None:
     """n updates, the last of which is n − 1 behind, come to what one of n times the batch does: the penalty is 1 then."""
     model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL, staleness_penalty=1.0)
     assert model.steps(batch, workers - 1) / workers == pytest.approx(model.steps(workers * batch))
 
 
-def test_a_run_in_step_updates_once_a_step_by_all_samples(small: Make) -> None:
+def test_synchronous_runs_update_once_per_step_with_all_samples(small: Make) -> None:
     for strategy in ("strategy.workers=4", SERVERS, "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"):
         run = predict(small(strategy, GIVEN))
         assert run.to_target is not None
@@ -92,7 +92,7 @@ def test_a_run_in_step_updates_once_a_step_by_all_samples(small: Make) -> None:
         assert run.to_target["samples_over_fewest"] == pytest.approx(1.5)
 
 
-def test_servers_that_wait_for_nobody_update_by_each_push(small: Make) -> None:
+def test_asynchronous_servers_update_with_each_push(small: Make) -> None:
     run = predict(small(ASYNCHRONOUS, GIVEN))
     assert run.to_target is not None
     assert run.servers is not None
@@ -105,7 +105,7 @@ def test_servers_that_wait_for_nobody_update_by_each_push(small: Make) -> None:
     assert run.time_to_target_s == pytest.approx(run.to_target["steps"] / run.servers["updates_per_s"])
 
 
-def test_backup_workers_batch_is_of_those_that_are_waited_for(small: Make) -> None:
+def test_the_batch_excludes_backup_workers(small: Make) -> None:
     strategy = "strategy={kind: parameter_server, workers: 4, servers: 2, backups: 1}"
     run = predict(small(strategy, GIVEN, "unevenness={compute_jitter: 0.1}"))
     assert run.to_target is not None
@@ -113,22 +113,22 @@ def test_backup_workers_batch_is_of_those_that_are_waited_for(small: Make) -> No
     assert run.to_target["staleness"] == pytest.approx(0, abs=1e-9)
 
 
-def test_the_batch_that_is_soonest_lies_between_the_fastest_step_and_the_fewest(small: Make) -> None:
-    """Where steps take longer by t per sample beside a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
+def test_the_fastest_batch_to_target_minimises_steps_times_step_time(small: Make) -> None:
+    """Where steps take longer by t per sample in addition to a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
     base = predict(small(GIVEN), interval=False)
     fixed_s, sample_s = 2.0, 0.01
     best = math.sqrt(CRITICAL * fixed_s / sample_s)
 
     def time_s(batch: float) -> float:
         run = replace(base, samples=round(batch), step_time_s=fixed_s + sample_s * round(batch))
-        told = replace(run, to_target=to_target(Convergence(minimum_steps=STEPS, critical_batch=CRITICAL), run))
-        return told.time_to_target_s or 0.0
+        reported = replace(run, to_target=to_target(Convergence(minimum_steps=STEPS, critical_batch=CRITICAL), run))
+        return reported.time_to_target_s or 0.0
 
     assert time_s(best) < time_s(best / 1.5)
     assert time_s(best) < time_s(best * 1.5)
 
 
-def test_the_interval_is_of_steps_and_of_their_time(small: Make) -> None:
+def test_the_interval_combines_step_count_and_step_time(small: Make) -> None:
     exact = predict(small(GIVEN))
     assert exact.prediction_interval_s is not None
     assert exact.time_to_target_s is not None
@@ -145,7 +145,7 @@ def test_the_interval_is_of_steps_and_of_their_time(small: Make) -> None:
     assert replace(exact, prediction_interval_s=None).time_to_target_interval_s is None
 
 
-def test_what_is_not_given_is_not_told(small: Make) -> None:
+def test_time_to_target_is_omitted_without_a_model(small: Make) -> None:
     run = predict(small())
     assert run.to_target is None
     assert run.time_to_target_s is None
@@ -153,7 +153,7 @@ def test_what_is_not_given_is_not_told(small: Make) -> None:
     assert "to target" not in describe(run)
 
 
-def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
+def test_time_to_target_is_printed_and_saved(small: Make, tmp_path: Path) -> None:
     run = predict(small(ASYNCHRONOUS, GIVEN, "convergence.uncertainty=0.1", "cluster.node.price=36 USD/h"))
     text = describe(run)
     assert "to target      modelled: " in text
@@ -166,7 +166,7 @@ def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reported"),
     [
         ((ASYNCHRONOUS, "convergence={minimum_steps: 5, critical_batch: 8}"), "convergence.staleness_penalty: missing"),
         (("strategy={kind: local_sgd, workers: 4, period: 4}", GIVEN), "take several steps alone, as in local_sgd"),
@@ -180,20 +180,20 @@ def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
         (("convergence={minimum_steps: 5}",), "convergence.critical_batch: missing"),
     ],
 )
-def test_what_it_does_not_tell_of_is_refused(overrides: tuple[str, ...], told: str, small: Make) -> None:
+def test_unsupported_combinations_are_rejected(overrides: tuple[str, ...], reported: str, small: Make) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_comparing_tells_both_the_pace_and_the_target(small: Make) -> None:
-    told = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
-    (effect,) = [one for one in told.effects if one.name == TO_TARGET]
-    assert effect.a == pytest.approx(told.a.time_to_target_s)
-    assert effect.b == pytest.approx(told.b.time_to_target_s)
+def test_comparisons_include_throughput_and_time_to_target(small: Make) -> None:
+    reported = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
+    (effect,) = [one for one in reported.effects if one.name == TO_TARGET]
+    assert effect.a == pytest.approx(reported.a.time_to_target_s)
+    assert effect.b == pytest.approx(reported.b.time_to_target_s)
     assert f"B reaches its target loss in {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(
-        compared_text(told).split()
+        compared_text(reported).split()
     )
     without = compare(small(SERVERS), small(ASYNCHRONOUS))
     assert TO_TARGET not in [one.name for one in without.effects]
@@ -207,7 +207,7 @@ def _soonest_batch(path: Path) -> int:
     return int(found.loc[found["time_to_target_s"].idxmin(), "batch"])
 
 
-def test_a_sweep_has_a_column_for_it_where_it_is_modelled(small: Make, tmp_path: Path) -> None:
+def test_sweeps_have_a_time_to_target_column_if_modelled(small: Make, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     # steps pay for themselves up to a batch, and samples cost beyond it
     assert _soonest_batch(path) in (64, 512)
@@ -218,14 +218,14 @@ def test_a_sweep_has_a_column_for_it_where_it_is_modelled(small: Make, tmp_path:
     assert second == pytest.approx(2 * first)
 
 
-def test_points_that_are_timed_together_say_the_same(small: Make, tmp_path: Path) -> None:
+def test_batched_points_give_the_same_time_to_target(small: Make, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     axis = {"cluster.network.bandwidth": ["1 Gbit/s", "5 Gbit/s", "10 Gbit/s"]}
     found = sweep({"scenario": str(path), "axes": axis}, overrides=["strategy.workers=8", GIVEN])
     assert found["time_to_target_s"].tolist() == pytest.approx((found["step_time_s"] * STEPS * 3).tolist())
 
 
-def test_a_map_is_of_who_is_soonest_where_that_is_modelled(tmp_path: Path) -> None:
+def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
 
@@ -248,19 +248,19 @@ def test_a_map_is_of_who_is_soonest_where_that_is_modelled(tmp_path: Path) -> No
     assert stale.plain()["points"][0]["time_to_target_s"] is not None
 
 
-def test_the_commands_tell_it(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_the_time_to_target(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "small.yaml")
     assert scaleproof.main(["predict", path, "--set", GIVEN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["to_target"]["steps"] == pytest.approx(3 * STEPS)
-    assert told["time_to_target_s"] == pytest.approx(3 * STEPS * told["step_time_s"])
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["to_target"]["steps"] == pytest.approx(3 * STEPS)
+    assert reported["time_to_target_s"] == pytest.approx(3 * STEPS * reported["step_time_s"])
     study = tmp_path / "study.yaml"
     study.write_text(f"scenario: {path}\naxes: {{batch: [8, 64]}}\n")
     assert scaleproof.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--set", GIVEN]) == 0
     assert "shortest time to target, as modelled: " in capsys.readouterr().out
 
 
-def test_measured_runs_are_told_of_alike(small: Make) -> None:
+def test_measured_runs_have_a_time_to_target(small: Make) -> None:
     """The same accounting is of both sides."""
     from scaleproof.simulator.run.accounting import accounted
 

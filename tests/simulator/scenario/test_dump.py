@@ -1,4 +1,4 @@
-"""A scenario's text loads to the same scenario, whatever it says."""
+"""Dumped scenarios load to equal scenarios."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def loaded(text: str) -> Scenario:
 
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_ships_is_the_same_when_loaded_again(name: str, by_name: bool) -> None:
+def test_shipped_scenarios_are_unchanged_by_dump_and_load(name: str, by_name: bool) -> None:
     scenario = load(name)
     assert loaded(dump(scenario, by_name)) == scenario
 
@@ -83,7 +83,7 @@ def test_what_ships_is_the_same_when_loaded_again(name: str, by_name: bool) -> N
 @example(changes=[("description", "a\n\n# b: c  \n")])
 @example(changes=[("description", "ends in a newline\n"), ("name", "yes")])
 @example(changes=[("name", "1e3"), ("cluster.description", "\u2028\ufeff a")])
-def test_whatever_it_says_it_is_the_same_when_loaded_again(changes: list[tuple[str, object]]) -> None:
+def test_any_scenario_is_unchanged_by_dump_and_load(changes: list[tuple[str, object]]) -> None:
     try:
         scenario = loaded(SMALL)
         for field, value in changes:
@@ -96,7 +96,7 @@ def test_whatever_it_says_it_is_the_same_when_loaded_again(changes: list[tuple[s
 
 
 @pytest.mark.parametrize("name", ["netlab-servers-async", "pipeline-2"])
-def test_it_predicts_the_same(name: str) -> None:
+def test_dumped_scenarios_predict_the_same(name: str) -> None:
     scenario = load(name, ["unevenness.compute_jitter=0.1"])
     again, before = (predict(one).summary() for one in (loaded(dump(scenario)), scenario))
     # what is written names its framework, so that another default changes nothing
@@ -104,7 +104,7 @@ def test_it_predicts_the_same(name: str) -> None:
     assert again == before
 
 
-def test_parts_are_named_only_where_they_ship_as_they_are() -> None:
+def test_only_unchanged_shipped_parts_are_named() -> None:
     plain = yaml.safe_load(dump(load("resnet50-ring-p100"), by_name=True))
     assert (plain["model"], plain["cluster"]) == ("resnet50", "p100-25gbe")
     changed = yaml.safe_load(dump(load("resnet50-ring-p100", ["cluster.network.bandwidth=100 Gbit/s"]), by_name=True))
@@ -115,14 +115,14 @@ def test_parts_are_named_only_where_they_ship_as_they_are() -> None:
     assert yaml.safe_load(dump(other, by_name=True))["cluster"]["device"]["memory"] == "12 GiB"
 
 
-def test_nothing_depends_on_what_ships_unless_asked_for() -> None:
+def test_dumps_are_self_contained_by_default() -> None:
     plain = yaml.safe_load(dump(load("resnet50-ring-p100")))
     assert isinstance(plain["model"], dict)
     assert isinstance(plain["cluster"]["device"], dict)
     assert plain["cluster"]["device"]["source"].startswith("Peaks, memory and bandwidth")
 
 
-def test_what_is_usual_is_left_out() -> None:
+def test_default_values_are_omitted() -> None:
     text = dump(loaded(SMALL))
     assert text == "\n".join([
         "name: other",
@@ -145,7 +145,7 @@ def test_what_is_usual_is_left_out() -> None:
     ])  # fmt: skip
 
 
-def test_it_is_kept_beside_runs(tmp_path: Path) -> None:
+def test_scenarios_are_saved_next_to_runs(tmp_path: Path) -> None:
     scenario = load("netlab-ring")
     keep(scenario, tmp_path / "runs" / "netlab-ring")
     assert load(tmp_path / "runs" / "netlab-ring" / FILE) == scenario

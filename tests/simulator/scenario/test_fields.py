@@ -1,4 +1,4 @@
-"""Fields of scenarios by path, and in which two scenarios differ."""
+"""Fields of scenarios by path, and differences of two scenarios."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_fields_are_found_by_the_path_that_set_takes(small: Make, path: str, val
         ("", "scenario has no field ''"),
     ],
 )
-def test_a_field_that_there_is_not_is_told_in_one_line(small: Make, path: str, message: str) -> None:
+def test_unknown_fields_give_a_one_line_error(small: Make, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         value_at(small(), path)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def unit(path: str) -> FieldUnit:
-    """That of a field of any scenario that has it."""
+    """Unit of a field in any scenario that has it."""
     found = value_at(load("resnet50-servers-p100", ["cluster.node.power=2 kW", "cluster.node.price=1 USD/h"]), path).unit
     assert found is not None
     return found
@@ -66,14 +66,14 @@ SIZE, TIME, PRICE = unit("cluster.device.memory"), unit("cluster.network.latency
 
 
 @given(value=st.floats(1e-9, 1e18))
-def test_numbers_are_written_so_that_they_are_read_as_they_were(value: float) -> None:
+def test_written_numbers_are_read_back_unchanged(value: float) -> None:
     assert PRICE.parse(PRICE.exactly(value)) == pytest.approx(value, rel=1e-12)
     for one in (RATE, MEMORY, SIZE, TIME):
         assert one.parse(one.exactly(value)) == value
 
 
 @given(number=st.decimals(0, 10**6, allow_nan=False), name=st.sampled_from(TIME.names + RATE.names + SIZE.names + PRICE.names))
-def test_what_was_read_is_written_to_its_last_bit(number: Decimal, name: str) -> None:
+def test_values_are_written_with_full_precision(number: Decimal, name: str) -> None:
     one = next(one for one in (TIME, RATE, SIZE, PRICE) if name in one.names)
     value = one.parse(f"{number} {name}")
     assert one.parse(one.exactly(value)) == value
@@ -88,34 +88,34 @@ def test_what_was_read_is_written_to_its_last_bit(number: Decimal, name: str) ->
         (PRICE, "32.77 USD/h"), (TIME, "0 s"),
     ],
 )  # fmt: skip
-def test_numbers_are_written_as_people_write_them(one: FieldUnit, text: str) -> None:
+def test_numbers_are_written_with_usual_units(one: FieldUnit, text: str) -> None:
     assert one.exactly(one.parse(text)) == text
 
 
-def test_alike_scenarios_differ_in_nothing(small: Make) -> None:
+def test_equal_scenarios_have_no_differences(small: Make) -> None:
     assert differences(small(), small("name=another")) == ()
 
 
-def test_differences_are_told_with_units_and_both_ways(small: Make) -> None:
+def test_differences_show_both_values_with_units(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=20 Gbit/s", "strategy.workers=8")
-    told = {change.field: (change.a, change.b) for change in differences(a, b)}
-    assert told == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
-    assert {change.field: (change.b, change.a) for change in differences(b, a)} == told
+    reported = {change.field: (change.a, change.b) for change in differences(a, b)}
+    assert reported == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
+    assert {change.field: (change.b, change.a) for change in differences(b, a)} == reported
 
 
-def test_of_another_kind_only_what_is_unusual_is_told(small: Make) -> None:
-    told = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
-    assert told["strategy.kind"] == ("data_parallel", "pipeline")
-    assert told["strategy.stages"] == ("–", "3")
-    assert "strategy.schedule" not in told
+def test_differences_of_kind_show_only_nondefault_fields(small: Make) -> None:
+    reported = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
+    assert reported["strategy.kind"] == ("data_parallel", "pipeline")
+    assert reported["strategy.stages"] == ("–", "3")
+    assert "strategy.schedule" not in reported
 
 
-def test_numbers_that_look_alike_are_told_with_all_digits(small: Make) -> None:
+def test_nearly_equal_numbers_are_shown_with_all_digits(small: Make) -> None:
     (change,) = differences(small(), small("cluster.network.bandwidth=10.0001 Gbit/s"))
     assert (change.a, change.b) == ("10 Gbit/s", "10.0001 Gbit/s")
 
 
-def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:
+def test_differences_of_tables_are_summarised_by_entries(small: Make) -> None:
     a = small("cluster.network.exceptions=[{at: [1], bandwidth: 1 Gbit/s}]")
     b = small("cluster.network.exceptions=[{at: [1], bandwidth: 1 Gbit/s}, {at: [2], bandwidth: 1 Gbit/s}]")
     (change,) = differences(a, b)
@@ -124,7 +124,7 @@ def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:
     assert (change.a, change.b) == ("–", "1 entry")
 
 
-def test_a_part_that_only_one_has_is_told_field_by_field() -> None:
+def test_a_part_of_only_one_scenario_is_listed_by_field() -> None:
     a, b = load("resnet50-pipeline-dgx1"), load("resnet50-ring-p100")
-    told = {change.field: change.b for change in differences(a, b)}
-    assert told["cluster.network.bandwidth"] == "25.0 Gbit/s"
+    reported = {change.field: change.b for change in differences(a, b)}
+    assert reported["cluster.network.bandwidth"] == "25.0 Gbit/s"

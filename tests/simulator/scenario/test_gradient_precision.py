@@ -43,14 +43,16 @@ def hybrid(**fields: object) -> str:
         ((WIDE, "training.reduce_precision=bf16"), (4, 2, 10)),
     ],
 )
-def test_bytes_of_gradients(small: Make, fields: tuple[str, ...], expected: tuple[int, int, int]) -> None:
+def test_bytes_of_gradients_follow_their_precision(
+    small: Make, fields: tuple[str, ...], expected: tuple[int, int, int]
+) -> None:
     scenario = small(*ON, *fields)
     assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
 @pytest.mark.parametrize(("fused", "added"), [("false", 10), ("true", 6)])
 @pytest.mark.parametrize("microbatches", [1, 4])
-def test_every_microbatch_moves_the_buffer(small: Make, fused: str, added: int, microbatches: int) -> None:
+def test_each_microbatch_reads_and_writes_the_gradient_buffer(small: Make, fused: str, added: int, microbatches: int) -> None:
     strategy = hybrid(microbatches=microbatches)
     plain, adding = (small(*ON, strategy, *more) for more in ((), (WIDE, f"training.fused_accumulation={fused}")))
     device = plain.cluster.device
@@ -59,20 +61,20 @@ def test_every_microbatch_moves_the_buffer(small: Make, fused: str, added: int, 
     assert timed(adding).step_time_s - timed(plain).step_time_s == pytest.approx(microbatches * moved_s)
 
 
-def test_additions_are_of_gradients_of_weights(small: Make) -> None:
-    """A zero-bubble schedule makes them apart from gradients of activations."""
+def test_additions_are_part_of_weight_gradient_passes(small: Make) -> None:
+    """A zero-bubble schedule computes them separately from gradients of activations."""
     plain, adding = (small(*ON, *more).job() for more in ((), (WIDE,)))
     assert adding.weights_s() - plain.weights_s() == pytest.approx(adding.costs().backward_s - plain.costs().backward_s)
 
 
 @pytest.mark.parametrize(("zero", "adds"), [(0, True), (1, True), (2, False), (3, False)])
-def test_whole_gradients_alone_are_added_to(small: Make, zero: int, adds: bool) -> None:
+def test_only_unsharded_gradients_are_accumulated(small: Make, zero: int, adds: bool) -> None:
     plain, adding = (timed(small(*ON, f"training.zero={zero}", *more)).step_time_s for more in ((), (WIDE,)))
     assert (adding > plain) == adds
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_ranks_sum_as_many_bytes_as_the_precision_says(small: Make, zero: int) -> None:
+def test_gradient_synchronisation_bytes_follow_the_precision(small: Make, zero: int) -> None:
     narrow, wide = (
         timed(small(*ON, f"training.zero={zero}", f"training.reduce_precision={name}")).breakdown_s for name in ("bf16", "fp32")
     )
@@ -97,7 +99,7 @@ def test_ranks_sum_as_many_bytes_as_the_precision_says(small: Make, zero: int) -
         ("nemo", (WIDE,), (4, 2, 6)),
     ],
 )
-def test_frameworks_decide_what_is_not_said(
+def test_frameworks_set_the_default_gradient_precision(
     small: Make, framework: str, fields: tuple[str, ...], expected: tuple[int, int, int]
 ) -> None:
     scenario = small(*ON, f"framework={framework}", *fields)
@@ -121,14 +123,14 @@ def test_frameworks_decide_what_is_not_said(
         ("{base: ideal, gradients: {accumulate: {any: fp32, fp16: fp16}}}", "bf16", (4, 2, 0)),
     ],
 )
-def test_frameworks_decide_by_training_precision(
+def test_framework_defaults_depend_on_training_precision(
     small: Make, framework: str, precision: str, expected: tuple[int, int, int]
 ) -> None:
     scenario = small(*ON, "model.flash=false", f"framework={framework}", f"training.precision={precision}")
     assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
-def test_products_in_8_bits_have_the_gradients_of_bf16(small: Make) -> None:
+def test_8_bit_training_has_bf16_gradients(small: Make) -> None:
     on = (*ON, "cluster=eos-h100", "training.precision=fp8")
     for own, expected in (("", (4, 4)), (", fp8: bf16", (2, 2))):
         framework = f"framework={{base: ideal, gradients: {{reduce: {{bf16: fp32{own}}}}}}}"
@@ -136,50 +138,56 @@ def test_products_in_8_bits_have_the_gradients_of_bf16(small: Make) -> None:
         assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
-def test_what_a_scenario_gives_wins_over_the_framework(small: Make) -> None:
+def test_the_scenarios_precision_overrides_the_framework(small: Make) -> None:
     fields = ("training.precision=fp16", "framework=megatron-core-0.12", WIDE, "training.reduce_precision=fp32")
     scenario = small(*ON, *fields)
     assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(4, 4, 6)
 
 
 def test_fp16_buffers_have_half_the_bytes_of_bf16_ones(small: Make) -> None:
-    held = {
+    holders_bytes = {
         precision: memory(small(*ON, "framework=megatron-core-0.12", f"training.precision={precision}")).worst.holders_bytes
         for precision in ("bf16", "fp16")
     }
-    assert held["fp16"]["gradients"] == pytest.approx(held["bf16"]["gradients"] / 2, rel=0.01)
+    assert holders_bytes["fp16"]["gradients"] == pytest.approx(holders_bytes["bf16"]["gradients"] / 2, rel=0.01)
 
 
-def test_memory_of_gradients(small: Make) -> None:
-    def held(framework: str, *fields: str) -> dict[str, float]:
+def test_gradient_memory_follows_the_precision(small: Make) -> None:
+    def holders_bytes(framework: str, *fields: str) -> dict[str, float]:
         scenario = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true", bucket="25 MiB"), *fields)
         return dict(memory(scenario).worst.holders_bytes)
 
     parameters = small(*ON).model.parameters()
     buffers = "{base: ideal, memory: {gradients: buffers, copies_buckets: false}}"
-    assert held(buffers)["gradients"] == pytest.approx(2 * parameters)
-    assert held(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
+    assert holders_bytes(buffers)["gradients"] == pytest.approx(2 * parameters)
+    assert holders_bytes(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
     # a bucket is summed while another is filled, in 16 bits
-    buckets = held(buffers, WIDE)["communication"] - held(buffers, "training.reduce_precision=fp32")["communication"]
+    buckets = (
+        holders_bytes(buffers, WIDE)["communication"]
+        - holders_bytes(buffers, "training.reduce_precision=fp32")["communication"]
+    )
     assert buckets == pytest.approx(2 * 25 * 2**20)
     # DistributedDataParallel has buckets of its own for all gradients
-    more = held("pytorch-ddp", "training.reduce_precision=fp32")["communication"] - held("pytorch-ddp")["communication"]
+    more = (
+        holders_bytes("pytorch-ddp", "training.reduce_precision=fp32")["communication"]
+        - holders_bytes("pytorch-ddp")["communication"]
+    )
     assert more == pytest.approx(2 * parameters)
 
 
-def test_estimates_count_additions(small: Make) -> None:
+def test_estimates_include_gradient_accumulation(small: Make) -> None:
     base = small(*ON, "framework=torchtitan", hybrid(workers=4, overlap="true"), WIDE, "training.fused_accumulation=true")
     found = every(
         Space(base, (8, 16), tensor=(1, 2), stages=(1, 2, 4), samples=(1, 2), zero=(0, 1, 2, 3), schedules=("1f1b", "zb_h1"))
     )
     rows = np.random.default_rng(3).choice(len(found), 40, replace=False)
-    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    times, allocated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     errors = np.abs(times.expected_s / replayed_s - 1)
     assert np.median(errors) <= 0.03
     assert errors.max() <= 0.10
-    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    assert allocated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +206,7 @@ def test_estimates_count_additions(small: Make) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+def test_invalid_gradient_precisions_are_rejected(small: Make, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*ON, *overrides)
     assert message in str(caught.value)

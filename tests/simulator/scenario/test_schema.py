@@ -26,7 +26,7 @@ LINES = SMALL.splitlines()
 
 
 def problem(text: str, tmp_path: Path, *overrides: str) -> str:
-    """The message that a scenario of this text is refused with."""
+    """The error message for a scenario's text."""
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -70,12 +70,12 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("nodes: 8", "nodes: 1.5", "cluster.nodes: expected a whole number, got 1.5"),
     ],
 )  # fmt: skip
-def test_errors_say_where_what_and_what_to_do(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_place_problem_and_remedy(old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in PIPELINE
     assert message in problem(PIPELINE.replace(old, new, 1), tmp_path)
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     text = SMALL.replace("layers: 6", "layers: 0").replace("10 Gbit/s", "10 Gbit")
     assert len(problem(text, tmp_path).splitlines()) == 2
 
@@ -107,7 +107,7 @@ def test_overrides_are_checked_like_the_file(override: str, message: str, tmp_pa
     assert message in text
 
 
-def test_overrides_set_any_field(tmp_path: Path) -> None:
+def test_overrides_can_set_any_field(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SMALL)
     scenario = load(
@@ -120,7 +120,7 @@ def test_overrides_set_any_field(tmp_path: Path) -> None:
     assert scenario.training.seed == 7
 
 
-def test_parts_by_name_by_path_and_inline(tmp_path: Path) -> None:
+def test_parts_are_given_by_name_path_or_inline(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("kind: mlp\nlayers: 2\ninputs: 3\nhidden: 4\noutputs: 5\n")
     path = tmp_path / "s.yaml"
     path.write_text("model: ./mine.yaml\ncluster: dgx1\nstrategy: data_parallel\nbatch: {per_worker: 4}\n")
@@ -137,7 +137,7 @@ def test_an_error_in_a_part_names_the_parts_file(tmp_path: Path) -> None:
     assert problem(text, tmp_path) == "mine.yaml:3:1: model.inputs: must be greater than 0, got -3"
 
 
-def test_missing_scenarios() -> None:
+def test_missing_scenarios_give_an_error_with_suggestions() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'resnet50-ring-p100'"):
         load("resnet50-ring-p10")
     with pytest.raises(NotFoundError, match="no such file"):
@@ -146,7 +146,7 @@ def test_missing_scenarios() -> None:
 
 @cache
 def validator() -> jsonschema.protocols.Validator:
-    """Of the schema, which is found to be one once."""
+    """The validator of the schema, which is checked once."""
     kind = jsonschema.validators.validator_for(schema())
     kind.check_schema(schema())
     return kind(schema())
@@ -160,7 +160,7 @@ def test_shipped_scenarios_load_and_fit_the_schema(name: str) -> None:
     assert yaml.safe_load(path.read_text())["description"]
 
 
-def test_the_schema_refuses_what_the_loader_refuses() -> None:
+def test_the_schema_rejects_what_the_loader_rejects() -> None:
     plain = yaml.safe_load(SMALL)
     validator().validate(plain)
     for broken in (plain | {"colour": "red"}, plain | {"batch": "many"}, plain | {"strategy": {"kind": "pipe"}}):
@@ -195,9 +195,7 @@ fields = st.sampled_from(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(field=fields, value=plain_values)
-def test_whatever_stands_in_a_field_it_loads_or_is_refused_in_words(
-    field: tuple[str, ...], value: object, tmp_path: Path
-) -> None:
+def test_any_field_value_loads_or_gives_a_readable_error(field: tuple[str, ...], value: object, tmp_path: Path) -> None:
     data = yaml.safe_load(SMALL)
     data["batch"] = {"total": 48}
     parent = data
@@ -216,6 +214,6 @@ def test_loading_a_scenario_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_layers_beyond_whole_numbers_of_64_bits_are_refused(small: Callable[..., Scenario]) -> None:
+def test_layer_counts_beyond_64_bits_are_rejected(small: Callable[..., Scenario]) -> None:
     with pytest.raises(ScenarioError, match=r"model: a layer has more than 1e\+15 parameters"):
         small("model={kind: gpt, layers: 6, hidden: 1000000000, heads: 4, vocabulary: 256, sequence: 32}")

@@ -62,7 +62,7 @@ degrees = st.fixed_dictionaries(
 
 
 def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
-    """The options of sharding that `zero` allows."""
+    """The sharding options that `zero` allows."""
     shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
     return numbers | shared | (more if zero else {})
 
@@ -75,7 +75,7 @@ def separate_classes(plan: Plan, job: Any) -> list[Placed]:
 @given(
     degrees, st.integers(0, 3), st.sampled_from([None, 1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([None, 0, 1, 5])
 )
-def test_equivalent_workers_modelled_once_take_as_long_as_individually(
+def test_folded_workers_take_the_time_of_separate_ones(
     small: Make, numbers: dict[str, Any], zero: int, sharing: int | None, cards: int, slow: int | None
 ) -> None:
     """The same holds with one slower rank."""
@@ -138,7 +138,7 @@ def test_the_innermost_axis_stays_inside_nodes(small: Make, innermost: str, sums
 
 
 @pytest.mark.parametrize("innermost", ["workers", "stages"])
-def test_a_slow_network_hurts_what_crosses_it(small: Make, innermost: str) -> None:
+def test_a_slow_network_slows_only_axes_that_cross_it(small: Make, innermost: str) -> None:
     order = [innermost, *(axis for axis in ORDER if axis != innermost)]
 
     def took(kind: Kind, network: str) -> float:
@@ -160,7 +160,7 @@ TWO_BY_TWO = {
 }  # fmt: skip
 
 
-def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
+def test_sends_share_a_card_with_gradient_synchronisation_of_another_stage(small: Make) -> None:
     """The last stage sums its gradients while the previous one still sends; both share the network card."""
     scenario = hybrid(
         small, TWO_BY_TWO, "cluster.node.devices=2", "cluster.network={bandwidth: 1 Gbit/s, latency: 0}", "batch=64"
@@ -203,7 +203,7 @@ def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) ->
 
 
 @pytest.mark.parametrize("framework", ["ideal", "pytorch-ddp", "megatron-core-0.12"])
-def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str) -> None:
+def test_a_hybrid_with_one_kind_of_parallelism_equals_that_strategy(small: Make, framework: str) -> None:
     on = ("batch=48", f"framework={framework}")
     strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB, overlap: true}"
     alone = predict(small(strategy, *on))
@@ -214,7 +214,7 @@ def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str
         assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
 
 
-def test_with_free_links_all_kinds_of_ranks_share_the_work(small: Make) -> None:
+def test_with_free_links_step_time_is_inverse_to_the_number_of_ranks(small: Make) -> None:
     """A step with the same samples takes 1 / (t · c · w) of the time; a pipeline takes longer by its bubble."""
     alone = step_s(compiled(hybrid(small, "workers: 1", "batch=64")))
     for workers, tensor, context in itertools.product((1, 2, 4), (1, 2, 4), (1, 2)):
@@ -284,7 +284,7 @@ MODELS = (
 
 @settings(few, max_examples=150)
 @given(any_strategy(), st.integers(0, 3), st.sampled_from(MODELS), st.sampled_from(["none", "full"]))
-def test_any_strategy_is_predicted_or_refused(
+def test_any_hybrid_is_predicted_or_rejected(
     small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str
 ) -> None:
     """Either a step time equal to the sum of its causes, or an error with place, problem and remedy."""
@@ -306,7 +306,7 @@ def test_any_strategy_is_predicted_or_refused(
 
 
 @pytest.mark.parametrize("experts", [2, 4])
-def test_expert_parallel_workers_wait_for_tokens_of_one_another_within_their_passes(small: Make, experts: int) -> None:
+def test_expert_parallel_workers_wait_for_each_others_tokens_within_passes(small: Make, experts: int) -> None:
     scenario = hybrid(small, f"workers: 4, expert: {experts}", f"model={MODELS[1]}", "batch=16")
     program: Program = compiled(scenario)
     passes = np.isin(program.phase, (Phase.FORWARD, Phase.BACKWARD))

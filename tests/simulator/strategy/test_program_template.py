@@ -81,7 +81,7 @@ def test_a_refilled_template_equals_a_new_compilation_on_non_uniform_networks(sm
     assert differences(*compiled_and_refilled(scenario, {"network.bandwidth": 3.0, "device": 0.5})) == []
 
 
-def test_tasks_are_compiled_once_for_clusters_that_differ_in_numbers(small: Make) -> None:
+def test_clusters_that_differ_in_numbers_share_one_compilation(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     again = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {"network.latency": 2.0})})
     one, other = (each.strategy.compile(each.job()) for each in (scenario, again))
@@ -90,7 +90,7 @@ def test_tasks_are_compiled_once_for_clusters_that_differ_in_numbers(small: Make
     assert not np.array_equal(one.latency_s, other.latency_s)
 
 
-def test_another_batch_plan_or_model_is_compiled_anew(small: Make) -> None:
+def test_a_changed_batch_plan_or_model_is_compiled_again(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     first = scenario.strategy.compile(scenario.job())
     for change in ("batch.total=64", "strategy.microbatches=2", "model.layers=8", "training.zero=2"):

@@ -1,5 +1,4 @@
-"""Strategies of other packages: read by kind like ours, imported when first used, rejected with a one-line message if
-broken."""
+"""Strategies of other packages: loaded by kind, imported at first use, rejected with a one-line message if broken."""
 
 from __future__ import annotations
 
@@ -61,13 +60,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     vars(KINDS).pop("_installed", None)
 
 
-def refused(small: Callable[..., Scenario], *overrides: str) -> str:
+def error_of(small: Callable[..., Scenario], *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
     return str(caught.value)
 
 
-def test_an_installed_strategy_is_read_and_predicted_like_ours(install: Install, small: Callable[..., Scenario]) -> None:
+def test_an_installed_strategy_is_loaded_and_predicted_like_a_builtin_one(
+    install: Install, small: Callable[..., Scenario]
+) -> None:
     install()
     once, thrice = (predict(small("strategy.kind=alone", f"strategy={{kind: alone, passes: {n}}}")) for n in (1, 3))
     assert once.strategy == "alone"
@@ -77,19 +78,19 @@ def test_an_installed_strategy_is_read_and_predicted_like_ours(install: Install,
 
 def test_wrong_fields_of_a_plugin_are_reported_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
     install()
-    assert "strategy.passes: expected a whole number, got 'x'" in refused(small, "strategy={kind: alone, passes: x}")
-    assert "strategy.pases: unknown key; did you mean 'passes'?" in refused(small, "strategy={kind: alone, pases: 3}")
+    assert "strategy.passes: expected a whole number, got 'x'" in error_of(small, "strategy={kind: alone, passes: x}")
+    assert "strategy.pases: unknown key; did you mean 'passes'?" in error_of(small, "strategy={kind: alone, pases: 3}")
 
 
 def test_kinds_are_listed_without_importing_them(install: Install, small: Callable[..., Scenario]) -> None:
     install("raise ImportError('imported')")
-    message = refused(small, "strategy=alone_")
+    message = error_of(small, "strategy=alone_")
     assert "unknown kind 'alone_'; give one of parameter_server" in message
     assert message.endswith(", alone")
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
 
-def test_the_schema_has_them(install: Install) -> None:
+def test_the_schema_contains_installed_strategies(install: Install) -> None:
     plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(plain, schema())
@@ -101,7 +102,7 @@ def test_the_schema_has_them(install: Install) -> None:
         jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, schema())
 
 
-def test_a_scenario_with_one_is_dumped_whole(install: Install, small: Callable[..., Scenario]) -> None:
+def test_a_scenario_with_an_installed_strategy_is_dumped_completely(install: Install, small: Callable[..., Scenario]) -> None:
     install()
     assert small("strategy={kind: alone, passes: 7}").model_dump()["strategy"] == {"kind": "alone", "passes": 7}
 
@@ -137,7 +138,7 @@ def test_a_broken_plugin_is_reported_in_one_line(
         assert output.err.count("\n") == 1
 
 
-def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., Scenario]) -> None:
+def test_a_plugin_of_an_existing_kind_is_rejected(install: Install, small: Callable[..., Scenario]) -> None:
     install(entries="pipeline = alone_strategy:Alone")
     with pytest.raises(
         PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"
@@ -146,7 +147,7 @@ def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., 
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
 
-def test_two_packages_of_one_kind_are_refused(install: Install) -> None:
+def test_two_plugins_of_one_kind_are_rejected(install: Install) -> None:
     install()
     install(name="other-strategy", entries="alone = other_strategy:Alone")
     path = "strategy=alone"

@@ -40,7 +40,7 @@ def job(scenario: Scenario) -> Job:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 6), (4, 4), (4, 12), (6, 24)])
-def test_bubble_of_gpipe_and_1f1b(small: Make, schedule: str, stages: int, microbatches: int) -> None:
+def test_bubble_of_gpipe_and_1f1b_equals_the_formula(small: Make, schedule: str, stages: int, microbatches: int) -> None:
     """(p − 1) / (m + p − 1) of the step is idle: arXiv 1811.06965, 2104.04473."""
     strategy = f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}"
     run = predict(small(EVEN, strategy, *ONLY_COMPUTE, f"batch={microbatches}"))
@@ -50,7 +50,7 @@ def test_bubble_of_gpipe_and_1f1b(small: Make, schedule: str, stages: int, micro
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 5), (5, 12)])
-def test_hints_of_pipelines_are_above_all_that_a_task_follows(
+def test_order_hints_of_pipelines_exceed_those_of_predecessors(
     small: Make, schedule: str, stages: int, microbatches: int
 ) -> None:
     scenario = small(
@@ -63,13 +63,13 @@ def test_hints_of_pipelines_are_above_all_that_a_task_follows(
     hinted = program.slot[task] >= 0
     assert (program.slot[previous[hinted]] >= 0).all()
     assert (program.slot[previous] < program.slot[task])[hinted].all()
-    # only what ends a step goes without
+    # only the last tasks of a step have none
     assert set(program.phase[program.slot < 0]) == {Phase.SEND, Phase.OPTIMIZER}
     assert (program.slot < 0).sum() == 2 * stages
 
 
 @pytest.mark.parametrize(("schedule", "turns"), [("gpipe", 1), ("1f1b", 0)])
-def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, schedule: str, turns: int) -> None:
+def test_messages_wait_for_both_sides_and_both_wait_for_them(small: Make, schedule: str, turns: int) -> None:
     stages, microbatches = 3, 5
     scenario = small(
         f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}", "batch=5",
@@ -96,7 +96,7 @@ def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, sche
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_ring_moves_its_theory_through_every_rank(small: Make, workers: int) -> None:
+def test_a_ring_moves_the_theoretical_bytes_through_every_rank(small: Make, workers: int) -> None:
     scenario = small(f"strategy.workers={workers}")
     program = scenario.strategy.compile(job(scenario))
     moved = program.amount[program.kind == Kind.COLLECTIVE].sum()
@@ -115,7 +115,7 @@ def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> N
     assert run.step_time_s == pytest.approx(run.breakdown_s["compute"] + allreduce_s)
 
 
-def test_overlap_never_hurts_and_never_beats_the_larger_of_the_two(small: Make) -> None:
+def test_overlapped_step_time_is_between_the_maximum_and_the_sum(small: Make) -> None:
     buckets_of = "strategy={{kind: data_parallel, workers: 32, bucket: 200 KiB, first_bucket: 50 KiB, overlap: {}}}"
     separate, overlapped = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
     communication_s = separate.breakdown_s["exposed_communication"]
@@ -144,7 +144,7 @@ def test_dedicated_servers_are_bound_by_the_busier_side(small: Make, workers: in
     assert run.breakdown_s["exposed_communication"] == pytest.approx(2 * per_direction_s, rel=1e-6)
 
 
-def test_colocated_servers_on_every_node_move_as_much_as_a_ring(small: Make) -> None:
+def test_colocated_servers_on_every_node_move_the_bytes_of_a_ring(small: Make) -> None:
     """With k = n, one worker to a node, (n − 1)·S/n bytes pass each card in each phase: the ring's bound."""
     common = (
         "cluster.node.devices=1",
@@ -159,7 +159,7 @@ def test_colocated_servers_on_every_node_move_as_much_as_a_ring(small: Make) -> 
 
 
 @pytest.mark.parametrize("placement", ["dedicated", "colocated"])
-def test_folded_servers_equal_the_same_thing_unfolded(small: Make, placement: str) -> None:
+def test_folded_servers_equal_unfolded_ones(small: Make, placement: str) -> None:
     """Bytes through each resource equal those of every single message, counted one by one."""
     workers, servers = 10, 3
     scenario = small(
@@ -203,7 +203,7 @@ FOLDED = (
 
 @pytest.mark.parametrize("numbers", FOLDED)
 @pytest.mark.parametrize("zero", [0, 1, 3])
-def test_folded_replicas_equal_all_of_them(small: Make, numbers: str, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_replicas_equal_separate_ones(small: Make, numbers: str, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equivalent workers are modelled once; modelled individually they take as long."""
     scenario = small(
         f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", f"training={{zero: {zero}}}", "cluster.nodes=16"

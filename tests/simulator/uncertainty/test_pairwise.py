@@ -21,13 +21,13 @@ Make = Callable[..., Scenario]
 SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
 
 
-def test_one_and_the_same_cannot_be_told_apart(small: Make) -> None:
-    told = speedup_interval(small(), small(), 1.0)
-    assert (told.low, told.high, told.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
-    assert not told.is_distinguishable
+def test_a_scenario_is_indistinguishable_from_itself(small: Make) -> None:
+    result = speedup_interval(small(), small(), 1.0)
+    assert (result.low, result.high, result.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
+    assert not result.is_distinguishable
 
 
-def test_what_both_clusters_say_alike_is_shared_and_what_they_do_not_is_not(small: Make) -> None:
+def test_only_equal_cluster_quantities_have_common_errors(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=20 Gbit/s")
     assert common("network.bandwidth", a, b) == 0
     assert common("network.latency", a, b) == 1
@@ -37,7 +37,7 @@ def test_what_both_clusters_say_alike_is_shared_and_what_they_do_not_is_not(smal
     assert common("network.latency", a, small("cluster.uncertainty={network.latency: {low: 19us, high: 21us}}")) == 0
 
 
-def test_what_is_left_out_is_shared_by_the_same_training_and_in_part_by_the_same_kind(small: Make) -> None:
+def test_model_error_is_common_for_equal_training_and_partly_for_equal_kinds(small: Make) -> None:
     assert common("model", small(), small("cluster.network.bandwidth=20 Gbit/s")) == 1
     assert 0 < common("model", small(), small("strategy.bucket=1 MiB")) < 1
     assert common("model", small(), small(SERVERS)) == 0
@@ -53,8 +53,8 @@ def test_errors_of_two_scenarios_are_standard_and_correlate_by_what_they_have_in
     assert np.diag(first @ second.T) == pytest.approx([common(name, a, b) for name in names])
 
 
-def test_only_compute_on_one_device_is_told_apart_whatever_the_device_is_like(small: Make) -> None:
-    """The device's error moves both alike; a device of twice the peak is another one, whose error is its own."""
+def test_compute_bound_speedup_on_one_device_has_no_device_error(small: Make) -> None:
+    """The device's error moves both equally; a device of twice the peak is another one, whose error is its own."""
     a = small(*ONLY_COMPUTE)
     same = speedup_interval(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
     assert math.log(same.high / same.low) < 1e-3
@@ -65,23 +65,23 @@ def test_only_compute_on_one_device_is_told_apart_whatever_the_device_is_like(sm
     assert not other.is_distinguishable
 
 
-def test_two_kinds_of_strategy_are_off_each_by_itself(small: Make) -> None:
+def test_model_errors_of_different_strategies_are_independent(small: Make) -> None:
     exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
-    told = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
+    result = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
-    assert math.log(told.high / told.low) == pytest.approx(width, rel=0.05)
+    assert math.log(result.high / result.low) == pytest.approx(width, rel=0.05)
 
 
 @given(mean=st.floats(-0.3, 0.3), deviation=st.floats(0.01, 0.3))
-def test_the_probability_is_that_of_a_normal_logarithm(mean: float, deviation: float) -> None:
+def test_the_probability_follows_a_lognormal_distribution(mean: float, deviation: float) -> None:
     drawn = mean + deviation * np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
-    told = of_log_ratios(drawn)
-    assert told.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
-    assert math.log(told.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
-    assert 1 - told.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
+    result = of_log_ratios(drawn)
+    assert result.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
+    assert math.log(result.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
+    assert 1 - result.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
 
 
-def test_words_name_the_faster_one_or_that_it_cannot_be_told() -> None:
+def test_the_text_names_the_faster_scenario_or_reports_no_difference() -> None:
     assert SpeedupInterval(0.9, 1.2, 0.6).words() == "the two cannot be distinguished: B is faster with a probability of 60 %"
     assert SpeedupInterval(1.1, 1.2, 1.0).words() == "B is faster with a probability of over 98 %"
     assert SpeedupInterval(0.8, 0.99, 0.04).words() == "A is faster with a probability of 96 %"

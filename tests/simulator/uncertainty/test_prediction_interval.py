@@ -82,12 +82,12 @@ def test_the_interval_contains_the_prediction(small: Make, strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", [*STATIC, ASYNCHRONOUS])
-def test_without_uncertainty_there_is_no_width(small: Make, strategy: str) -> None:
+def test_without_uncertainty_the_interval_has_no_width(small: Make, strategy: str) -> None:
     found = spread(small(strategy, exactly()))
     assert (found.low, found.high, found.shares) == (1, 1, {})
 
 
-def test_where_only_compute_takes_time_the_device_and_the_model_alone_matter(small: Make) -> None:
+def test_only_device_and_model_matter_in_compute_bound_steps(small: Make) -> None:
     """Two independent lognormal factors: the deviations of their logarithms add up in squares."""
     found = spread(small(*ONLY_COMPUTE))
     device, model = (QUANTITIES[name].prior for name in ("device", "model"))
@@ -100,7 +100,7 @@ def test_where_only_compute_takes_time_the_device_and_the_model_alone_matter(sma
 
 
 @given(deviation=st.floats(0.001, 0.1), share=st.sampled_from(["device", "model"]))
-def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) -> None:
+def test_the_width_is_proportional_to_the_deviation(deviation: float, share: str) -> None:
     cluster = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(deviation)), strict=True))})
     twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
 
@@ -114,19 +114,19 @@ def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) ->
 
 @pytest.mark.parametrize("strategy", STATIC)
 @pytest.mark.parametrize("name", ["device", "model"])
-def test_more_uncertainty_is_a_wider_interval(small: Make, strategy: str, name: str) -> None:
+def test_more_uncertainty_gives_a_wider_interval(small: Make, strategy: str, name: str) -> None:
     widths = [log_width(spread(small(strategy, exactly(**{name: around(deviation)})))) for deviation in (0.02, 0.05, 0.1)]
     assert 0 < widths[0] < widths[1] < widths[2]
     assert widths[2] == pytest.approx(2 * widths[1], rel=0.05)
 
 
-def test_an_interval_that_lies_beside_what_the_file_says_moves_the_step_time(small: Make) -> None:
+def test_an_interval_that_excludes_the_nominal_value_shifts_the_step_time(small: Make) -> None:
     found = spread(small(exactly(model="110 % 120 %")))
     assert (found.low, found.high) == pytest.approx((1.1, 1.2), rel=2e-3)
 
 
 @pytest.mark.parametrize("strategy", STATIC)
-def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: str) -> None:
+def test_the_response_equals_predictions_on_slower_clusters(small: Make, strategy: str) -> None:
     """Within 1 %, all quantities slower or faster at once."""
     scenario = small(strategy)
     answer = response_of_scenario(scenario, least=0)
@@ -148,19 +148,19 @@ def test_all_quantities_slower_by_a_tenth_take_a_tenth_longer(small: Make, strat
     assert times[0] == pytest.approx(1.1, rel=0.02)
 
 
-def test_paced_runs_do_not_depend_on_how_fast_the_device_is(small: Make) -> None:
+def test_emulated_runs_do_not_depend_on_the_device(small: Make) -> None:
     assert "device" in spread(small()).shares
     assert "device" not in spread(small("compute=paced")).shares
 
 
-def test_random_unevenness_is_no_part_of_it(small: Make) -> None:
+def test_jitter_does_not_widen_the_interval(small: Make) -> None:
     even, uneven = (spread(small(f"unevenness={{compute_jitter: {jitter}}}")) for jitter in (0, 0.1))
     assert uneven.low == pytest.approx(even.low)
     assert uneven.high == pytest.approx(even.high)
 
 
-def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
-    """The larger of two alike lognormals is below t with the square of the probability that one is."""
+def test_the_interval_of_a_maximum_follows_its_distribution() -> None:
+    """The larger of two equal lognormals is below t with the square of the probability that one is."""
     cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
     found = of_step_times(lambda factors: factors.max(axis=0), Priors.of(("device", "model"), cluster), 512)
     deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)
@@ -170,7 +170,7 @@ def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
 
 
 @given(count=st.integers(8, 100), along=st.lists(st.floats(-1, 1), min_size=1, max_size=6))
-def test_draws_spread_evenly_along_the_direction(count: int, along: list[float]) -> None:
+def test_draws_are_evenly_spaced_along_the_gradient(count: int, along: list[float]) -> None:
     direction = np.array(along)
     length = float(np.linalg.norm(direction))
     draws = normal_draws(count, direction)
@@ -203,7 +203,7 @@ def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) ->
     assert np.log(linear.interval(0)) == pytest.approx(np.log(found[:2]), abs=0.03 * log_width(found))
 
 
-def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
+def test_intervals_of_a_closed_form_follow_its_quantities() -> None:
     cluster = plain(2, 2, uncertainty={"model": {"low": "100 %", "high": "100 %"}})
     assert cluster.network is not None
     found = of_closed_form(lambda on: 1e9 / on.network.bandwidth_Bps if on.network else 0.0, cluster)
@@ -212,14 +212,14 @@ def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
     assert found == pytest.approx((first_s * math.exp(-half), first_s * math.exp(half)), rel=1e-3)
 
 
-def test_nothing_that_matters_is_no_spread(small: Make) -> None:
+def test_the_interval_is_zero_without_relevant_quantities(small: Make) -> None:
     scenario = small()
     program = scenario.strategy.compile(scenario.job())
     nothing = Response(program, np.zeros(len(program)), {}, {}, Priors.of((), scenario.cluster))
     assert of_response(nothing) == PredictionInterval(1.0, 1.0, {})
 
 
-def test_the_summary_tells_the_interval_and_what_matters_most(small: Make) -> None:
+def test_the_summary_has_the_interval_and_its_largest_causes(small: Make) -> None:
     run = predict(small("cluster.node.price=1 USD/h"))
     line = next(line for line in describe(run).splitlines() if "90 % between" in line)
     assert "samples/s" in line

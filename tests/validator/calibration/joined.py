@@ -1,4 +1,4 @@
-"""What torchrun starts in a test: runs functions as probes are, and the rank that speaks tells what came of it."""
+"""Script that torchrun starts in a test: runs functions like probes; the rank that prints reports the results."""
 
 from __future__ import annotations
 

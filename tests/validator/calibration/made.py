@@ -1,4 +1,4 @@
-"""Points made by hand, of clusters whose numbers are known."""
+"""Artificial points of clusters with known numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of what to probe, and going on where a probe fails."""
+"""Plans of probes, and continuation after a failed probe."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LAB = Cluster.model_validate(BASE)
 PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
 
 
-class Pretended(Site):
-    """Runs functions here and now."""
+class InProcessSite(Site):
+    """Runs functions in this process."""
 
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
         return function(*args)
 
 
 def site(*nodes: int) -> Site:
-    return Pretended("netlab", nodes, [0] * len(nodes))
+    return InProcessSite("netlab", nodes, [0] * len(nodes))
 
 
-def fine(budget_s: float) -> Any:
+def succeeding(budget_s: float) -> Any:
     return PLAIN
 
 
@@ -42,32 +42,32 @@ def failing(budget_s: float) -> Any:
     raise RankError("rank 1 failed in work between phases: RuntimeError: no")
 
 
-def parting(budget_s: float) -> Any:
+def lose_contact(budget_s: float) -> Any:
     raise ContactLostError("rank 1 does not answer any more")
 
 
-def ran(*functions: Callable[[float], Any]) -> Any:
-    told: list[str] = []
-    found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, told.append)
-    return found, told
+def run_probes(*functions: Callable[[float], Any]) -> Any:
+    reported: list[str] = []
+    found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, reported.append)
+    return found, reported
 
 
-def test_a_probe_that_fails_is_told_and_the_rest_goes_on() -> None:
-    found, told = ran(failing, fine)
-    assert told == ["failing", "fine"]
+def test_a_failed_probe_is_reported_and_the_others_run() -> None:
+    found, reported = run_probes(failing, succeeding)
+    assert reported == ["failing", "succeeding"]
     failed, *points = found.points
     assert [point.plain() for point in points] == PLAIN
     assert failed.stopped == "failed: rank 1 failed in work between phases: RuntimeError: no"
     assert found.took_s.keys() == {"collective"}
 
 
-def test_nothing_runs_after_ranks_have_parted() -> None:
-    found, told = ran(parting, fine)
-    assert told == ["parting"]
+def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
+    found, reported = run_probes(lose_contact, succeeding)
+    assert reported == ["lose_contact"]
     assert len(found.points) == 1
 
 
-def test_the_budget_is_shared_by_what_is_run() -> None:
+def test_the_budget_is_divided_among_selected_probes() -> None:
     planned = tasks(ProbePlan([TINY], budget_s=30.0), site(0, 0, 0, 0), None)
     assert planned[0].ranks == 1
     assert sum(task.budget_s for task in planned) == pytest.approx(30.0)
@@ -76,7 +76,7 @@ def test_the_budget_is_shared_by_what_is_run() -> None:
     assert sum(task.budget_s for task in some) == pytest.approx(30.0)
 
 
-def test_groups_are_of_one_node_of_one_rank_of_each_and_of_all() -> None:
+def test_groups_are_one_node_one_rank_per_node_and_all_ranks() -> None:
     plan = ProbePlan([TINY])
     assert groups_of(plan, site(0, 0, 0, 0)) == [[0, 1], [0, 1, 2, 3]]
     assert groups_of(plan, site(0, 1, 2, 3)) == [[0, 1], [0, 1, 2, 3]]
@@ -84,24 +84,24 @@ def test_groups_are_of_one_node_of_one_rank_of_each_and_of_all() -> None:
     assert groups_of(ProbePlan([TINY], groups=[3]), site(0, 0, 0, 0)) == [[0, 1, 2]]
 
 
-def test_each_probe_runs_alone() -> None:
+def test_each_probe_can_be_run_separately() -> None:
     for name in NAMES:
         assert {task.name for task in tasks(ProbePlan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
 
 
-def test_layers_bring_what_is_fitted_with_them() -> None:
+def test_the_layer_probe_includes_probes_fitted_with_it() -> None:
     alone, *_ = tasks(ProbePlan([TINY], names=["layer"]), site(0, 0), None)
-    beside = tasks(ProbePlan([TINY], names=["layer", "matmul"]), site(0, 0), None)
-    assert alone.function is beside[0].function is device.probe
-    assert {task.name for task in beside} == {"layer"}
+    both = tasks(ProbePlan([TINY], names=["layer", "matmul"]), site(0, 0), None)
+    assert alone.function is both[0].function is device.probe
+    assert {task.name for task in both} == {"layer"}
 
 
-def test_what_leaves_open_what_a_rank_computes_on_is_refused_before_anything_is_measured() -> None:
+def test_missing_device_information_is_rejected_before_measuring() -> None:
     with pytest.raises(InputError, match=r"--probe message: .*; add --probe layer, or give --cluster"):
         calibrate(ProbePlan([TINY], names=["message"]), "local")
 
 
-def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
+def test_pairs_of_a_lab_are_classified_by_their_switch() -> None:
     tree = BASE | {"network": BASE["network"] | {"topology": {"kind": "leaf_spine", "per_leaf": 2}}}
     planned = tasks(ProbePlan([TINY], names=["message"]), site(0, 1, 2, 3), Cluster.model_validate(tree))
     classes = {pair.group for pair in planned[0].arguments[0]}
@@ -109,12 +109,12 @@ def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
 
 
 @pytest.mark.parametrize("cluster", [None, LAB])
-def test_machines_that_nothing_describes_are_refused(cluster: Cluster | None) -> None:
+def test_undescribed_machines_are_rejected(cluster: Cluster | None) -> None:
     with pytest.raises(InputError, match=r"on 5 machines, but .* with --cluster"):
         tasks(ProbePlan([TINY]), site(0, 1, 2, 3, 4), cluster)
 
 
-def test_one_rank_alone_has_nobody_to_talk_to() -> None:
+def test_communication_probes_of_one_rank_are_rejected() -> None:
     assert not {"message", "collective", "overlap"} & {task.name for task in tasks(ProbePlan([TINY]), site(0), None)}
 
 

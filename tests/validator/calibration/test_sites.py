@@ -1,4 +1,4 @@
-"""Sites: the same probe on processes of this machine, on hosts of a lab, on ranks that torchrun started."""
+"""Sites: equal probes on local processes, on hosts of a lab, and on ranks started by torchrun."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fail_on_last(text: str) -> None:
     dist.barrier()
 
 
-def test_processes_of_this_machine_are_one_node() -> None:
+def test_local_processes_form_one_node() -> None:
     with site("local", None, 3, WATCH) as where:
         assert where.nodes == (0, 0, 0)
         assert where.heads == [0]
@@ -52,47 +52,45 @@ def test_hosts_of_a_lab_are_nodes() -> None:
         assert "link rate" in where.lab
 
 
-def test_ranks_that_torchrun_started_run_the_same_and_name_who_failed() -> None:
-    (told,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
-    assert told.endswith("exit 0"), told
-    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in told
-    assert "rank 1 of 2" not in told
+def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
+    (reported,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
+    assert reported.endswith("exit 0"), reported
+    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in reported
+    assert "rank 1 of 2" not in reported
 
 
 @pytest.mark.parametrize(
-    ("on", "hosts", "told"),
+    ("on", "hosts", "reported"),
     [
         ("netlab", None, "name the cluster with --cluster"),
         ("local", 4, "--hosts 4: only a lab"),
         ("cluster", None, "started by torchrun or srun"),
     ],
 )
-def test_places_that_cannot_be_are_refused(on: Any, hosts: int | None, told: str) -> None:
-    with pytest.raises(InputError, match=told), site(on, None, 2, WATCH, hosts):
+def test_invalid_places_are_rejected(on: Any, hosts: int | None, reported: str) -> None:
+    with pytest.raises(InputError, match=reported), site(on, None, 2, WATCH, hosts):
         pass
 
 
 @needs_netlab
 @pytest.mark.parametrize("hosts", [1, 5])
-def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
+def test_a_lab_has_at_most_the_hosts_of_the_cluster(hosts: int) -> None:
     with pytest.raises(InputError, match=f"--hosts {hosts}: .* 4 nodes"), site("netlab", lab_cluster(4), 2, WATCH, hosts):
         pass
 
 
 @pytest.mark.parametrize(
-    ("watch", "ranks", "told"),
+    ("watch", "ranks", "reported"),
     [
         (MeasureOptions(interface="none7"), 2, "--interface none7: .* has no such interface"),
         (WATCH, 999, "999 ranks: at most 128"),
     ],
 )
-def test_what_this_machine_cannot_give_is_told_before_anything_is_measured(
-    watch: MeasureOptions, ranks: int, told: str
-) -> None:
-    with pytest.raises(InputError, match=told), site("local", None, ranks, watch):
+def test_missing_machine_capabilities_are_reported_before_measuring(watch: MeasureOptions, ranks: int, reported: str) -> None:
+    with pytest.raises(InputError, match=reported), site("local", None, ranks, watch):
         pass
 
 
-def test_a_group_of_more_ranks_than_there_are_is_refused() -> None:
+def test_groups_larger_than_the_number_of_ranks_are_rejected() -> None:
     with site("local", None, 2, WATCH) as where, pytest.raises(InputError, match="--groups 3: there are 2 ranks"):
         tasks(ProbePlan((), groups=(2, 3)), where, None)

@@ -1,4 +1,4 @@
-"""A child does what it is told, ends with its launcher, and its last line says why it ended."""
+"""Child processes: arguments, end with the launcher, and the reason of their end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.validator import processes
 ECHO = "import os; os.write(int(sys.argv[1]), sys.argv[3].encode()); os.read(int(sys.argv[1]), 1)"
 
 
-def test_it_has_its_arguments_and_ends_when_it_is_closed() -> None:
+def test_a_child_gets_its_arguments_and_ends_when_closed() -> None:
     child = Child(ECHO, "hello")
     child.socket.settimeout(20)
 
@@ -22,7 +22,7 @@ def test_it_has_its_arguments_and_ends_when_it_is_closed() -> None:
     child.close()
 
 
-def test_descriptors_are_handed_on() -> None:
+def test_file_descriptors_are_inherited() -> None:
     reads, writes = os.pipe()
     child = Child("import os; os.write(int(sys.argv[3]), b'here')", str(writes), descriptors=[writes])
     os.close(writes)
@@ -32,7 +32,7 @@ def test_descriptors_are_handed_on() -> None:
     child.close()
 
 
-def test_its_last_line_says_why_it_ended() -> None:
+def test_the_last_line_of_a_child_gives_the_reason_of_its_end() -> None:
     failing, killed = Child("print('first', file=sys.stderr); sys.exit('no more memory')"), Child(ECHO, "hello")
     assert failing.socket.recv(1) == b""
     processes.kill(killed.pid)

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun starts, also on several hosts, measure together, agree on what fails, listen where they must."""
+"""Ranks started by torchrun or srun, also on several hosts: they measure, report failures once, and listen where they must."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def ours(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.match(r"(scenario|a|b|rank|not measured|interrupted|.*--|MASTER)\b", line)]
 
 
-def test_several_scenarios_in_one_group_and_only_rank_0_speaks(folder: Path) -> None:
+def test_several_scenarios_run_in_one_group_and_only_rank_0_prints(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml", "b.yaml", "--verify", "--out", "out"]
-    told, silent = run_all([command] * 2, folder, slurm(0, 2), slurm(1, 2))
-    assert told.endswith("exit 0"), told
+    reported, silent = run_all([command] * 2, folder, slurm(0, 2), slurm(1, 2))
+    assert reported.endswith("exit 0"), reported
     assert silent.strip() == "exit 0"
-    assert [line.split()[0] for line in ours(told)] == ["scenario", "a", "b"]
+    assert [line.split()[0] for line in ours(reported)] == ["scenario", "a", "b"]
     for name in "ab":
         run = load_run(folder / "out" / name / "measured")
         assert run.verified is not None
@@ -95,28 +95,28 @@ def test_several_scenarios_in_one_group_and_only_rank_0_speaks(folder: Path) -> 
     assert sorted((path, path.stat().st_mtime_ns) for path in (folder / "out").rglob("*")) == before
 
 
-def test_a_failure_on_one_rank_is_told_once_and_the_next_scenario_is_measured(folder: Path) -> None:
+def test_a_failure_on_one_rank_is_reported_once_and_the_next_scenario_is_measured(folder: Path) -> None:
     arguments = ["measure", "a.yaml", "b.yaml", "--timeout", "15", "--out", "out"]
-    told, _ = run_all([[sys.executable, FAULTY, "fail", *arguments]] * 2, folder, slurm(0, 2), slurm(1, 2))
-    assert told.endswith("exit 1")
-    (failure,) = (line for line in told.splitlines() if line.startswith("a could not be measured"))
+    reported, _ = run_all([[sys.executable, FAULTY, "fail", *arguments]] * 2, folder, slurm(0, 2), slurm(1, 2))
+    assert reported.endswith("exit 1")
+    (failure,) = (line for line in reported.splitlines() if line.startswith("a could not be measured"))
     assert "rank 1 (worker 1) failed in forward of step 3: ValueError: the weights are gone" in failure
     assert "up to step 2 are kept in out/a/measured" in failure
     assert load_run(folder / "out" / "a" / "measured").provenance["partial"] == "2 of 4 steps"
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
-def test_a_rank_that_hangs_is_named_and_the_rest_ends(folder: Path) -> None:
+def test_a_hung_rank_is_named_and_the_others_end(folder: Path) -> None:
     arguments = ["measure", "b.yaml", "a.yaml", "--timeout", "15", "--out", "out"]
-    (told,) = run_all([on_this_machine(2, FAULTY, "hang", *arguments)], folder)
-    assert "a could not be measured: rank 1 has not responded" in told
+    (reported,) = run_all([on_this_machine(2, FAULTY, "hang", *arguments)], folder)
+    assert "a could not be measured: rank 1 has not responded" in reported
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
-def test_kill_9_of_a_rank_ends_the_others_and_keeps_what_was_measured(folder: Path) -> None:
+def test_kill_9_of_a_rank_ends_the_others_and_keeps_finished_runs(folder: Path) -> None:
     arguments = ["measure", "b.yaml", "a.yaml", "--out", "out"]
-    (told,) = run_all([on_this_machine(2, FAULTY, "die", *arguments)], folder)
-    assert told.endswith("exit 1")
+    (reported,) = run_all([on_this_machine(2, FAULTY, "die", *arguments)], folder)
+    assert reported.endswith("exit 1")
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
@@ -132,14 +132,14 @@ def test_kill_9_of_a_rank_ends_the_others_and_keeps_what_was_measured(folder: Pa
     ],
 )
 def test_bad_input_ends_all_ranks(ranks: int, arguments: list[str], message: str, folder: Path) -> None:
-    (told,) = run_all([on_this_machine(ranks, "-m", "scaleproof", "measure", *arguments)], folder)
-    assert told.endswith("exit 1"), "torchrun's own"
-    assert re.search(message, told), told
-    assert told.count("Traceback") == 1, "torchrun's own"
+    (reported,) = run_all([on_this_machine(ranks, "-m", "scaleproof", "measure", *arguments)], folder)
+    assert reported.endswith("exit 1"), "torchrun's own"
+    assert re.search(message, reported), reported
+    assert reported.count("Traceback") == 1, "torchrun's own"
 
 
 def slurm(rank: int, ranks: int, **more: str) -> dict[str, str]:
-    """What srun tells a task; all are on one node."""
+    """Environment variables that srun sets for a task; all tasks are on one node."""
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_NTASKS": str(ranks),
@@ -151,26 +151,26 @@ def slurm(rank: int, ranks: int, **more: str) -> dict[str, str]:
     } | more
 
 
-def test_a_port_in_use_is_one_line(folder: Path) -> None:
+def test_a_port_in_use_gives_a_one_line_error(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         place = slurm(0, 2, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        (told,) = run_all([command], folder, place)
+        (reported,) = run_all([command], folder, place)
     expected = f"ranks cannot meet at 127.0.0.1:{port}: Address already in use; set MASTER_PORT to a free port"
-    assert told.splitlines() == [expected, "exit 2"]
+    assert reported.splitlines() == [expected, "exit 2"]
 
 
-def test_nobody_there_is_one_line(folder: Path) -> None:
+def test_an_unreachable_rank_0_gives_a_one_line_error(folder: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "measure", "a.yaml", "--timeout", "2"]
-    (told,) = run_all([command], folder, slurm(1, 2))
-    (line, end) = told.splitlines()
-    assert re.match(r"rank 1 could not connect at 127.0.0.1:\d+ within 2 s; is rank 0 running", line), told
+    (reported,) = run_all([command], folder, slurm(1, 2))
+    (line, end) = reported.splitlines()
+    assert re.match(r"rank 1 could not connect at 127.0.0.1:\d+ within 2 s; is rank 0 running", line), reported
     assert end == "exit 1"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_ranks_listen_on_the_loopback_interface_alone(folder: Path) -> None:
+def test_ranks_listen_only_on_the_loopback_interface(folder: Path) -> None:
     """The store that rank 0 has, and gloo's sockets, as the kernel sees them while a rank hangs."""
     command = [sys.executable, FAULTY, "hang", "measure", "a.yaml"]
     with started([command] * 2, folder, slurm(0, 2), slurm(1, 2)) as running:
@@ -193,7 +193,7 @@ def listening(pid: int) -> list[tuple[str, str]]:
 
 @needs_netlab
 @pytest.mark.parametrize(("hosts", "ranks"), [(2, 2), *at_night((4, 1))])
-def test_torchrun_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None:
+def test_torchrun_works_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None:
     (folder / "c.yaml").write_text(MODEL + "strategy: {kind: hybrid, workers: 2, stages: 2, microbatches: 2}\n")
     with Netlab(lab_cluster(hosts)) as lab:
         static = [
@@ -208,8 +208,8 @@ def test_torchrun_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None
         ]
         command = ["-m", "scaleproof", "measure", "c.yaml", "--on", "cluster", "--verify", "--out", "out"]
         agents = [lab.command(host, [*TORCHRUN, *static, "--node-rank", str(host), *command]) for host in range(hosts)]
-        told = run_all(agents, folder)
-    assert [one.splitlines()[-1] for one in told] == ["exit 0"] * hosts, told
+        reported = run_all(agents, folder)
+    assert [one.splitlines()[-1] for one in reported] == ["exit 0"] * hosts, reported
     run = load_run(folder / "out" / "c" / "measured")
     assert run.ranks == hosts * ranks
     assert run.verified is not None
@@ -217,7 +217,7 @@ def test_torchrun_on_several_hosts(hosts: int, ranks: int, folder: Path) -> None
 
 
 @needs_netlab
-def test_srun_on_several_hosts_listens_on_their_network_alone(folder: Path) -> None:
+def test_srun_on_several_hosts_listens_only_on_their_network(folder: Path) -> None:
     with Netlab(lab_cluster(2)) as lab:
         point = {"MASTER_ADDR": lab.address(0), "MASTER_PORT": "29500", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
         places = [slurm(host, 2, SLURM_LOCALID="0", SLURM_NODEID=str(host), **point) for host in range(2)]
@@ -232,13 +232,13 @@ def test_srun_on_several_hosts_listens_on_their_network_alone(folder: Path) -> N
 
 
 @needs_netlab
-def test_a_host_that_is_gone_is_told(folder: Path) -> None:
+def test_an_unreachable_host_is_reported(folder: Path) -> None:
     """Kill -9 of all that runs on one host: the others end within their timeout."""
     with Netlab(lab_cluster(2)) as lab:
         point = {"MASTER_ADDR": lab.address(0), "MASTER_PORT": "29500", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
         places = [slurm(host, 2, SLURM_LOCALID="0", SLURM_NODEID=str(host), **point) for host in range(2)]
         command = [sys.executable, FAULTY, "die", "measure", "b.yaml", "a.yaml", "--timeout", "15", "--out", "out"]
-        told = run_all([lab.command(host, command) for host in range(2)], folder, *places)
-    assert told[0].endswith("exit 1")
-    assert "a could not be measured: rank 1 has not responded for 20 s" in told[0]
+        reported = run_all([lab.command(host, command) for host in range(2)], folder, *places)
+    assert reported[0].endswith("exit 1")
+    assert "a could not be measured: rank 1 has not responded for 20 s" in reported[0]
     assert load_run(folder / "out" / "b" / "measured").ranks == 2

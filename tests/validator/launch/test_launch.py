@@ -1,4 +1,4 @@
-"""Ranks return what they compute; when one fails it is named, the others end, and nothing outlives its launcher."""
+"""Launched ranks return results; a failing rank is named, the others end, and no process outlives the launcher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_torch_is_loaded_once() -> None:
     assert fork_server.shared().pid == server
 
 
-def test_a_fork_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "_CODE", "raise ImportError('libtorch is broken')")
     server = fork_server.ForkServer()
 
@@ -49,14 +49,14 @@ def test_a_fork_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatc
     server.close()
 
 
-def test_a_failing_rank_is_blamed_in_one_line_and_not_its_victims() -> None:
+def test_a_failing_rank_is_named_in_one_line_without_the_ranks_it_affects() -> None:
     with pytest.raises(RankError) as caught:
         run_on_ranks(faults.fail_on, 3, 1)
 
     assert str(caught.value) == "rank 1 failed in its work: ValueError: the weights are gone"
 
 
-def test_a_rank_that_leaves_without_a_result_has_failed() -> None:
+def test_a_rank_that_exits_without_a_result_counts_as_failed() -> None:
     with pytest.raises(RankError, match="rank 1 exited with code 0 in its work"):
         run_on_ranks(faults.leave_early, 2, 1)
 
@@ -68,7 +68,7 @@ def test_ranks_without_progress_are_ended() -> None:
 
 @pytest.mark.parametrize("for_memory", [False, True])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_kill_9_of_any_rank_is_told(rank: int, for_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_9_of_any_rank_is_reported(rank: int, for_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that the kernel killed something meanwhile because there was no memory left."""
     killed = itertools.count(step=int(for_memory))
     monkeypatch.setattr("scaleproof.validator.launch.preflight.memory_check.ended_for_memory", lambda: next(killed))
@@ -104,7 +104,7 @@ def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_anothe
     assert run_on_ranks(faults.add_ranks, 1, 7) == [[0, 7]]
 
 
-def test_kill_9_of_the_launcher_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_kill_9_of_the_launcher_leaves_no_process_or_file(tmp_path: Path) -> None:
     imports = "from tests.validator import faults; from scaleproof.validator.launch.launch import run_on_ranks"
     command = f"{imports}; run_on_ranks(faults.sleep_for_ever, 2)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}

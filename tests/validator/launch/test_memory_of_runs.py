@@ -1,4 +1,4 @@
-"""What a training step holds at its peak, as torch's profiler counts allocations, against what is predicted."""
+"""Peak memory of a training step, counted by torch's profiler, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other are slow where others compute as well; what is held does not depend on them."""
+    """Threads that wait for each other are slow where others compute as well; allocated memory does not depend on them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -68,18 +68,18 @@ def batch_of(scenario: Scenario) -> tuple[Tensor, Tensor]:
 
 
 def peak_bytes(step: Callable[[], None]) -> int:
-    """The most that `step` holds at a time of what it allocates, once it has run twice."""
+    """Peak of the bytes allocated by `step`, after two warm-up runs."""
     step()
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         step()
     events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = torch.tensor([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).cumsum(0)
-    assert held[-1] == 0, "a step lets go of all that it takes"
-    return int(held.max())
+    allocated = torch.tensor([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).cumsum(0)
+    assert allocated[-1] == 0, "a step lets go of all that it takes"
+    return int(allocated.max())
 
 
-def held_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def kept_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return size_of(module.parameters()) + size_of(value for state in optimizer.state.values() for value in state.values())
 
 
@@ -90,7 +90,9 @@ def held_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> i
         *((spec, samples, optimizer) for spec, samples in SHAPES[::3] for optimizer in ("momentum", "adam")),
     ],
 )
-def test_a_workers_peak(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, optimizer: str) -> None:
+def test_peak_memory_of_a_worker_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, optimizer: str
+) -> None:
     scenario = make_scenario(ALONE, spec, batch=samples, optimizer=optimizer)
     module = nn.Sequential(*models.build(scenario.model, range(len(scenario.model.build_layers())), seed=0))
     updates = build_optimizer(optimizer, module.parameters(), 0.01)
@@ -102,13 +104,15 @@ def test_a_workers_peak(make_scenario: MakeScenario, spec: dict[str, Any], sampl
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("spec", "samples"), [(GPT_MINI, 16), (GPT_MINI, 48), (MLP_MINI, 2048)])
-def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, schedule: str) -> None:
+def test_peak_memory_of_a_stage_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, schedule: str
+) -> None:
     """The first of two stages, with the gradients of all microbatches' outputs in buffers of their own."""
     strategy = {"kind": "pipeline", "stages": 2, "microbatches": 8, "schedule": schedule}
     scenario = make_scenario(strategy, spec, batch=samples, optimizer="momentum")
@@ -129,7 +133,7 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([*slopes, *inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([*slopes, *inputs])
     assert memory(scenario).ranks[0].total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
@@ -137,7 +141,9 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
     ("spec", "samples", "every"),
     [(GPT_MINI, 8, 1), (GPT_MINI | {"layers": 5}, 8, 2), (MLP_MINI, 1024, 3)],
 )
-def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int) -> None:
+def test_peak_memory_with_recomputation_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int
+) -> None:
     """Layers checkpointed in groups of `every`, but for those that are pinned_to_end."""
     scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"group": every})
     layers = scenario.model.build_layers()
@@ -154,8 +160,8 @@ def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[
     inputs, targets = batch_of(scenario)
 
     def forward(passed: Tensor) -> Tensor:
-        for is_glued, part in parts:
-            passed = part(passed) if is_glued else checkpoint(part, passed, use_reentrant=False)
+        for is_pinned, part in parts:
+            passed = part(passed) if is_pinned else checkpoint(part, passed, use_reentrant=False)
         return passed
 
     def step() -> None:
@@ -164,7 +170,7 @@ def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(nn.ModuleList(modules), updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(nn.ModuleList(modules), updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=0.01)
 
 
@@ -177,7 +183,7 @@ class Block(nn.Module):
         self.heads = (heads, key_heads, key_heads)
         self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in range(2))
         self.qkv = nn.ModuleList(nn.Linear(hidden, width, bias=False) for width in (hidden, keys, keys))
-        self.projection, self.gate, self.up, self.down = (
+        self.projection, self.gating, self.up, self.down = (
             nn.Linear(*widths, bias=False)
             for widths in ((hidden, hidden), (hidden, feedforward), (hidden, feedforward), (feedforward, hidden))
         )
@@ -189,7 +195,7 @@ class Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(*each, is_causal=True, enable_gqa=True)
         passed = passed + self.projection(mixed.transpose(1, 2).reshape(samples, tokens, hidden))
         normed = self.norms[1](passed)
-        return passed + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return passed + self.down(functional.silu(self.gating(normed)) * self.up(normed))
 
 
 def every_second_product() -> Any:
@@ -213,7 +219,9 @@ def every_second_product() -> Any:
         ({"layers": 6, "hidden": 64, "heads": 4, "key_heads": 2, "feedforward": 224, "vocabulary": 4096, "sequence": 64}, 16),
     ],
 )
-def test_the_peak_with_every_second_product_kept(make_scenario: MakeScenario, spec: dict[str, Any], samples: int) -> None:
+def test_peak_memory_with_every_second_product_kept_is_predicted(
+    make_scenario: MakeScenario, spec: dict[str, Any], samples: int
+) -> None:
     training = {"optimizer": "momentum", "recompute": {"products": "every_second"}}
     scenario = make_scenario(ALONE, {"kind": "llama", **spec}, batch=samples, **training)
     widths = spec["hidden"], spec["heads"], spec["key_heads"], spec["feedforward"]
@@ -238,19 +246,19 @@ def test_the_peak_with_every_second_product_kept(make_scenario: MakeScenario, sp
         updates.zero_grad()
 
     came_bytes = peak_bytes(step)
-    real_bytes = came_bytes + held_between_steps(module, updates) + size_of([inputs])
+    real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
 
 
 def published_runs() -> list[dict[str, str]]:
-    """The first of the rows that tell of 1F1B's memory, for each model and number of microbatches."""
+    """The first of the rows with 1F1B's memory, for each model and number of microbatches."""
     with (Path(__file__).parents[3] / "scenarios" / "published" / "pipeline_schedules.csv").open(newline="") as table:
         rows = [row for row in csv.DictReader(table) if row["schedule"] == "1F1B" and row["memory_GB"]]
     return list({(row["model"], row["microbatches"]): row for row in rows[::-1]}.values())
 
 
 @pytest.mark.parametrize("row", published_runs(), ids=lambda row: f"{row['model']} {row['microbatches']}")
-def test_the_peak_of_published_pipelines(row: dict[str, str]) -> None:
+def test_peak_memory_of_published_pipelines_is_predicted(row: dict[str, str]) -> None:
     """arXiv 2401.10241, tables 4 and 12: GPTs on eight A100, trained by Megatron-LM, the largest peak of what is allocated.
 
     Heads as in table 3; the first and the last stage have a layer less than the others; Transformer Engine is not used, and
@@ -276,11 +284,11 @@ def test_the_peak_of_published_pipelines(row: dict[str, str]) -> None:
             "training": {"precision": "fp16", "optimizer": "adam", "accumulate_precision": "fp16"},
         }
     )  # fmt: skip
-    held_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)
-    assert held_bytes == pytest.approx(float(row["memory_GB"]) * 1e9, rel=CLOSE)
+    predicted_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)
+    assert predicted_bytes == pytest.approx(float(row["memory_GB"]) * 1e9, rel=CLOSE)
 
 
-def test_the_models_that_ship_are_the_ones_looked_at() -> None:
+def test_tested_models_equal_the_shipped_ones() -> None:
     for name, fields in (("gpt-mini", GPT_MINI), ("mlp-mini", MLP_MINI)):
         shipped = load_model(catalog.find_part("model", name, Path()))
         assert {field: getattr(shipped, field) for field in fields} == fields
@@ -301,7 +309,7 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
         ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],
 )
-def test_what_saves_memory_in_forecasts_alone_is_refused(
+def test_memory_savings_that_are_only_predicted_are_rejected(
     make_scenario: MakeScenario, training: dict[str, Any], message: str
 ) -> None:
     scenario = make_scenario({"kind": "data_parallel", "workers": 2}, **training)

@@ -1,4 +1,4 @@
-"""The interface by which a host is reached is found without sending anything; wrong ones are refused."""
+"""The interface to a host is found without sending anything; wrong ones are rejected."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_this_machine_is_reached_by_the_loopback_interface(host: str) -> None:
     assert network_interfaces.is_loopback(own)
 
 
-def test_unknown_hosts_and_interfaces_are_one_line() -> None:
+def test_unknown_hosts_and_interfaces_give_a_one_line_error() -> None:
     with pytest.raises(InputError, match=r"MASTER_ADDR=nobody\.invalid: no host of that name; give the address"):
         network_interfaces.route_to("nobody.invalid", 29500)
     with pytest.raises(InputError, match=f"--interface eth77: .* has no such interface; give one of .*{LOOPBACK}"):
         network_interfaces.check("eth77")
 
 
-def test_a_loopback_address_is_of_no_use_to_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loopback_address_is_rejected_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     elsewhere = RankEnvironment(rank=1, ranks=4, local_rank=1, local_ranks=2)
@@ -46,13 +46,13 @@ def on_host(path: str, address: str) -> tuple[str, str]:
 
 
 @needs_netlab
-def test_hosts_reach_one_another_by_their_network() -> None:
+def test_hosts_use_the_interface_of_their_network() -> None:
     with Netlab(lab_cluster(2)) as lab:
         found = [run_on_ranks(on_host, 1, str(lab.namespace(host)), lab.address(0))[0] for host in range(2)]
     assert found == [[lab.interface, lab.address(host)] for host in range(2)]
 
 
-def test_what_listens_does_so_on_one_address() -> None:
+def test_servers_listen_on_one_address_only() -> None:
     descriptor = rendezvous._listen(MeetingPoint("127.0.0.1", 0, hosted=False))
     with socket.socket(fileno=descriptor) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""A process knows from its environment whether torchrun or Slurm has started it, and where it meets the others."""
+"""Rank numbers and rendezvous address from the environment of torchrun or Slurm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleproof.validator.launch.rank_environment import MeetingPoint, RankEnvir
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"}
 ADDRESS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-# What srun adds in a step of fewer tasks than the job has; nodes have unlike numbers of them.
+# What srun adds in a step of fewer tasks than the job has; nodes have different numbers of them.
 STEP = SLURM | {
     "SLURM_JOB_ID": "4242",
     "SLURM_STEP_ID": "3",
@@ -24,11 +24,11 @@ STEP = SLURM | {
 
 
 @pytest.mark.parametrize("environment", [TORCHRUN, SLURM | ADDRESS], ids=["torchrun", "slurm"])
-def test_a_place_is_read(environment: dict[str, str]) -> None:
+def test_rank_numbers_are_read_from_the_environment(environment: dict[str, str]) -> None:
     assert place_in(environment) == RankEnvironment(rank=5, ranks=8, local_rank=1, local_ranks=4)
 
 
-def test_a_step_of_slurm_says_how_many_it_has_on_this_node() -> None:
+def test_slurm_variables_give_the_local_rank_count() -> None:
     assert place_in(STEP) == RankEnvironment(rank=5, ranks=7, local_rank=1, local_ranks=3)
 
 
@@ -37,24 +37,24 @@ def test_a_step_of_slurm_says_how_many_it_has_on_this_node() -> None:
     [{}, ADDRESS, SLURM, STEP | {"SLURM_STEP_NUM_TASKS": "1"}],
     ids=["nothing", "address", "batch script", "a shell under srun"],
 )
-def test_ranks_are_started_here_otherwise(environment: dict[str, str]) -> None:
+def test_ranks_are_started_locally_without_launcher_variables(environment: dict[str, str]) -> None:
     assert place_in(environment) is None
 
 
 @pytest.mark.parametrize("environment", [TORCHRUN | {"RANK": "first"}, ADDRESS | {"SLURM_PROCID": "0"}])
-def test_half_a_place_is_an_error(environment: dict[str, str]) -> None:
+def test_incomplete_launcher_variables_are_rejected(environment: dict[str, str]) -> None:
     with pytest.raises(InputError, match="set all of them, or none"):
         place_in(environment)
 
 
-def test_ranks_meet_where_they_are_told_to() -> None:
+def test_the_rendezvous_address_is_taken_from_the_environment() -> None:
     assert meeting_point(TORCHRUN | ADDRESS) == MeetingPoint("10.0.0.1", 29500, hosted=False)
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert meeting_point(TORCHRUN | ADDRESS | agent).hosted
     assert meeting_point(STEP | ADDRESS) == MeetingPoint("10.0.0.1", 29500, hosted=False)
 
 
-def test_tasks_of_slurm_meet_on_their_first_host_at_a_port_of_their_own() -> None:
+def test_slurm_tasks_use_their_first_host_and_a_job_specific_port() -> None:
     point = meeting_point(STEP)
     assert point.host == "gpu09"
     assert point == meeting_point(STEP | {"SLURM_PROCID": "0"})
@@ -73,7 +73,7 @@ def test_tasks_of_slurm_meet_on_their_first_host_at_a_port_of_their_own() -> Non
         (STEP | {"SLURM_STEP_NODELIST": "gpu[a]"}, "is not a list of hosts"),
     ],
 )
-def test_where_ranks_meet_must_be_clear(environment: dict[str, str], message: str) -> None:
+def test_an_ambiguous_rendezvous_address_is_rejected(environment: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         meeting_point(environment)
 
@@ -88,11 +88,11 @@ def test_where_ranks_meet_must_be_clear(environment: dict[str, str], message: st
         ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
     ],
 )
-def test_lists_of_hosts_are_read_as_slurm_writes_them(nodelist: str, hosts: list[str]) -> None:
+def test_slurm_host_lists_are_parsed(nodelist: str, hosts: list[str]) -> None:
     assert hosts_in(nodelist) == hosts
 
 
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=8, unique=True), st.integers(1, 5))
-def test_any_numbers_come_back(numbers: list[int], width: int) -> None:
+def test_numbered_host_lists_are_expanded(numbers: list[int], width: int) -> None:
     texts = [f"{number:0{width}d}" for number in numbers]
     assert hosts_in(f"node[{','.join(texts)}]") == [f"node{text}" for text in texts]

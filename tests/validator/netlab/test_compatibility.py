@@ -1,4 +1,4 @@
-"""What a lab on this machine is not, is refused or told."""
+"""Scenarios that a lab on this machine cannot emulate are rejected or give a warning."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def scenario(workers: int = 4, devices: int = 2, link: Any = FAST, network: Any 
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_is_shipped_for_netlab_fits_two_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_lab_scenarios_run_on_two_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "_CORES", 2)
     compatibility.check(scaleproof.load(name))
 
 
-def test_ranks_of_one_host_have_no_limit_between_them() -> None:
+def test_ranks_of_one_host_communicate_without_a_limit() -> None:
     assert compatibility.warning(scenario()) == (
         "cluster.node.link is not limited: ranks of one host talk over its loopback; "
         "give each rank a host of its own (cluster.node.devices: 1) to measure links that are"
@@ -41,12 +41,12 @@ def test_ranks_of_one_host_have_no_limit_between_them() -> None:
     assert compatibility.provenance(scenario()) == {"inside a host": "loopback, not limited"}
 
 
-def test_ranks_with_hosts_of_their_own_have_nothing_between_them() -> None:
+def test_ranks_on_separate_hosts_have_no_node_link() -> None:
     one = scenario(workers=2, devices=1)
     assert (compatibility.warning(one), compatibility.provenance(one)) == ("", {})
 
 
-def test_a_link_inside_nodes_that_is_slower_than_the_network_is_refused() -> None:
+def test_node_links_slower_than_the_network_are_rejected() -> None:
     with pytest.raises(InputError) as error:
         compatibility.check(scenario(link={"bandwidth": "20 Mbit/s", "latency": "5 us"}))
     assert str(error.value) == (
@@ -55,7 +55,7 @@ def test_a_link_inside_nodes_that_is_slower_than_the_network_is_refused() -> Non
     )
 
 
-def test_links_that_no_machine_of_this_size_can_fill_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_too_fast_for_this_machine_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "_CORES", 2)
     big = scenario(workers=32, devices=1, nodes=32, network={"bandwidth": "25 Gbit/s", "latency": "5 us"})
     with pytest.raises(InputError) as error:
@@ -69,7 +69,7 @@ def test_links_that_no_machine_of_this_size_can_fill_are_refused(monkeypatch: py
 
 
 @needs_netlab
-def test_a_run_tells_what_ranks_of_one_host_talked_over() -> None:
-    told = measure(scenario(), on="netlab").provenance
-    assert told["inside a host"] == "loopback, not limited"
-    assert "cluster.node.link is not limited" in told["warnings"]
+def test_a_run_records_the_link_between_ranks_of_one_host() -> None:
+    reported = measure(scenario(), on="netlab").provenance
+    assert reported["inside a host"] == "loopback, not limited"
+    assert "cluster.node.link is not limited" in reported["warnings"]

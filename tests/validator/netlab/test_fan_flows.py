@@ -1,4 +1,4 @@
-"""Each end of a link is filled by more than any other end on the way carries, where the cluster has as much."""
+"""Flows of the self-test saturate each end of a link without saturating other ends, where possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _pairs(fan: Fan) -> list[tuple[int, int]]:
     return [(flow.source, flow.target) for flow in fan.flows]
 
 
-def test_alike_hosts_send_to_two_others_and_get_from_two() -> None:
+def test_each_of_several_equal_hosts_sends_to_two_and_receives_from_two() -> None:
     found = _fans(_plan(4))
     assert _pairs(found["out of host 1"]) == [(1, 0), (1, 2)]
     assert _pairs(found["into host 1"]) == [(0, 1), (2, 1)]
@@ -33,36 +33,36 @@ def test_alike_hosts_send_to_two_others_and_get_from_two() -> None:
 
 
 @pytest.mark.parametrize(("faster", "others"), [("200 Mbit/s", 3), ("50 Mbit/s", 1)])
-def test_a_host_faster_than_others_needs_more_of_them(faster: str, others: int) -> None:
+def test_a_faster_host_needs_more_peers(faster: str, others: int) -> None:
     found = _fans(_plan(6, exceptions=[{"at": [2], "bandwidth": faster}]))
     assert len(found["out of host 2"].flows) == len(found["into host 2"].flows) == others
 
 
 @pytest.mark.parametrize("lab", [_plan(2), _plan(3, exceptions=[{"at": [0], "bandwidth": "200 Mbit/s"}])])
-def test_what_others_cannot_fill_has_no_flows(lab: WiringPlan) -> None:
+def test_links_that_others_cannot_saturate_have_no_flows(lab: WiringPlan) -> None:
     assert _fans(lab)["out of host 0"].flows == ()
     assert _fans(lab)["into host 0"].flows == ()
 
 
-def test_uplinks_are_filled_to_and_from_several_leaves() -> None:
+def test_uplinks_are_saturated_to_and_from_several_leaves() -> None:
     found = _fans(_plan(6, topology={"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}))
     assert _pairs(found["out of leaf 0"]) == [(0, 2), (1, 4)]
     assert _pairs(found["into leaf 0"]) == [(2, 0), (4, 1)]
     assert found["into leaf 0"].expected_Bps * 8 == 100e6
 
 
-def test_two_leaves_hide_each_others_uplinks() -> None:
+def test_uplinks_of_two_leaves_cannot_be_tested_separately() -> None:
     found = _fans(_plan(4, topology={"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}))
     assert found["out of leaf 0"].flows == found["into leaf 1"].flows == ()
 
 
-def test_uplinks_that_hosts_cannot_fill_are_left_out() -> None:
+def test_uplinks_that_hosts_cannot_saturate_are_skipped() -> None:
     found = _fans(_plan(6, topology={"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 1}))
     assert not [name for name in found if "leaf" in name]
 
 
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0.5, 8), st.integers(1, 9))
-def test_a_fan_is_filled_whatever_the_wiring(hosts: int, per_leaf: int, oversubscription: float, times: int) -> None:
+def test_peers_saturate_a_fan_on_any_topology(hosts: int, per_leaf: int, oversubscription: float, times: int) -> None:
     """The other ends of its flows carry more than the one that is tried."""
     topology = {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription}
     lab = _plan(hosts, topology=topology, exceptions=[{"at": [0], "bandwidth": f"{times * 50} Mbit/s"}])

@@ -1,4 +1,4 @@
-"""A lab is a network of hosts whose links carry what they are asked to; nothing of it stays."""
+"""The lab is a network of hosts whose links have the requested rates; nothing of it is left afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_host_has_its_address_on_its_interface(tree: Netlab) -> None:
 
 
 @needs_netlab
-def test_hosts_are_told_apart(tree: Netlab) -> None:
+def test_hosts_are_distinguishable(tree: Netlab) -> None:
     assert len(namespace_numbers(map(tree.namespace, range(tree.hosts)))) == tree.hosts
     assert inside(tree.namespace(3), _interfaces) == ["eth0", "lo"]
 
@@ -65,12 +65,12 @@ def test_every_host_reaches_every_other(tree: Netlab) -> None:
 
 
 @needs_netlab
-def test_hosts_reach_nothing_outside(tree: Netlab) -> None:
+def test_hosts_cannot_reach_outside_the_lab(tree: Netlab) -> None:
     assert not [route for route in json.loads(_on(tree, 0, "ip", "-json", "route")) if route["dst"] == "default"]
 
 
 @needs_netlab
-def test_the_self_test_measures_what_was_asked(tree: Netlab) -> None:
+def test_the_self_test_measures_the_requested_rates(tree: Netlab) -> None:
     """Never more; less by what else the machine is doing."""
     report = tree.self_test()
     assert [link.name for link in report.alone] == [
@@ -87,15 +87,15 @@ def test_the_self_test_measures_what_was_asked(tree: Netlab) -> None:
     assert all(0 < end.share < 1.25 for end in report.ends)
     assert report.hidden == ("out of leaf 0", "into leaf 0", "out of leaf 1", "into leaf 1"), "two leaves hide each other's"
     assert 0 < report.round_trip_s < 0.1
-    told = report.provenance()
-    assert told.keys() > tree.provenance().keys()
-    assert told["link rate"].startswith("100 Mbit/s requested, ")
-    assert told["uplink rate"] == "50.0 Mbit/s"
-    assert told["mtu"] == "9000"
+    reported = report.provenance()
+    assert reported.keys() > tree.provenance().keys()
+    assert reported["link rate"].startswith("100 Mbit/s requested, ")
+    assert reported["uplink rate"] == "50.0 Mbit/s"
+    assert reported["mtu"] == "9000"
 
 
 @needs_netlab
-def test_a_link_that_is_not_as_asked_is_found() -> None:
+def test_a_link_of_wrong_rate_is_found() -> None:
     with Netlab(lab_cluster(3, "200 Mbit/s")) as lab:
         slow = ["root", "tbf", "rate", "50mbit", "burst", "50000", "limit", "1000000"]
         _on(lab, 1, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
@@ -105,7 +105,7 @@ def test_a_link_that_is_not_as_asked_is_found() -> None:
 
 @needs_netlab
 @pytest.mark.parametrize("place", ["in the host", "in the fabric"])
-def test_a_limit_that_is_missing_at_one_end_is_found(place: str) -> None:
+def test_a_missing_limit_at_one_end_is_found(place: str) -> None:
     """Between two hosts the other end hides it."""
     with Netlab(lab_cluster(5, "40 Mbit/s")) as lab:
         if place == "in the host":
@@ -126,7 +126,7 @@ _UNLIMITED = (
 
 
 @needs_netlab
-def test_a_host_slower_than_it_should_be_among_slow_ones_is_found() -> None:
+def test_a_too_slow_host_among_slow_ones_is_found() -> None:
     """No single neighbour takes as much as it may send."""
     with Netlab(lab_cluster(5, "20 Mbit/s", exceptions=[{"at": [2], "bandwidth": "40 Mbit/s"}])) as lab:
         slow = ["root", "tbf", "rate", "20mbit", "burst", "50000", "limit", "1000000"]
@@ -146,7 +146,7 @@ def test_hosts_that_cannot_reach_each_other_are_named() -> None:
 
 
 @needs_netlab
-def test_nothing_stays_of_a_lab() -> None:
+def test_a_closed_lab_leaves_nothing() -> None:
     interfaces, processes = _interfaces(), children(os.getpid())
     with Netlab(lab_cluster(3)) as lab:
         numbers = namespace_numbers(map(lab.namespace, range(3)))
@@ -167,7 +167,7 @@ def test_a_lab_can_be_entered_again() -> None:
 
 
 @needs_netlab
-def test_a_process_that_outlasts_the_lab_loses_its_links() -> None:
+def test_a_process_that_outlives_the_lab_loses_its_links() -> None:
     with Netlab(lab_cluster(2)) as lab:
         numbers = namespace_numbers([lab.namespace(0)])
         left = subprocess.Popen(lab.command(0, ["sleep", "60"]))
@@ -182,7 +182,7 @@ def test_a_process_that_outlasts_the_lab_loses_its_links() -> None:
 
 
 @needs_netlab
-def test_a_process_killed_on_a_host_leaves_the_lab_standing() -> None:
+def test_killing_a_process_on_a_host_keeps_the_lab() -> None:
     with Netlab(lab_cluster(2)) as lab:
         numbers = namespace_numbers(map(lab.namespace, range(2)))
         with subprocess.Popen(lab.command(0, ["sleep", "60"])) as process:
@@ -204,7 +204,7 @@ with Netlab(lab_cluster(3)) as lab:
 
 @needs_netlab
 @pytest.mark.parametrize("victim", ["holder", "launcher"])
-def test_whoever_is_killed_nothing_stays(victim: str) -> None:
+def test_killing_launcher_or_holder_leaves_nothing(victim: str) -> None:
     interfaces = _interfaces()
     with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
@@ -218,15 +218,15 @@ def test_whoever_is_killed_nothing_stays(victim: str) -> None:
 
 
 @needs_netlab
-def test_a_lab_whose_holder_was_killed_says_so() -> None:
+def test_a_lab_whose_holder_was_killed_gives_an_error() -> None:
     with Netlab(lab_cluster(2)) as lab:
         kill(int(lab.namespace(0).parts[2]))
-        assert wait_until(lambda: not _stands(lab))
+        assert wait_until(lambda: not _is_up(lab))
         with pytest.raises(RunError, match=r"the lab is not up: .* was ended; build it again"):
             lab.command(0, ["true"])
 
 
-def _stands(lab: Netlab) -> bool:
+def _is_up(lab: Netlab) -> bool:
     try:
         return lab.namespace(0).exists()
     except RunError:
@@ -234,7 +234,7 @@ def _stands(lab: Netlab) -> bool:
 
 
 @needs_netlab
-def test_what_the_tools_refuse_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_network_tools_are_reported_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "host_links", lambda lab, host: ["address add nonsense dev eth0"])
     processes = children(os.getpid())
     with (
@@ -245,12 +245,12 @@ def test_what_the_tools_refuse_is_told_and_leaves_nothing(monkeypatch: pytest.Mo
     assert children(os.getpid()) == processes
 
 
-def test_a_lab_that_was_not_entered_does_not_stand() -> None:
+def test_a_lab_that_was_not_entered_gives_an_error() -> None:
     with pytest.raises(RunError, match="the lab is not up: it was not entered"):
         Netlab(lab_cluster(2)).command(0, ["true"])
 
 
-def test_what_cannot_be_built_is_told_before_anything_is() -> None:
+def test_impossible_labs_are_rejected_before_building() -> None:
     with pytest.raises(InputError, match="netlab cannot build torus"):
         Netlab(lab_cluster(4, topology={"kind": "torus", "dimensions": [2, 2]}))
 
@@ -263,7 +263,9 @@ def test_what_cannot_be_built_is_told_before_anything_is() -> None:
         ("shutil.which", lambda tool: None if tool == "tc" else tool, "netlab needs the command tc; apt-get install iproute2"),
     ],
 )
-def test_what_a_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch, name: str, value: object, message: str) -> None:
+def test_missing_capabilities_of_the_machine_are_reported(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object, message: str
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: tool)
     monkeypatch.setattr(netlab.sys, "platform", "linux")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -287,7 +289,7 @@ def test_what_a_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch, name: str
         (TREE | {"hop_latency": "3 ms"}, "60.0 us one way and 3.00 ms per hop between leaves"),
     ],
 )
-def test_the_provenance_says_whose_latency_it_is(
+def test_the_provenance_names_the_source_of_the_latency(
     monkeypatch: pytest.MonkeyPatch, netem: bool, latency: str, topology: dict[str, object], requested: str
 ) -> None:
     lab = Netlab(lab_cluster(4, topology=topology))

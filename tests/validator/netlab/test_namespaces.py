@@ -1,4 +1,4 @@
-"""Namespaces are there while their holder is, and gone with it, whoever is killed."""
+"""Network namespaces exist as long as their holder, and are removed with it."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ SETTINGS = {"ipv4/tcp_slow_start_after_idle": "0", "there/is/no/such": "1"}
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    held = Holder(3, SETTINGS)
-    yield held
-    held.close()
+    opened = Holder(3, SETTINGS)
+    yield opened
+    opened.close()
 
 
 def _interfaces() -> list[str]:
     return sorted(name for _, name in socket.if_nameindex())
 
 
-def test_namespaces_are_several_and_not_this_processs(holder: Holder) -> None:
+def test_namespaces_differ_from_each_other_and_from_this_process(holder: Holder) -> None:
     numbers = namespace_numbers(holder.paths)
     assert len(numbers) == 3
     assert Path("/proc/self/ns/net").stat().st_ino not in numbers
     assert still_open(numbers) == numbers
 
 
-def test_a_function_is_called_inside_and_this_thread_stays_outside(holder: Holder) -> None:
+def test_a_function_runs_inside_while_this_thread_stays_outside(holder: Holder) -> None:
     before = _interfaces()
     assert inside(holder.paths[0], _interfaces) == ["lo"]
     assert _interfaces() == before
 
 
-def test_a_socket_stays_where_it_was_made(holder: Holder) -> None:
+def test_a_socket_stays_in_its_namespace(holder: Holder) -> None:
     # loopback is down in a new namespace
     with inside(holder.paths[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as end:
         assert end.connect_ex(("127.0.0.1", 9)) == errno.ENETUNREACH
 
 
-def test_settings_are_the_namespaces_own(holder: Holder) -> None:
+def test_settings_are_separate_for_each_namespace(holder: Holder) -> None:
     file = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
     outside = file.read_text()
     assert inside(holder.paths[2], file.read_text).strip() == "0"
     assert file.read_text() == outside
 
 
-def test_closing_ends_them_even_where_a_fork_has_the_socket(holder: Holder) -> None:
+def test_closing_removes_namespaces_even_if_a_fork_has_the_socket(holder: Holder) -> None:
     numbers = namespace_numbers(holder.paths)
     woken, wake = os.pipe()
     fork = os.fork()
@@ -79,7 +79,7 @@ def test_closing_ends_them_even_where_a_fork_has_the_socket(holder: Holder) -> N
         os.waitpid(fork, 0)
 
 
-def test_a_fork_that_closes_leaves_them_standing(holder: Holder) -> None:
+def test_closing_in_a_fork_keeps_the_namespaces(holder: Holder) -> None:
     fork = os.fork()
     if fork == 0:
         holder.close()
@@ -89,7 +89,7 @@ def test_a_fork_that_closes_leaves_them_standing(holder: Holder) -> None:
     assert holder.alive
 
 
-def test_a_killed_holder_leaves_nothing(holder: Holder) -> None:
+def test_a_killed_holder_leaves_no_namespace(holder: Holder) -> None:
     numbers = namespace_numbers(holder.paths)
     kill(holder.pid)
     assert wait_until(lambda: not still_open(numbers))
@@ -110,7 +110,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_launcher_leaves_nothing() -> None:
+def test_a_killed_launcher_leaves_no_namespace() -> None:
     with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         pid, fork, numbers = json.loads(launcher.stdout.readline())
@@ -122,13 +122,13 @@ def test_a_killed_launcher_leaves_nothing() -> None:
             kill(fork)
 
 
-def test_where_namespaces_cannot_be_made_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permission_for_namespaces_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "_CODE", "import sys; sys.exit('Operation not permitted')")
     with pytest.raises(RunError, match="cannot be made: Operation not permitted; run as root with CAP_SYS_ADMIN"):
         Holder(1, {})
 
 
-def test_what_is_no_namespace_cannot_be_entered(tmp_path: Path) -> None:
+def test_entering_an_invalid_namespace_gives_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no network namespace there"):
         enter(tmp_path / "gone")
     (tmp_path / "file").touch()

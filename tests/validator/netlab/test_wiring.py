@@ -1,4 +1,4 @@
-"""What a lab is made of, as commands, on any machine."""
+"""Commands that build a lab, on any machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _tree(per_leaf: int, oversubscription: float = 2.0, **more: Any) -> dict[str
     return {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription, **more}
 
 
-def test_a_host_and_its_bridge_limit_a_link_in_both_directions() -> None:
+def test_host_and_bridge_limit_a_link_in_both_directions() -> None:
     lab = wiring.plan(lab_cluster(2, "400 Mbit/s"))
     limit = "root handle 1: tbf rate 400000000bit burst 25000 limit 67108864"
     assert list(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
     assert list(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
 
 
-def test_hosts_are_joined_by_one_bridge() -> None:
+def test_hosts_are_connected_by_one_bridge() -> None:
     lab = wiring.plan(lab_cluster(2))
     assert list(wiring.fabric_links(lab, [Path("/a"), Path("/b")])) == [
         "link add switch type bridge mcast_snooping 0",
@@ -37,7 +37,7 @@ def test_hosts_are_joined_by_one_bridge() -> None:
     ]
 
 
-def test_leaves_are_joined_by_a_spine_over_links_of_the_uplinks_rate() -> None:
+def test_leaves_are_connected_by_a_spine_at_the_uplink_rate() -> None:
     lab = wiring.plan(lab_cluster(4, "100 Mbit/s", topology=_tree(2, 4)))
     links = list(wiring.fabric_links(lab, [Path("/n")] * 4))
     for line in (
@@ -52,12 +52,12 @@ def test_leaves_are_joined_by_a_spine_over_links_of_the_uplinks_rate() -> None:
     assert all(" rate 50000000bit " in line for line in limits)
 
 
-def test_what_goes_between_leaves_passes_the_uplink() -> None:
+def test_traffic_between_leaves_passes_the_uplink() -> None:
     lab = wiring.plan(lab_cluster(4, "100 Mbit/s", topology=_tree(2, 4)))
     assert [lab.path_Bps(0, target) * 8 for target in (1, 2)] == [100e6, 50e6]
 
 
-def test_unlike_links_have_their_own_rate_and_bucket() -> None:
+def test_different_links_have_their_own_rate_and_bucket() -> None:
     lab = wiring.plan(lab_cluster(3, "1 Gbit/s", exceptions=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
     limits = [next(wiring.host_limits(lab, host, has_netem=False)) for host in range(3)]
     assert [line.split(" tbf ")[1].split(" limit")[0] for line in limits] == [
@@ -67,7 +67,7 @@ def test_unlike_links_have_their_own_rate_and_bucket() -> None:
     ]
 
 
-def test_packets_are_delayed_where_they_leave_a_host_if_the_kernel_can() -> None:
+def test_packets_are_delayed_at_the_sending_host_if_the_kernel_supports_it() -> None:
     lab = wiring.plan(lab_cluster(2, latency="1.5 ms"))
     rate, delay = wiring.host_limits(lab, 0, has_netem=True)
     assert " root handle 1: tbf " in rate
@@ -89,7 +89,7 @@ def test_no_latency_needs_no_delay() -> None:
 
 
 @given(st.integers(2, wiring.MOST_HOSTS), st.integers(1, 40))
-def test_hosts_have_addresses_of_their_own_in_one_network(hosts: int, per_leaf: int) -> None:
+def test_hosts_have_distinct_addresses_in_one_network(hosts: int, per_leaf: int) -> None:
     lab = wiring.plan(lab_cluster(hosts, topology=_tree(per_leaf)))
     addresses = [lab.address(host) for host in range(hosts)]
     assert len(set(addresses)) == hosts
@@ -98,9 +98,9 @@ def test_hosts_have_addresses_of_their_own_in_one_network(hosts: int, per_leaf: 
 
 
 @given(st.floats(1e5, 1e11), st.floats(1e5, 1e11))
-def test_every_bucket_has_room_for_two_of_the_pieces_that_tcp_hands_on(rate_bit: float, other_bit: float) -> None:
-    unlike = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
-    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", exceptions=unlike))
+def test_every_bucket_has_room_for_two_tcp_segments(rate_bit: float, other_bit: float) -> None:
+    different = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
+    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", exceptions=different))
     piece = wiring.segment_bytes(lab)
     assert wiring.MTU <= piece <= 65536
     assert all(wiring.bucket_bytes(cable.rate_Bps) >= 2 * piece for cable in lab.hosts)
@@ -115,18 +115,18 @@ def test_every_bucket_has_room_for_two_of_the_pieces_that_tcp_hands_on(rate_bit:
         ({"topology": _tree(2, spines=2)}, "netlab cannot build 2 spines; it builds switch, and leaf_spine with spines: 1"),
     ],
 )
-def test_what_cannot_be_built_is_told(network: dict[str, Any], message: str) -> None:
+def test_impossible_wirings_are_rejected(network: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         wiring.plan(lab_cluster(4, **network))
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told", "way"),
+    ("hosts", "reported", "way"),
     [(1, "1 host", "put fewer on each"), (wiring.MOST_HOSTS + 1, "129 hosts", "give fewer ranks")],
 )
-def test_a_lab_has_two_hosts_or_more_but_not_too_many(hosts: int, told: str, way: str) -> None:
-    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {told}, and netlab builds 2 to 128; {way}"):
+def test_a_lab_has_between_two_and_the_maximum_number_of_hosts(hosts: int, reported: str, way: str) -> None:
+    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {reported}, and netlab builds 2 to 128; {way}"):
         wiring.plan(lab_cluster(hosts))
 
 

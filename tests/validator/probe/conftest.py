@@ -1,4 +1,4 @@
-"""A rank without others, and clocks that stand until a step moves them."""
+"""A single rank, and clocks that only steps advance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaleproof.validator.probe import adaptive
 
 
 class Hands:
-    """Time that passes only where it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -29,13 +29,13 @@ class Hands:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is the only rank."""
+    """Makes this process the only rank."""
     be_alone(monkeypatch)
 
 
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    """This process is the only rank, and has this time."""
+    """Makes this process the only rank, with an artificial clock."""
     return stand_still(monkeypatch)
 
 

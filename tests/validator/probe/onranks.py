@@ -1,4 +1,4 @@
-"""What tests have ranks do, and what they ask of points."""
+"""Functions that ranks run in tests of probes, and checks of their points."""
 
 from __future__ import annotations
 

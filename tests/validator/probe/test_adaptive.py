@@ -1,4 +1,4 @@
-"""What is timed is repeated until its median is known, or its time is spent, whatever it does."""
+"""Timed steps are repeated until their median is known or the budget is spent."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.validator.probe.conftest import Hands, stand_still
 
 
 @pytest.mark.parametrize("count", [5, 6, 8, 20, 21, 100, 501])
-def test_order_statistics_enclose_the_median_nine_times_in_ten(count: int) -> None:
+def test_order_statistics_enclose_the_median_in_90_percent_of_cases(count: int) -> None:
     k = _order(count)
     # the true median lies outside where fewer than k of the times lie on one side of it
     assert 2 * binom.cdf(k - 1, count, 0.5) <= 0.1 < 2 * binom.cdf(k, count, 0.5)
 
 
-def test_fewer_than_five_times_tell_nothing() -> None:
+def test_fewer_than_five_times_give_no_interval() -> None:
     assert [half_width([1.0] * count) for count in range(6)] == [math.inf] * 5 + [0.0]
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=5, max_size=40), st.floats(1e-3, 1e3))
-def test_the_width_knows_neither_order_nor_unit(seconds: list[float], unit: float) -> None:
+def test_the_relative_width_is_independent_of_order_and_unit(seconds: list[float], unit: float) -> None:
     width = half_width(seconds)
     assert half_width([one * unit for one in reversed(seconds)]) == pytest.approx(width)
 
@@ -44,7 +44,7 @@ def test_the_interval_covers_the_median_of_skewed_times() -> None:
     assert covered / 400 > 0.87
 
 
-def test_steady_times_stop_as_soon_as_they_are_known(hands: Hands) -> None:
+def test_steady_times_stop_once_the_interval_is_narrow(hands: Hands) -> None:
     samples = repeat(lambda: hands.step(0.001), budget_s=10.0)
     assert samples.stopped == NARROW
     assert samples.seconds == (0.001,) * 8
@@ -60,25 +60,25 @@ def _noisy(hands: Hands) -> Callable[[], float]:
     return lambda: hands.step(next(seconds))
 
 
-def test_unsteady_times_stop_once_their_time_is_spent(hands: Hands) -> None:
+def test_unsteady_times_stop_at_the_time_limit(hands: Hands) -> None:
     samples = repeat(_noisy(hands), budget_s=0.1)
     assert samples.stopped == TIME
     assert 0.05 < samples.spent_s < 0.12
     assert half_width(samples.seconds) > 0.02
 
 
-def test_a_quick_step_is_not_repeated_for_ever(hands: Hands) -> None:
+def test_repetitions_of_a_quick_step_are_limited(hands: Hands) -> None:
     samples = repeat(_noisy(hands), budget_s=1e6)
     assert samples.stopped == TIME
     assert len(samples.seconds) == 500
 
 
-def test_a_step_that_takes_all_the_time_is_made_once(hands: Hands) -> None:
+def test_a_step_that_takes_the_whole_budget_runs_once(hands: Hands) -> None:
     samples = repeat(lambda: hands.step(7.0), budget_s=2.0)
     assert (samples.seconds, samples.stopped, hands.steps) == ((7.0,), TIME, 1)
 
 
-def test_a_few_spoilt_times_neither_move_the_median_nor_go_on_for_ever(hands: Hands) -> None:
+def test_a_few_outliers_neither_change_the_median_nor_prolong_the_probe(hands: Hands) -> None:
     seconds = itertools.cycle([0.001] * 9 + [1.0])
     samples = repeat(lambda: hands.step(next(seconds)), budget_s=100.0)
     assert samples.stopped == NARROW
@@ -89,19 +89,19 @@ def _line(hands: Hands, per_byte_s: float) -> Callable[[int], Callable[[], float
     return lambda size: lambda: hands.step(0.001 + per_byte_s * size)
 
 
-def test_sizes_share_the_time_and_those_that_do_not_fit_are_left_out(hands: Hands) -> None:
+def test_sizes_share_the_budget_and_those_beyond_it_are_skipped(hands: Hands) -> None:
     # a second per mebibyte
     found = dict(by_size(_line(hands, 2.0**-20), [2**24, 2**10, 2**20, 2**12, 2**22], budget_s=8.0))
     assert list(found) == [2**10, 2**12, 2**20], "three of 4 MiB take twelve seconds"
     assert hands.now_s < 8.5
 
 
-def test_every_size_that_fits_is_there_whatever_lies_between_sizes(hands: Hands) -> None:
+def test_every_size_within_the_budget_is_measured(hands: Hands) -> None:
     assert [size for size, _ in by_size(_line(hands, 1e-9), [4, 4096, 2**24], budget_s=1.0)] == [4, 4096, 2**24]
 
 
 @given(st.floats(0, 1e-5), st.floats(0.01, 5.0))
-def test_all_sizes_together_stay_within_about_the_time(per_byte_s: float, budget_s: float) -> None:
+def test_all_sizes_stay_within_about_the_budget(per_byte_s: float, budget_s: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         hands = stand_still(patch)
         longest_s = 0.0
@@ -112,22 +112,22 @@ def test_all_sizes_together_stay_within_about_the_time(per_byte_s: float, budget
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_step_of_several_parts_is_told_by_the_part() -> None:
+def test_a_step_of_several_parts_gives_times_per_part() -> None:
     whole, part = timed(lambda: sum(range(200_000))), timed(lambda: sum(range(200_000)), parts=1000)
     assert 0 < part() < whole()
 
 
 def _repetitions(*lost: float) -> list[Repetition]:
-    """The n-th takes n seconds, of which such a share is lost."""
+    """Repetitions of 1, 2, 3, … seconds with the given lost shares."""
     return [Repetition(float(second), share * second) for second, share in enumerate(lost, 1)]
 
 
-def test_repetitions_that_the_host_left_alone_count_if_they_are_half_of_all() -> None:
+def test_undisturbed_repetitions_count_if_they_are_at_least_half() -> None:
     assert undisturbed(_repetitions(0, 0, 0)) == [1, 2, 3]
     assert undisturbed(_repetitions(0, 0.5, 0.01)) == [1, 3]
     assert undisturbed(_repetitions(0.3, 0.5, 0.1, 0.01)) == [3, 4]  # the better half
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 1)), min_size=1))
-def test_at_least_half_of_all_count(each: list[tuple[float, float]]) -> None:
+def test_at_least_half_of_the_repetitions_count(each: list[tuple[float, float]]) -> None:
     assert 2 * len(undisturbed([Repetition(*one) for one in each])) >= len(each)

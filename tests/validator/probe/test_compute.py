@@ -1,4 +1,4 @@
-"""What a rank computes is timed by what work there is in it, on as many ranks at once as call the probe."""
+"""Computation is timed with its amount of work, on all ranks that call the probe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_products_are_timed_by_shape_and_precision() -> None:
     assert least_s(points, expected[1], points[1].size) > least_s(points, expected[0], points[0].size)
 
 
-def test_memory_counts_what_is_read_and_what_is_written() -> None:
+def test_memory_bandwidth_counts_bytes_read_and_written() -> None:
     points = probed(compute.memory, 1, [2**14, 2**22], "fp32", 1.0)
     assert {(point.what, point.size) for point in points} == {
         (what, passes * size) for size in (2**14, 2**22) for what, passes in
@@ -31,18 +31,18 @@ def test_memory_counts_what_is_read_and_what_is_written() -> None:
     assert least_s(points, "copy", 2 * 2**22) > least_s(points, "copy", 2 * 2**14)
 
 
-def test_calls_are_timed_with_what_differentiates_them_and_without() -> None:
+def test_operator_calls_are_timed_with_and_without_autograd() -> None:
     points = probed(compute.launches, 1, 0.1)
     assert {point.what for point in points} == {"kernel", "forward", "backward"}
     assert least_s(points, "forward", 1) > 0
 
 
-def test_a_processor_copies_nothing_to_itself() -> None:
+def test_cpu_ranks_have_no_host_copies() -> None:
     assert probed(compute.host_copies, 1, [2**12], 0.1) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_layers_are_timed_in_both_passes_with_the_work_that_is_in_them(ranks: int) -> None:
+def test_layers_are_timed_in_both_passes_with_their_work(ranks: int) -> None:
     points = probed(compute.layers, ranks, [GPT, MLP], "fp32", [2, 3], 0.2, compute.REFERENCE)
     layers = {layer.signature: layer for model in (GPT, MLP) for layer in model.build_layers()}
     assert {(point.where, point.what, point.size) for point in points} == {

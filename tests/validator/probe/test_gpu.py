@@ -1,4 +1,4 @@
-"""Probes of a GPU, on the CPU: what they time is there, and takes as long as it must."""
+"""GPU probes, run on the CPU: all points exist, with plausible times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on_ranks(function: Any, *arguments: Any, ranks: int = 1) -> Any:
     return run_on_ranks(function, ranks, *arguments)[0]
 
 
-def test_a_step_takes_at_least_as_long_as_it_sleeps_and_about_its_budget() -> None:
+def test_a_step_takes_at_least_its_sleep_and_about_its_budget() -> None:
     clock = device_timer.DeviceTimer(torch.device("cpu"))
     begin_s = time.perf_counter()
     seconds = clock.median_s(lambda: time.sleep(0.002), 0.05)
@@ -33,7 +33,7 @@ def test_short_steps_are_repeated_within_a_round() -> None:
     assert len(calls) > 100
 
 
-def test_on_a_gpu_events_are_read_in_milliseconds_once_they_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_events_are_read_in_milliseconds_after_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of a device on which a millisecond passes with each."""
     recorded: list[Any] = []
 
@@ -67,7 +67,7 @@ def test_products_are_timed_by_shape_and_precision() -> None:
     assert large > small > 0
 
 
-def test_memory_counts_what_is_read_and_what_is_written() -> None:
+def test_memory_bandwidth_counts_bytes_read_and_written() -> None:
     timings = on_ranks(gpu.memory, [2**12, 2**20], 0.02)
     assert [(t["what"], t["moved_bytes"]) for t in timings] == [
         ("copy", 2 * 2**12), ("add", 3 * 2**12), ("copy", 2 * 2**20), ("add", 3 * 2**20),
@@ -75,7 +75,7 @@ def test_memory_counts_what_is_read_and_what_is_written() -> None:
     assert all(t["seconds"] > 0 for t in timings)
 
 
-def test_a_cpu_has_no_launches_beside_the_issue_and_no_other_device() -> None:
+def test_a_cpu_has_no_kernel_launches_and_no_peer_device() -> None:
     launches = on_ranks(gpu.launches)
     assert launches["launch_s"] == launches["issue_s"] > 0
     assert launches["module_s"] > launches["issue_s"], "modules, and their backward pass, take the host longer"
@@ -85,7 +85,7 @@ def test_a_cpu_has_no_launches_beside_the_issue_and_no_other_device() -> None:
 
 
 @pytest.mark.parametrize("probe", [gpu.point_to_point, gpu.allreduces])
-def test_exchanges_are_timed_by_what_they_move(probe: Any) -> None:
+def test_exchanges_are_timed_with_their_bytes(probe: Any) -> None:
     timings = on_ranks(probe, [4, 2**22], 3, ranks=2)
     assert [t["moved_bytes"] for t in timings] == [4, 2**22]
     assert all(t["seconds"] > 0 for t in timings)

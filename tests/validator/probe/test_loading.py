@@ -1,4 +1,4 @@
-"""Batches are made as training makes them, of random data and of a file's."""
+"""Batches are timed as training makes them, from random data and from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.validator.probe.onranks import least_s, probed
 
 
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])
-def test_batches_are_timed_by_their_samples(kind: str) -> None:
+def test_batches_are_timed_with_their_samples(kind: str) -> None:
     model = Gpt(layers=1, hidden=8, heads=2, vocabulary=64, sequence=64)
     other = Mlp(layers=2, inputs=512, hidden=4, outputs=2)
     points = probed(loading.loading, 2, model if kind == "gpt" else other, (2, 2048), None, 1.0)

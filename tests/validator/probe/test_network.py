@@ -1,4 +1,4 @@
-"""Messages are timed between the ranks that send them, by size, and each probe tells what it says it does."""
+"""Messages are timed between the ranks that send them, by size, and each probe records the quantity of its name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_pair_sends_every_size() -> None:
         assert least_s(pair, "send", 2**22) > least_s(pair, "send", 4)
 
 
-def test_a_probe_ends_about_when_its_time_is_spent() -> None:
+def test_a_probe_ends_at_about_its_time_limit() -> None:
     begin_s = time.monotonic()
     points = probed(network.messages, 2, PAIRS[:1], (2**26, 2**27, 2**28), 0.2)
     assert [p.size for p in points] == [2**26], "whatever takes longer is left out"
@@ -43,20 +43,20 @@ def test_a_probe_ends_about_when_its_time_is_spent() -> None:
     assert time.monotonic() - begin_s < 100
 
 
-def test_streams_tell_the_time_from_one_message_to_the_next() -> None:
+def test_streams_give_the_time_between_messages() -> None:
     points = probed(network.streams, 2, PAIRS[:1], (4, 2**20), 3.0)
     assert {(p.what, p.numbers["messages"]) for p in points} == {("stream", 16)}
     assert 0 < least_s(points, "stream", 4) < least_s(points, "stream", 2**20)
 
 
-def test_messages_on_a_loaded_link_are_told_beside_what_they_take_alone() -> None:
+def test_messages_on_a_loaded_link_are_recorded_with_their_unloaded_time() -> None:
     exchange, behind = probed(network.loaded, 2, PAIRS[:1], (2**22,), 2.0)
     assert (exchange.what, exchange.size) == ("exchange", 2**22)
     assert (behind.what, behind.size, behind.numbers["stream_bytes"]) == ("send behind a stream", 4, 2**22)
     assert behind.numbers["alone_s"] > 0
 
 
-def test_incast_tells_who_sends_to_whom() -> None:
+def test_incast_points_name_senders_and_receiver() -> None:
     points = probed(network.incast, 4, [[0, 1], [0, 1, 2, 3], [3, 2]], (2**20,), 1.0)
     assert [(p.where, p.numbers["senders"]) for p in points] == [
         ("rank 1 to rank 0", 1), ("ranks 1-3 to rank 0", 3), ("rank 2 to rank 3", 1),
@@ -69,7 +69,7 @@ def test_a_rank_that_fails_ends_the_probe() -> None:
 
 
 @needs_netlab
-def test_links_of_a_lab_let_nothing_through_faster_than_they_are_asked_to() -> None:
+def test_lab_links_are_not_faster_than_requested() -> None:
     """80 Mbit/s each way: half a mebibyte takes 52 ms, less what the link's bucket lets through at once; both ways too."""
     with Netlab(lab_cluster(2, "80 Mbit/s")) as lab, job_folder() as folder:
         hosts = [Host(lab.namespace(host), lab.interface) for host in range(2)]

@@ -1,4 +1,4 @@
-"""What computes while it sums, and sums while it computes, is told beside what takes each alone."""
+"""Times of concurrent computation and communication are recorded with the times of each alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaleproof.validator.probe import overlap
 from tests.validator.probe.onranks import probed
 
 
-def test_each_is_timed_beside_the_other() -> None:
+def test_compute_and_communication_are_timed_concurrently_and_alone() -> None:
     compute, communication = probed(overlap.overlap, 2, [[0, 1]], 2**20, 64, 0.8)
     assert (compute.what, compute.unit) == ("compute", "flops")
     assert compute.size % (2 * 64**3) == 0

@@ -1,4 +1,4 @@
-"""Every end of every class is probed, and no more than that where there are many."""
+"""Pairs for link probes: every end of every class, and few pairs of many hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleproof.validator.probe.pairs import (
 from tests.validator.netlabs import lab_cluster
 
 
-def test_classes_follow_from_where_ranks_are() -> None:
+def test_classes_of_pairs_follow_from_placement() -> None:
     here = RankPlace(node=0, leaf=0, socket=1)
     assert group_of(here, RankPlace(0, 0, 1)) == SAME_SOCKET
     assert group_of(here, RankPlace(0, 0, 0)) == SAME_NODE
@@ -34,13 +34,13 @@ def test_classes_follow_from_where_ranks_are() -> None:
     assert group_of(RankPlace(0), RankPlace(0)) == SAME_NODE, "nobody knows their sockets"
 
 
-def test_leaves_are_the_description_s() -> None:
+def test_leaves_follow_from_the_cluster_description() -> None:
     tree = lab_cluster(4, topology={"kind": "leaf_spine", "per_leaf": 2})
     assert [place.leaf for place in places([0, 1, 2, 3, 3], tree)] == [0, 0, 1, 1, 1]
     assert {place.leaf for place in places([0, 1, 2, 3], lab_cluster(4))} == {0}, "one switch joins all"
 
 
-def test_few_ranks_are_all_probed_with_one_another() -> None:
+def test_all_pairs_of_few_ranks_are_probed() -> None:
     found = choose([RankPlace(rank) for rank in range(8)])
     assert [(pair.first, pair.second) for pair in found] == list(itertools.combinations(range(8), 2))
     assert len(found) == MOST_PAIRS
@@ -55,7 +55,7 @@ any_places = st.lists(
 
 
 @given(any_places)
-def test_pairs_are_in_order_none_twice_and_of_their_class(where: list[RankPlace]) -> None:
+def test_pairs_are_ordered_unique_and_of_their_class(where: list[RankPlace]) -> None:
     found = choose(where)
     assert found == sorted(set(found))
     for first, second, group in found:
@@ -64,7 +64,7 @@ def test_pairs_are_in_order_none_twice_and_of_their_class(where: list[RankPlace]
 
 
 @given(any_places)
-def test_each_end_of_a_class_has_two_turns_where_there_are_two_pairs(where: list[RankPlace]) -> None:
+def test_each_end_of_a_class_is_probed_twice_if_possible(where: list[RankPlace]) -> None:
     found = choose(where)
     turns: Counter[tuple[str, int]] = Counter()
     possible: Counter[tuple[str, int]] = Counter()
@@ -82,13 +82,13 @@ def _end(where: list[RankPlace], group: str, rank: int) -> int:
 
 
 @pytest.mark.parametrize("nodes", [64, 300])
-def test_of_many_hosts_few_pairs_are_probed(nodes: int) -> None:
+def test_few_pairs_of_many_hosts_are_probed(nodes: int) -> None:
     found = choose([RankPlace(node, node // 16) for node in range(nodes)])
     assert Counter(pair.group for pair in found).keys() == {SAME_LEAF, ACROSS}
     assert len(found) <= 2 * (nodes + 4)
 
 
-def test_the_socket_is_that_of_the_cores_a_rank_may_use(tmp_path: Path) -> None:
+def test_the_socket_follows_from_the_allowed_cores(tmp_path: Path) -> None:
     for cpu, package in enumerate([0, 0, 1]):
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
@@ -96,4 +96,4 @@ def test_the_socket_is_that_of_the_cores_a_rank_may_use(tmp_path: Path) -> None:
     assert socket([0, 1], tmp_path) == 0
     assert socket([2], tmp_path) == 1
     assert socket([1, 2], tmp_path) is None, "it may use either"
-    assert socket([7], tmp_path) is None, "nobody can tell"
+    assert socket([7], tmp_path) is None, "unknown"

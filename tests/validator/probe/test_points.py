@@ -1,4 +1,4 @@
-"""Points are read as they were written, and nothing else is taken for them."""
+"""Tables of points are read back unchanged, and other files rejected."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ SENT = Point("message", "send", "rank 0 to rank 1", (0, 1), "across", 4.0, "byte
 
 
 @given(st.lists(any_point, max_size=4))
-def test_tables_keep_every_digit(tmp_path_factory: pytest.TempPathFactory, written: list[Point]) -> None:
+def test_tables_keep_full_precision(tmp_path_factory: pytest.TempPathFactory, written: list[Point]) -> None:
     path = tmp_path_factory.mktemp("points") / "some.points.parquet"
     points.write(written, path)
     assert points.read(path) == written
 
 
 @given(any_point)
-def test_plain_points_pass_through_json(point: Point) -> None:
+def test_points_are_unchanged_by_json(point: Point) -> None:
     assert Point.of(json.loads(json.dumps(point.plain()))) == point
 
 
-def test_others_can_read_the_table(tmp_path: Path) -> None:
+def test_the_table_is_readable_by_other_libraries(tmp_path: Path) -> None:
     points.write([SENT], tmp_path / "one.parquet")
     (row,) = pd.read_parquet(tmp_path / "one.parquet").to_dict("records")
     assert row["what"] == "send"
     assert list(row["seconds"]) == [2e-5, 1e-5, 4e-5]
 
 
-def test_the_median_is_of_the_repetitions() -> None:
+def test_the_median_is_over_repetitions() -> None:
     assert SENT.median_s == 2e-5
 
 
-def _said(path: Path) -> str:
+def _error_of(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         points.read(path)
     message = str(caught.value)
@@ -63,33 +63,33 @@ def _said(path: Path) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-def test_what_is_no_table_is_told_in_one_line(tmp_path: Path) -> None:
+def test_files_that_are_no_table_give_a_one_line_error(tmp_path: Path) -> None:
     text = tmp_path / "cluster.yaml"
     text.write_text("nodes: 4\n")
-    assert _said(text) == "not a Parquet file; give a table of points that calibrate wrote"
-    assert _said(tmp_path / "none") == "No such file or directory; give a table of points that calibrate wrote"
-    assert _said(tmp_path) == "Is a directory; give a table of points that calibrate wrote"
+    assert _error_of(text) == "not a Parquet file; give a table of points that calibrate wrote"
+    assert _error_of(tmp_path / "none") == "No such file or directory; give a table of points that calibrate wrote"
+    assert _error_of(tmp_path) == "Is a directory; give a table of points that calibrate wrote"
 
 
-def test_a_table_that_was_cut_off_is_none(tmp_path: Path) -> None:
+def test_truncated_tables_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cut.parquet"
     points.write([SENT], path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert _said(path).startswith("not a Parquet file")
+    assert _error_of(path).startswith("not a Parquet file")
 
 
-def test_another_table_lacks_columns(tmp_path: Path) -> None:
+def test_tables_with_missing_columns_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pd.DataFrame({"probe": ["message"], "size": [4.0]}).to_parquet(path)
-    assert _said(path).startswith("row 1 has no what, where, ranks, group, unit, seconds, stopped, cores_busy, numbers;")
+    assert _error_of(path).startswith("row 1 has no what, where, ranks, group, unit, seconds, stopped, cores_busy, numbers;")
 
 
 @pytest.mark.parametrize(
     "column",
     [{"size": [-1.0]}, {"seconds": [[1e-5, -1e-5]]}, {"seconds": [[float("nan")]]}, {"numbers": ["{"]}, {"size": ["4"]}],
 )
-def test_times_that_cannot_be_are_told_with_their_row(tmp_path: Path, column: dict[str, object]) -> None:
+def test_invalid_times_are_reported_with_their_row(tmp_path: Path, column: dict[str, object]) -> None:
     path = tmp_path / "edited.parquet"
     points.write([SENT], path)
     pd.read_parquet(path).assign(**column).to_parquet(path)
-    assert _said(path) == "row 1 is not a valid point: sizes and seconds must be 0 or more; remove the row"
+    assert _error_of(path) == "row 1 is not a valid point: sizes and seconds must be 0 or more; remove the row"

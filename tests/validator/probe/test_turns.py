@@ -1,4 +1,4 @@
-"""What several rounds find of the same is one point."""
+"""Results of several rounds are merged into one point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleproof.validator.probe.turns import in_rounds
 POINT = Point("message", "send", "rank 0 to rank 1", (0, 1), "across", 4.0, "bytes", (0.001,) * 3, TIME, 1.0, {"alone_s": 1.0})
 
 
-def test_rounds_share_the_time_and_their_times_are_put_together() -> None:
+def test_rounds_share_the_budget_and_their_times_are_merged() -> None:
     budgets = []
 
     def probe(budget_s: float) -> Iterator[Point]:
@@ -27,6 +27,6 @@ def test_rounds_share_the_time_and_their_times_are_put_together() -> None:
     assert other.stopped == TIME, "each round is sure of something else"
 
 
-def test_what_one_round_had_no_time_for_is_the_others() -> None:
+def test_points_missing_in_one_round_are_taken_from_others() -> None:
     rounds = iter([[POINT], [], [POINT, replace(POINT, where="rank 0 to rank 2")]])
     assert [len(point.seconds) for point in in_rounds(lambda _: next(rounds), 1.0)] == [6, 3]

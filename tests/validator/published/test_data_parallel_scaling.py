@@ -40,7 +40,7 @@ def predicted(row: Row, *others: Row) -> float:
     return found.predicted
 
 
-def test_every_row_is_scored_but_the_bases() -> None:
+def test_every_row_except_baselines_is_scored() -> None:
     found = shown(ALL)["data_parallel_scaling"]
     bases = len(rows()) - sum(line.scored for line in found.sets.values())
     assert f"skipped: {BASE} ({bases} rows)" in found.text.splitlines()
@@ -58,14 +58,14 @@ def test_every_set_is_within_the_bound(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "software"), [("ring_allreduce: DDP", "PyTorch"), ("distributed_replicated", "TensorFlow 1")]
 )
-def test_any_run_of_a_series_would_do_as_its_base(method: str, software: str) -> None:
+def test_any_run_of_a_series_can_be_its_baseline(method: str, software: str) -> None:
     """What a base communicates is part of what it took: from a larger run, as predicted, the largest is predicted the same."""
     one, sixteen, most = (at(gpus, method=method, software=software) for gpus in (1, 16, 64))
     reached = predicted(sixteen, one)
     assert predicted(most, sixteen | {"samples_per_s": repr(reached)}) == pytest.approx(predicted(most, one), rel=1e-6)
 
 
-def test_what_a_row_measured_does_not_change_its_prediction() -> None:
+def test_predictions_do_not_depend_on_the_rows_measurement() -> None:
     for row in rows()[1::25]:
         changed = row | {"samples_per_s": str(2 * float(row["samples_per_s"]))}
         others = [other for other in rows() if other["id"] != row["id"]]
@@ -73,20 +73,20 @@ def test_what_a_row_measured_does_not_change_its_prediction() -> None:
         assert (one.predicted, one.skipped) == (other.predicted, other.skipped) or one.skipped
 
 
-def test_a_series_scales_with_what_its_base_took() -> None:
+def test_predictions_of_a_series_scale_with_its_baseline() -> None:
     """A device that took twice as long for its passes does, whatever it trains on; communication stays what it is."""
     fast = predicted(at(64), at(8))
     slow = predicted(at(64), at(8, samples_per_s="1500"))
     assert 64 * 187.5 > slow > fast / 2
 
 
-def test_gradients_are_added_up_before_they_are_exchanged() -> None:
+def test_gradients_are_accumulated_before_synchronisation() -> None:
     often = predicted(at(64, grad_accum="1"), at(8, grad_accum="1"))
     seldom = predicted(at(64, grad_accum="8"), at(8, grad_accum="8"))
     assert often < seldom < 64 * 375
 
 
-def test_several_bases_count_with_their_mean() -> None:
+def test_several_baselines_count_with_their_mean() -> None:
     bases = at(8, samples_per_s="2900"), at(8, samples_per_s="3100")
     assert predicted(at(64), *bases) == pytest.approx(predicted(at(64), at(8)))
 
@@ -100,7 +100,7 @@ def test_several_bases_count_with_their_mean() -> None:
         ("an unknown one", "pytorch-ddp"),
     ],
 )  # fmt: skip
-def test_the_software_says_which_framework_trains(software: str, framework: str) -> None:
+def test_the_framework_follows_from_the_software_column(software: str, framework: str) -> None:
     row, base = at(16, software=software), at(8, software=software)
     assert predict_among(row, [row, base]).framework == framework
 
@@ -116,7 +116,7 @@ def test_the_software_says_which_framework_trains(software: str, framework: str)
         ({"software": "an unknown one"}, "software"),
     ],
 )
-def test_blanks_are_assumed_and_named(changes: dict[str, str], column: str) -> None:
+def test_blank_cells_are_assumed_and_named(changes: dict[str, str], column: str) -> None:
     row, base = at(16, **changes), at(8, **changes)
     assert predict_among(row, [row, base]).assumed == (column,)
     assert predict_among(at(16), [at(16), at(8)]).assumed == ()
@@ -145,7 +145,7 @@ def test_rows_that_cannot_be_predicted_are_skipped_with_their_reason(changes: di
     assert found.skipped or reason == ""
 
 
-def test_a_base_faster_than_what_it_communicates_is_no_base() -> None:
+def test_a_baseline_faster_than_its_communication_is_rejected() -> None:
     slow_network = {"cluster": "ec2d", "gpu": "K80", "precision": "fp32", "method": "ring_allreduce: DDP", "optimizer": "sgd"}
     rates = {16: "16", 32: "32"}, {16: "3000", 32: "6000"}
     found = []
@@ -155,20 +155,20 @@ def test_a_base_faster_than_what_it_communicates_is_no_base() -> None:
     assert found == ["", "the base's communication alone is predicted to take longer than its step"]
 
 
-def test_the_base_may_be_in_the_shipped_table() -> None:
+def test_the_baseline_can_be_in_the_shipped_table() -> None:
     row = next(row for row in rows() if row["model"] == "VGG16" and row["gpus"] == "8")
     more = row | {"gpus": "4", "samples_per_s": "130"}
     assert predict_among(more, [more]).predicted == predict(more).predicted > 0
 
 
-def test_a_row_without_a_base_is_skipped() -> None:
+def test_a_row_without_a_baseline_is_skipped() -> None:
     row = at(16, model="ResNet-50")
     assert predict_among(row, [row]).skipped == BASE
     assert predict(row).skipped == "no run on fewer GPUs to predict from"
 
 
 @pytest.mark.parametrize("method", ["parameter_server on cpu", "parameter_server on gpu", "replicated (NCCL) on n/a"])
-def test_more_gpus_are_faster_and_never_more_than_in_proportion(method: str) -> None:
+def test_more_gpus_are_faster_but_not_superlinearly(method: str) -> None:
     series = {"source_set": "made up", "cluster": "dgx1", "gpu": "P100", "model": "VGG16", "batch_per_gpu": "64", "seq_len": ""}
     fields = series | {"method": method, "precision": "fp32", "grad_accum": "1", "optimizer": "sgd", "software": "TensorFlow"}
     base = at(1, **fields) | {"samples_per_s": "150"}
@@ -190,7 +190,7 @@ def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_pa
     assert f"skipped: {BASE} (1 rows)" in out
 
 
-def test_a_prediction_tells_what_is_compared_with_what_and_how_far_it_may_be_off() -> None:
+def test_a_prediction_has_both_values_and_its_interval() -> None:
     found = predict(next(row for row in rows() if row["gpus"] == "8" and row["model"] == "AlexNet"))
     assert isinstance(found, Prediction)
     assert found.pairs == ("AlexNet", "8", "")

@@ -35,7 +35,7 @@ def test_every_row_is_scored_within_the_bound() -> None:
         assert each.order_right == 1
 
 
-def test_settings_compare_as_measured() -> None:
+def test_predicted_ratios_of_settings_equal_measured_ones() -> None:
     """Whole passes, as the source compares them."""
     predicted = [sum(layer_s(row)) for row in rows()]
     measured = [float(row["forward_ms"]) + float(row["backward_ms"]) for row in rows()]
@@ -43,14 +43,14 @@ def test_settings_compare_as_measured() -> None:
         assert predicted[i] / predicted[j] == pytest.approx(measured[i] / measured[j], rel=0.05)
 
 
-def test_recomputation_takes_what_it_does_again() -> None:
+def test_recomputation_takes_its_forward_time_again() -> None:
     (forward_s, kept_s), (_, scores_s), (_, all_s) = (layer_s(setting(kind, "no")) for kind in ("none", "selective", "full"))
     # the host issues a little more, most of which the device hides
     assert all_s == pytest.approx(kept_s + forward_s, rel=1e-3)
     assert kept_s < scores_s < kept_s + 0.5 * forward_s
 
 
-def test_more_ranks_share_the_work_and_none_sends_nothing() -> None:
+def test_more_tensor_ranks_share_the_work_and_one_rank_sends_nothing() -> None:
     row = setting("none", "no")
     eight_s, one_s = (sum(layer_s(row | {"tp": ranks})) for ranks in ("8", "1"))
     assert 3 * eight_s < one_s < 8 * eight_s

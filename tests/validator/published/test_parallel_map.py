@@ -1,4 +1,4 @@
-"""Items on all cores come back in their order, and errors as they are."""
+"""Parallel evaluation keeps the order of items and raises errors unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _refuse(item: int, refused: int) -> int:
 
 
 @pytest.mark.parametrize("count", [0, 1, 70])
-def test_results_come_in_the_order_of_items(count: int) -> None:
+def test_results_are_in_the_order_of_items(count: int) -> None:
     found = parallel_map.each(_process, range(count))
     assert [item for item, _ in found] == list(range(count))
     if count > 64 and len(os.sched_getaffinity(0)) > 1:
@@ -31,6 +31,6 @@ def test_results_come_in_the_order_of_items(count: int) -> None:
         assert {process for _, process in found} <= {os.getpid()}
 
 
-def test_an_error_in_another_process_is_raised_here_as_it_is() -> None:
+def test_errors_of_other_processes_are_raised_unchanged() -> None:
     with pytest.raises(InputError, match=r"^69 is refused$"):
         parallel_map.each(functools.partial(_refuse, refused=69), range(70))

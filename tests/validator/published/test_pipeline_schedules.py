@@ -36,7 +36,7 @@ def test_every_row_is_scored_within_the_bound() -> None:
     assert found.worst < 8
 
 
-def test_schedules_compare_as_measured() -> None:
+def test_predicted_ratios_of_schedules_equal_measured_ones() -> None:
     """All pairs that differ by their schedule alone, and by more than two percent."""
     predictions = sorted((predict(each) for each in rows()), key=lambda one: one.pairs)
     compared = 0
@@ -48,8 +48,8 @@ def test_schedules_compare_as_measured() -> None:
     assert compared > 30
 
 
-def test_1f1b_takes_what_its_stages_and_messages_add_up_to() -> None:
-    """(m + p − 1) · (F + B + W + 2 messages) and an optimizer's step, with stages that are nearly alike."""
+def test_1f1b_time_is_the_sum_of_stages_and_messages() -> None:
+    """(m + p − 1) · (F + B + W + 2 messages) and an optimizer's step, with nearly equal stages."""
     case = given("1F1B")
     forward_s, input_s, weight_s, send_s, _ = case.times
     theory_s = (case.microbatches + case.ranks - 1) * (forward_s + input_s + weight_s + 2 * send_s)

@@ -1,4 +1,4 @@
-"""The score: what it makes of predictions, and collectives predicted from a table's columns."""
+"""The score of predictions, and collectives predicted from a table's columns."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ def test_errors_are_absolute_fractions_of_what_was_measured() -> None:
     assert found.floor is None
 
 
-def test_order_is_the_share_of_pairs_predicted_as_they_were_measured() -> None:
+def test_order_is_the_share_of_pairs_predicted_in_measured_order() -> None:
     found = summarise([pair(1, 10), pair(2, 30), pair(3, 20)])["a"]
     assert found.order_right == pytest.approx(2 / 3)
     assert summarise([pair(1, 10)])["a"].order_right is None
 
 
-def test_the_floor_is_how_rows_of_the_same_inputs_differ() -> None:
+def test_the_floor_is_the_difference_of_rows_with_equal_inputs() -> None:
     found = summarise([pair(1, 90, inputs="same"), pair(1, 110, inputs="same"), pair(1, 5, inputs="other")])["a"]
     assert found.floor == pytest.approx((10 / 90 + 10 / 110) / 2)
 
 
-def test_coverage_is_the_share_of_rows_that_lie_in_their_intervals() -> None:
+def test_coverage_is_the_share_of_rows_inside_their_intervals() -> None:
     inside, below, untold = ((0.9, 1.1), (1.2, 1.3), None)
     rows = [Prediction("a", 1.0, 1.0, interval=interval) for interval in (inside, inside, below, untold)]
     assert summarise(rows)["a"].coverage90 == pytest.approx(2 / 3)
     assert summarise([pair(1, 1)])["a"].coverage90 is None
 
 
-def test_every_row_is_scored_or_skipped_and_what_was_assumed_is_counted() -> None:
+def test_every_row_is_scored_or_skipped_and_assumptions_are_counted() -> None:
     rows = [pair(1, 1), Prediction("a", skipped="no time"), Prediction("b", skipped="no time")]
     assumed = Prediction("a", 1.0, 2.0, assumed=("inter_node",))
     found = summarise([*rows, assumed])
@@ -98,7 +98,7 @@ def test_every_row_is_scored_or_skipped_and_what_was_assumed_is_counted() -> Non
         ("", 0, 1),
     ],
 )
-def test_a_networks_rate_is_read_from_its_text(text: str, Gbps: float, cards: int) -> None:
+def test_the_network_rate_is_parsed_from_text(text: str, Gbps: float, cards: int) -> None:
     rate_Bps, found = network_of(text, 8)
     assert (rate_Bps * 8 / 1e9, found) == (pytest.approx(Gbps), cards)
 
@@ -112,14 +112,14 @@ def test_an_unknown_system_is_predicted_from_its_columns() -> None:
     assert predict(ROW | {"size_bytes": "8"}).set_name == "somewhere <1MiB"
 
 
-def test_the_text_of_the_links_counts() -> None:
+def test_link_and_transport_names_affect_the_prediction() -> None:
     small = ROW | {"gpu": "A100-80GB", "inter_node": "4x100 Gb/s", "size_bytes": "8"}
     assert predict(small | {"inter_node": "EFA 4x100 Gb/s"}).predicted > 5 * predict(small).predicted
     alone = ROW | {"n_gpus": "8", "n_nodes": "1"}
     assert predict(alone | {"intra_node": "PCIe5"}).predicted > 3 * predict(alone).predicted
 
 
-def test_a_rack_of_72_is_one_domain() -> None:
+def test_a_rack_of_72_is_one_nvlink_domain() -> None:
     rack = ROW | {"gpu": "GB200", "n_gpus": "72", "n_nodes": "18", "gpus_per_node": "4", "inter_node": ""}
     inside, outside = predict(rack | {"intra_node": "NVLink5 NVL72"}), predict(rack)
     assert inside.predicted < outside.predicted
@@ -131,24 +131,24 @@ def test_fewer_devices_of_a_node_use_fewer_of_its_cards() -> None:
     assert predict(two_each).predicted > 2 * predict(ROW).predicted
 
 
-def test_a_system_that_ships_and_its_columns_agree() -> None:
+def test_shipped_systems_agree_with_their_columns() -> None:
     known = predict(ROW | {"instance_or_system": "BM.GPU.H100.8"})
     assert known.predicted == pytest.approx(predict(ROW).predicted)
 
 
-def test_a_name_alone_does_not_make_a_system() -> None:
+def test_a_system_needs_a_matching_name_and_gpu() -> None:
     for other in ({"instance_or_system": "Nebius", "gpu": "B200"}, {"instance_or_system": "8x H200 node"}):
         assert predict(ROW | other).predicted == pytest.approx(predict(ROW | other | {"instance_or_system": "x"}).predicted)
 
 
-def test_blanks_that_were_assumed_are_named() -> None:
+def test_assumed_blank_cells_are_named() -> None:
     assert predict(ROW).assumed == ("algorithm",)
     assert predict(ROW | {"inter_node": "", "intra_node": "", "algorithm": "Ring"}).assumed == ("intra_node", "inter_node")
     alone = ROW | {"n_gpus": "8", "n_nodes": "1", "inter_node": ""}
     assert predict(alone).assumed == ("algorithm",)
 
 
-def test_a_bandwidth_stands_in_for_a_time() -> None:
+def test_a_missing_time_is_computed_from_the_bandwidth() -> None:
     row = ROW | {"time_us_out_of_place": "", "busbw_GBps_out_of_place": "", "busbw_GBps_in_place": "450"}
     assert predict(row).measured == pytest.approx(2**30 * 2 * 15 / 16 / 450e9)
 
@@ -167,11 +167,11 @@ def test_a_bandwidth_stands_in_for_a_time() -> None:
         ({"algorithm": "magic"}, "no algorithm 'magic' for all_reduce"),
     ],
 )
-def test_what_cannot_be_scored_is_skipped_with_its_reason(change: dict[str, str], reason: str) -> None:
+def test_rows_that_cannot_be_scored_are_skipped_with_a_reason(change: dict[str, str], reason: str) -> None:
     assert predict(ROW | change).skipped == reason
 
 
-def test_rows_of_the_calibration_subset_are_left_out() -> None:
+def test_rows_of_the_calibration_subset_are_not_scored() -> None:
     node = {"gpu": "H200", "n_gpus": "8", "n_nodes": "1", "inter_node": "", "note": "all_reduce_bench.py (PyTorch)"}
     assert predict(ROW | node | {"size_bytes": "32768"}).skipped == "constants were fitted on it"
     assert not predict(ROW | node).skipped
@@ -182,7 +182,7 @@ def test_systems_are_predicted_within_their_bound() -> None:
     assert statistics.median(line.median for line in large if line.median is not None) < 15
 
 
-def test_totals_are_of_speed_and_of_pairs_within_sets() -> None:
+def test_totals_count_speed_rows_and_pairs_within_sets() -> None:
     large = [replace(pair(*both, name="b"), nodes=3) for both in ((10, 10), (12, 10))]
     rows = [pair(1, 2), *large, Prediction("b memory", 5.0, 1.0, of="memory"), Prediction("b", skipped="no time")]
     found = totals(rows)
@@ -194,7 +194,7 @@ def test_totals_are_of_speed_and_of_pairs_within_sets() -> None:
     assert totals([]) == {}
 
 
-def test_several_tables_are_scored_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_tables_are_scored_in_one_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = written(tmp_path / "b.csv", ROW), written(tmp_path / "a.csv", ROW, ROW | {"n_gpus": "32", "n_nodes": "4"})
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert scaleproof.main(["score", str(first), str(second), "--json"]) == 0
@@ -208,7 +208,7 @@ def test_several_tables_are_scored_in_one_go(tmp_path: Path, capsys: pytest.Capt
     assert len({line.index(" rows") for line in (*found.splitlines(), *together.splitlines()) if line.startswith("set ")}) == 1
 
 
-def test_what_ships_is_scored_where_no_table_is_named(tmp_path: Path) -> None:
+def test_shipped_tables_are_scored_by_default(tmp_path: Path) -> None:
     assert [path.stem for path in tables_at([])] == [name for name in shown(ALL) if name != "all tables"]
     assert tables_at([TABLE]) == [TABLE]
     with pytest.raises(InputError, match="no table that can be scored"):
@@ -228,7 +228,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     assert plain["sets"]["somewhere >=1MiB"]["skipped"] == {"no collective is called 'alltoall_v2'": 1}
 
 
-def test_the_human_table_is_aligned_and_names_what_was_fitted(tmp_path: Path) -> None:
+def test_the_text_table_is_aligned_and_names_fitted_constants(tmp_path: Path) -> None:
     found = score_all([written(tmp_path / "some.csv", ROW, ROW | {"instance_or_system": "a longer name"})])
     lines = describe(found).splitlines()
     assert lines[0] == "collectives"
@@ -237,7 +237,7 @@ def test_the_human_table_is_aligned_and_names_what_was_fitted(tmp_path: Path) ->
     assert lines[-1].startswith("constants fitted on")
 
 
-def test_other_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_files_give_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="not a table that can be scored"):
@@ -251,7 +251,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "pipeline_schedules has no constants to fit; remove --calibrated" in capsys.readouterr().err
 
 
-def test_a_table_that_lacks_a_column_has_blanks_in_it(tmp_path: Path) -> None:
+def test_missing_columns_count_as_blank_cells(tmp_path: Path) -> None:
     text = (catalog.ROOT / "published" / "pipeline_schedules.csv").read_text()
     path = tmp_path / "t.csv"
     path.write_text(text.replace("p2p_ms", "something_else"))
@@ -259,7 +259,7 @@ def test_a_table_that_lacks_a_column_has_blanks_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in tables_at([])])
-def test_a_table_without_rows_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_without_rows_are_rejected(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
     path.write_text(TABLE.with_stem(name).read_text().partition("\n")[0] + "\n\n")
     for options in ([], ["--json"]):
@@ -267,7 +267,7 @@ def test_a_table_without_rows_is_refused(name: str, tmp_path: Path, capsys: pyte
         assert capsys.readouterr().err.endswith("t.csv: no rows below its columns; give at least one\n")
 
 
-def test_where_nothing_was_scored_its_head_is_left() -> None:
+def test_tables_without_scored_rows_show_their_header_only() -> None:
     head = describe(Scores([Score("collectives", {})], {})).splitlines()
     assert (head[0], head[1].split()[0], len(head)) == ("collectives", "set", 2)
 

@@ -1,4 +1,4 @@
-"""Published training runs: the bounds that predictions keep, and what a row makes of them."""
+"""Published training runs: bounds of the errors, and conversion of rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_set_has_a_bound() -> None:
     assert set(BOUNDS) == {row["source_set"] for row in rows()}
 
 
-def test_rows_that_constants_were_fitted_on_are_few_and_left_out() -> None:
+def test_rows_used_for_fitting_are_few_and_not_scored() -> None:
     table = {row["id"]: row for row in rows()}
     for calibration in calibrations():
         assert 0 < len(set(calibration.rows)) == len(calibration.rows) <= 20
@@ -78,14 +78,14 @@ def test_rows_that_constants_were_fitted_on_are_few_and_left_out() -> None:
             assert only.skipped == "constants were fitted on it"
 
 
-def test_constants_change_predictions_of_other_rows_alone() -> None:
+def test_fitted_constants_affect_only_other_rows() -> None:
     assert step_s("bigscience-0026", WITH_CONSTANTS) > 1.1 * step_s("bigscience-0026")
     found = [step(predict(row("internevo-001"), options)) for options in (Options(), WITH_CONSTANTS)]
     assert found[0].predicted == found[1].predicted, "it has no constants"
     assert (found[0].interval is None, found[1].interval is None) == (False, True), "intervals are of what nothing is fitted to"
 
 
-def test_the_score_predicts_as_predict_does() -> None:
+def test_scored_predictions_equal_predict() -> None:
     name = "torchtitan-0001"
     one = step(predict(row(name)))
     assert one.scenario == f"published:{name}"
@@ -95,7 +95,7 @@ def test_the_score_predicts_as_predict_does() -> None:
     assert one.framework == run.framework
 
 
-def test_a_prediction_comes_from_what_the_row_says_of_the_run_alone() -> None:
+def test_predictions_use_only_columns_that_describe_the_run() -> None:
     original = row("torchtitan-0001")
     renamed = original | {"id": "x", "source_set": "y", "note": "", "step_time_s": "1", "measured_as": "w"}
     assert step(predict(renamed)).predicted == step(predict(original)).predicted
@@ -103,7 +103,7 @@ def test_a_prediction_comes_from_what_the_row_says_of_the_run_alone() -> None:
     assert step(predict(renamed)).measured == 1
 
 
-def test_more_microbatches_take_longer_and_fewer_replicas_too() -> None:
+def test_more_microbatches_or_fewer_replicas_take_longer() -> None:
     single = row("vtrain_single-0022", recompute="none")
     steps = [step(predict(single | {"global_batch_seqs": str(64 * times)})).predicted for times in (1, 2, 3)]
     # after the first step's gradients every microbatch takes the same time
@@ -112,13 +112,13 @@ def test_more_microbatches_take_longer_and_fewer_replicas_too() -> None:
     assert steps[0] < fewer < 2 * steps[0]
 
 
-def test_recomputation_costs_what_it_does_again() -> None:
+def test_recomputation_costs_its_forward_time() -> None:
     none, selective, full = (step_s("korthikanti22-0001", recompute=kind) for kind in ("none", "selective", "full"))
     # the forward pass comes twice, with its collectives; those of the backward pass are partly hidden
     assert none < selective < full < 1.36 * none
 
 
-def test_memory_and_whether_it_fits_have_sets_of_their_own() -> None:
+def test_memory_and_fit_are_scored_in_separate_sets() -> None:
     found = predict(row("simumax_b200-0001"))
     assert [one.set_name for one in found] == ["simumax_b200", "simumax_b200 memory", "fits: yes"]
     assert found[1].measured == pytest.approx(60.68 * 2**30)
@@ -129,7 +129,7 @@ def test_memory_and_whether_it_fits_have_sets_of_their_own() -> None:
     assert (wrong.set_name, wrong.error) == ("fits: yes", 1)
 
 
-def test_blanks_are_assumed_and_named() -> None:
+def test_blank_cells_are_assumed_and_named() -> None:
     found = step(predict(row("nemo-0029", vocab="")))
     assert found.assumed == ("vocab", "recompute")
     said = step(predict(row("nemo-0029", note="vocabulary assumed")))
@@ -141,7 +141,7 @@ def test_blanks_are_assumed_and_named() -> None:
     assert "microbatch_seqs" not in four.assumed
 
 
-def test_unknown_software_is_the_default_framework_and_is_assumed() -> None:
+def test_unknown_software_is_assumed_to_be_the_default_framework() -> None:
     name = "nemo-0029"
     unknown = step(predict(row(name, software="one of our own")))
     default = step(predict(row(name), Options(frameworks=False)))
@@ -165,7 +165,7 @@ def test_unknown_software_is_the_default_framework_and_is_assumed() -> None:
         ({"step_time_s": "", "fits": "", "memory_GiB": ""}, "no time"),
     ],
 )
-def test_what_cannot_be_predicted_is_skipped_with_its_reason(changes: dict[str, str], reason: str) -> None:
+def test_rows_that_cannot_be_predicted_are_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:
     for options in (Options(), WITH_CONSTANTS):
         (only,) = predict(row("llm_foundry-0095", **changes), options)
         assert only.skipped.startswith(reason)
@@ -175,26 +175,26 @@ def test_a_row_without_columns_is_skipped() -> None:
     assert [one.skipped for one in predict({"software": "NeMo"})] == ["no run that can be read"]
 
 
-def test_a_row_may_be_described_in_another_framework() -> None:
+def test_a_row_can_be_predicted_with_another_framework() -> None:
     here = row("llm_foundry-0095")
     assert described(here).scenario.framework == shipped("llm-foundry")
     other = described(here, shipped("torchtitan")).scenario
     assert (other.framework.name, other.framework_is_default) == ("torchtitan", False)
 
 
-def test_without_host_time_or_copies_steps_are_faster() -> None:
+def test_steps_are_faster_without_host_time_or_copies() -> None:
     """A small model on one node, whose host is not much faster than its GPUs."""
     whole_s = step_s("vtrain_single-0022")
     assert step_s("vtrain_single-0022", Options(ablate=("host",))) < whole_s
     assert step_s("vtrain_single-0022", Options(ablate=("copies", "optimizer", "slowest"))) < whole_s
 
 
-def test_an_unknown_mechanism_is_refused_with_the_names() -> None:
+def test_unknown_mechanisms_are_rejected_with_the_known_names() -> None:
     with pytest.raises(InputError, match=f"--ablate hots: no such mechanism; give one of {', '.join(ABLATIONS)}"):
         score(TABLE, Options(ablate=("hots",)))
 
 
-def test_the_default_framework_stands_in_for_that_of_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_framework_can_replace_that_of_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table_of(tmp_path / "some.csv", row("korthikanti22-0000"))
     frameworks = []
     for more in ([], ["--default-framework"]):
@@ -204,7 +204,7 @@ def test_the_default_framework_stands_in_for_that_of_the_row(tmp_path: Path, cap
     assert frameworks == ["megatron-lm-2022", "megatron-core-0.12"]
 
 
-def test_a_line_is_written_for_each_measurement_that_was_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_option_writes_a_line_for_each_scored_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = row("simumax_b200-0001"), row("nemo-0029", software="one of our own"), row("bigscience-0051", precision="int4")
     path, out = table_of(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
     assert scaleproof.main(["score", str(path), "--rows", str(out), "--json"]) == 0
@@ -228,7 +228,7 @@ def test_a_line_is_written_for_each_measurement_that_was_scored(tmp_path: Path, 
     assert all(float(line["low"]) < float(line["predicted"]) < float(line["high"]) for line in speeds)
 
 
-def test_pairs_count_for_the_order_where_measurements_differ_by_more_than_five_percent() -> None:
+def test_only_pairs_that_differ_by_more_than_five_percent_count_for_the_order() -> None:
     near, far = (
         [Prediction("a", 1.0, 1.0, inputs=("x",)), Prediction("a", 0.9, other, inputs=("y",))] for other in (1.04, 1.06)
     )

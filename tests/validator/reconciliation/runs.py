@@ -1,4 +1,4 @@
-"""Predictions that stand in for measurements: every rank by itself, as measured runs tell them."""
+"""Predictions in the form of measurements: every rank separately, as in measured runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaleproof.validator.record.assemble import rank_names
 
 
 def as_measured(scenario: Scenario) -> Run:
-    """The prediction of `scenario` with a copy of its class's spans for each rank, a little apart in time."""
+    """The prediction of `scenario` with a copy of its class's spans for each rank, slightly shifted in time."""
     run = predict(scenario)
     assert run.spans is not None
     named = replace(run, origin="measured", rank_names=rank_names(scenario.strategy), spans=None, prediction_interval_s=None)

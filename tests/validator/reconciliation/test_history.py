@@ -1,4 +1,4 @@
-"""History takes what many processes append, and refuses files that are not its own."""
+"""Histories accept concurrent appends, and reject files of other programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(out: Path, table: str = "reconciled") -> list[sqlite3.Row]:
     return found
 
 
-def test_a_case_is_kept_with_both_intervals_its_cluster_and_what_it_ran_with(tmp_path: Path) -> None:
+def test_a_case_is_recorded_with_intervals_cluster_and_versions(tmp_path: Path) -> None:
     failed = ReconciledCase(SCENARIO, case().predicted, None, "rank 1 died")
     append_cases([case(), failed], tmp_path / "new" / "folder")
     (row,) = rows(tmp_path / "new" / "folder")
@@ -64,14 +64,14 @@ def test_a_case_is_kept_with_both_intervals_its_cluster_and_what_it_ran_with(tmp
     assert '"compute"' in row["parts"]
 
 
-def test_a_run_that_is_reconciled_again_counts_once(tmp_path: Path) -> None:
+def test_a_run_reconciled_again_counts_once(tmp_path: Path) -> None:
     append_cases([case()], tmp_path)
     append_cases([case(), case(0.021)], tmp_path)
 
     assert [row["measured_s"] for row in rows(tmp_path)] == [0.02, 0.021]
 
 
-def test_quantities_of_a_calibrated_cluster_are_kept(tmp_path: Path) -> None:
+def test_quantities_of_a_calibrated_cluster_are_recorded(tmp_path: Path) -> None:
     cluster = SCENARIO.cluster.model_copy(
         update={
             "uncertainty": {
@@ -88,7 +88,7 @@ def test_quantities_of_a_calibrated_cluster_are_kept(tmp_path: Path) -> None:
     assert found["device"] == pytest.approx((0.96, 1.0, 1.04))
 
 
-def test_fingerprints_tell_numbers_and_nothing_else() -> None:
+def test_fingerprints_depend_only_on_numbers() -> None:
     cluster = SCENARIO.cluster
 
     assert fingerprint(cluster.model_copy(update={"name": "x", "nodes": 7, "provenance": {"a": "b"}})) == fingerprint(cluster)
@@ -107,7 +107,7 @@ def _append(out: Path, writer: int, count: int) -> None:
         append_cases([case(0.02, f"2026-11-20T10:{writer:02d}:{number:02d}+00:00")], out)
 
 
-def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append, args=(tmp_path, writer, 8)) for writer in range(2)]
     for writer in writers:
@@ -122,7 +122,7 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"not a database at all, but long enough to be one" * 10, b"SQLite format 3\x00" + b"\xff" * 200]
 )
-def test_a_damaged_file_is_said_in_one_line_and_kept(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_gives_a_one_line_error_and_is_kept(content: bytes, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(content)
 
     with pytest.raises(ScaleproofError, match=r"history\.sqlite: .*") as error:
@@ -131,7 +131,7 @@ def test_a_damaged_file_is_said_in_one_line_and_kept(content: bytes, tmp_path: P
     assert (tmp_path / FILE).read_bytes() == content
 
 
-def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_modified(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("create table birds (name text)")
     connection.close()
@@ -140,7 +140,7 @@ def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
         append_cases([case()], tmp_path)
 
 
-def test_a_later_version_is_not_written_to(tmp_path: Path) -> None:
+def test_files_of_a_later_version_are_not_modified(tmp_path: Path) -> None:
     append_cases([case()], tmp_path)
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("pragma user_version = 2")

@@ -1,4 +1,4 @@
-"""Which measured ranks a predicted class stands for."""
+"""Measured ranks of each predicted rank class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair(scenario: Scenario) -> tuple[Run, Run]:
         ("{kind: parameter_server, workers: 3, servers: 2}", [0, 0, 0, 1, 1]),
     ],
 )
-def test_classes_stand_for_the_ranks_they_are_called_after(small: Make, strategy: str, classes: list[int]) -> None:
+def test_rank_classes_contain_the_ranks_of_their_name(small: Make, strategy: str, classes: list[int]) -> None:
     predicted, measured = pair(small(f"strategy={strategy}"))
     found = class_of_ranks(predicted, measured).tolist()
     names = [(measured.rank_names[rank], predicted.rank_names[number]) for rank, number in enumerate(found)]
@@ -42,7 +42,7 @@ def test_classes_stand_for_the_ranks_they_are_called_after(small: Make, strategy
             assert f"stage {stage}" in measured_name
 
 
-def test_a_straggler_is_its_own_class(small: Make) -> None:
+def test_a_straggler_has_its_own_class(small: Make) -> None:
     predicted, measured = pair(small("unevenness={stragglers: [{ranks: 2, slowdown: 2}]}"))
     alone = predicted.rank_names.index("worker 2")
     assert class_of_ranks(predicted, measured).tolist().count(alone) == 1
@@ -57,14 +57,14 @@ def test_a_straggler_is_its_own_class(small: Make) -> None:
         "{kind: parameter_server, workers: 2, servers: 4}",
     ],
 )
-def test_as_many_ranks_as_there_are(small: Make, strategy: str) -> None:
+def test_multiplicities_add_up_to_the_number_of_ranks(small: Make, strategy: str) -> None:
     for run in pair(small(f"strategy={strategy}")):
         count, of_servers = multiplicity(run), servers(run)
         assert count.sum() == run.ranks
         assert count[~of_servers].sum() == run.compute_ranks
 
 
-def test_names_that_say_nothing_leave_ranks_in_some_class_or_none(small: Make) -> None:
+def test_unknown_rank_names_are_assigned_to_the_default_class_or_none(small: Make) -> None:
     predicted, measured = pair(small())
     odd = replace(measured, rank_names=tuple(f"thing-{n}" for n in range(4)))
     assert class_of_ranks(predicted, odd).tolist() == [0, 0, 0, 0]

@@ -18,7 +18,7 @@ Make = Callable[..., Scenario]
 
 
 def slower_than_predicted(scenario: Scenario) -> Run:
-    """A measurement that takes a quarter longer."""
+    """A measurement that takes a quarter longer than predicted."""
     run = predict(scenario)
     return replace(run, origin="measured", step_time_s=run.step_time_s * 1.25, efficiency=None, baseline=None)
 
@@ -27,35 +27,35 @@ def failing(scenario: Scenario) -> Run:
     raise RankError("rank 1 died")
 
 
-def test_the_error_is_signed_and_relative_to_what_was_measured(small: Make) -> None:
+def test_the_error_is_signed_and_relative_to_the_measurement(small: Make) -> None:
     (case,) = reconcile([small()], slower_than_predicted, None, None, lambda _: None)
     assert case.error == pytest.approx(-0.2)
 
 
-def test_a_failure_is_kept_and_the_rest_goes_on(small: Make, tmp_path: Path) -> None:
+def test_a_failure_is_recorded_and_the_others_run(small: Make, tmp_path: Path) -> None:
     first, second = (small(f"name={name}") for name in ("first", "second"))
-    told: list[ReconciledCase] = []
+    reported: list[ReconciledCase] = []
 
     def measure(scenario: Scenario) -> Run:
         return failing(scenario) if scenario is first else slower_than_predicted(scenario)
 
-    reconcile([first, second], measure, tmp_path, 0.1, told.append)
-    assert [case.failure for case in told] == ["rank 1 died", None]
+    reconcile([first, second], measure, tmp_path, 0.1, reported.append)
+    assert [case.failure for case in reported] == ["rank 1 died", None]
     plain = json.loads((tmp_path / "reconcile.json").read_text())
     assert [case["failure"] for case in plain["cases"]] == ["rank 1 died", None]
     assert plain["max_error"] == 0.1
-    assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == told[1].measured.step_time_s  # type: ignore[union-attr]
+    assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == reported[1].measured.step_time_s  # type: ignore[union-attr]
     assert not (tmp_path / "runs" / "first" / "measured").exists()
 
 
-def test_what_was_run_is_kept_so_that_it_can_be_run_again(small: Make, tmp_path: Path) -> None:
+def test_scenarios_are_saved_for_repetition(small: Make, tmp_path: Path) -> None:
     scenario = small("cluster.network.bandwidth=33.3 Gbit/s", "name=other")
     for measure in (slower_than_predicted, failing):
         reconcile([scenario], measure, tmp_path / measure.__name__, None, lambda _: None)
         assert load(tmp_path / measure.__name__ / "runs" / "other" / "scenario.yaml") == scenario
 
 
-def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> None:
+def test_measured_efficiency_is_relative_to_a_measured_single_rank(small: Make) -> None:
     strong, weak, many = small("strategy.workers=1"), small("strategy.workers=1", "batch=12"), small()
     cases = [ReconciledCase(s, predict(s), slower_than_predicted(s)) for s in (many, strong, weak)]
     run, *_ = [case.measured for case in with_efficiency(cases)]
@@ -66,7 +66,7 @@ def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> N
     assert run.efficiency == pytest.approx(expected)
 
 
-def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
+def test_runs_of_another_model_are_not_used_as_baseline(small: Make) -> None:
     other = small("strategy.workers=1", "model.layers=3")
     cases = [ReconciledCase(s, predict(s), slower_than_predicted(s)) for s in (small(), other)]
     measured = with_efficiency(cases)[0].measured
@@ -82,22 +82,24 @@ def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
         ("{kind: hybrid, workers: 2, stages: 3, microbatches: 3}", "hybrid, 2 workers × 3 stages"),
     ],
 )
-def test_strategies_in_words(small: Make, strategy: str, text: str) -> None:
+def test_strategies_are_described_as_text(small: Make, strategy: str, text: str) -> None:
     assert describe_strategy(small(f"strategy={strategy}")) == text
 
 
-def test_each_case_says_why_it_is_off_and_whether_that_was_to_be_expected(small: Make, tmp_path: Path) -> None:
+def test_each_case_has_an_explanation_and_interval_coverage(small: Make, tmp_path: Path) -> None:
     (case,) = reconcile([small()], slower_than_predicted, tmp_path, None, lambda _: None)
     (plain,) = json.loads((tmp_path / "reconcile.json").read_text())["cases"]
-    told = plain["explanation"]
-    assert sum(part["difference_s"] for part in told["parts"]) == pytest.approx(told["difference_s"])
+    reported = plain["explanation"]
+    assert sum(part["difference_s"] for part in reported["parts"]) == pytest.approx(reported["difference_s"])
     assert case.explanation is not None
-    assert told["sentences"] == list(case.explanation.sentences)
+    assert reported["sentences"] == list(case.explanation.sentences)
     assert plain["inside"] is case.inside
 
 
 @pytest.mark.parametrize(("interval", "inside"), [((0.9, 1.3), True), ((0.9, 1.2), False), (None, None)])
-def test_inside_the_interval(small: Make, interval: tuple[float, float] | None, inside: bool | None) -> None:
+def test_coverage_is_true_for_measurements_inside_the_interval(
+    small: Make, interval: tuple[float, float] | None, inside: bool | None
+) -> None:
     predicted = predict(small())
     interval_s = interval and (interval[0] * predicted.step_time_s, interval[1] * predicted.step_time_s)
     case = ReconciledCase(small(), replace(predicted, prediction_interval_s=interval_s), slower_than_predicted(small()))

@@ -1,4 +1,4 @@
-"""Refit finds what a cluster is really like from runs on it, and changes nothing where runs tell nothing new."""
+"""Refitting recovers a cluster's quantities from runs, and leaves quantities unchanged that runs do not determine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scenario(workers: int, samples: int, compute: str = "real", cluster: Mapping
 
 
 def measured(one: Scenario, slowdown_interval: Mapping[str, float], off: float = 0.0) -> Run:
-    """The scenario on a cluster so many times as slow, all of it off by a share that is given as a logarithm."""
+    """The scenario on a cluster slowed by given factors, with a common error given as a logarithm."""
     run, factor = timed(one.model_copy(update={"cluster": slowed(one.cluster, slowdown_interval)})), float(np.exp(off))
     parts = {name: seconds * factor for name, seconds in run.breakdown_s.items()}
     return replace(run, origin="measured", step_time_s=run.step_time_s * factor, breakdown_s=parts)
@@ -59,7 +59,7 @@ def slowdown_interval(found: Refit) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("truth", [{"network.bandwidth": 1.3, "device": 1.25}, {"network.bandwidth": 0.8, "device": 1.0}])
-def test_what_a_cluster_is_like_is_found_within_its_noise(truth: dict[str, float]) -> None:
+def test_the_refit_recovers_quantities_within_noise(truth: dict[str, float]) -> None:
     noise = 0.015
     found = refitted(runs(truth, noise))
 
@@ -70,18 +70,18 @@ def test_what_a_cluster_is_like_is_found_within_its_noise(truth: dict[str, float
         assert abs(off) < 3 * max(noise, one.deviation), one
 
 
-def test_without_noise_runs_left_out_are_predicted_right() -> None:
+def test_noise_free_held_out_runs_are_predicted_exactly() -> None:
     found = refitted(runs({"network.bandwidth": 1.5, "device": 0.8}))
 
     assert slowdown_interval(found) == pytest.approx({"network.bandwidth": 1.5, "device": 0.8}, rel=0.02)
     assert found.median_after < 0.01
 
 
-def test_noise_alone_changes_nothing() -> None:
+def test_noise_alone_does_not_change_the_cluster() -> None:
     assert not refitted(runs({}, 0.02, seed=1)).improves
 
 
-def test_one_run_that_went_wrong_does_not_spoil_the_rest() -> None:
+def test_one_outlier_run_does_not_affect_the_refit() -> None:
     found = runs({"network.bandwidth": 1.3}, 0.005)
     one, run = found[3]
     found[3] = (one, replace(run, step_time_s=4 * run.step_time_s))
@@ -89,7 +89,7 @@ def test_one_run_that_went_wrong_does_not_spoil_the_rest() -> None:
     assert slowdown_interval(refitted(found))["network.bandwidth"] == pytest.approx(1.3, rel=0.05)
 
 
-def test_what_runs_do_not_tell_stays() -> None:
+def test_undetermined_quantities_are_unchanged() -> None:
     found = refitted([(one, measured(one, {"device": 1.3})) for one in (scenario(1, 64), scenario(1, 256), scenario(1, 512))])
 
     assert set(slowdown_interval(found)) == {"device"}
@@ -97,14 +97,14 @@ def test_what_runs_do_not_tell_stays() -> None:
     assert "network.bandwidth" not in found.cluster.uncertainty
 
 
-def test_paced_runs_tell_nothing_of_the_device() -> None:
+def test_emulated_runs_do_not_change_the_device() -> None:
     paced = [scenario(*one, compute="paced") for one in WORKERS]
     found = refitted([(one, measured(one, {"network.bandwidth": 1.3})) for one in paced])
 
     assert set(slowdown_interval(found)) == {"network.bandwidth"}
 
 
-def test_intervals_are_the_posterior_and_errors_of_runs_left_out() -> None:
+def test_intervals_combine_the_posterior_and_errors_of_held_out_runs() -> None:
     noise = 0.02
     found = refitted(runs({"network.bandwidth": 1.3}, noise))
     change = next(one for one in found.changes if one.quantity == "network.bandwidth")
@@ -118,16 +118,16 @@ def test_intervals_are_the_posterior_and_errors_of_runs_left_out() -> None:
     assert reach == pytest.approx(DEVIATIONS * np.sqrt(np.mean(np.log1p(errors) ** 2)), abs=2e-3)
 
 
-def test_runs_of_one_scenario_are_left_out_together() -> None:
+def test_runs_of_one_scenario_are_held_out_as_a_group() -> None:
     one, other = scenario(1, 512), scenario(4, 64)
     found = refitted([(one, measured(one, {"device": 1.3}, off)) for off in (0.0, 0.01)] + [(other, measured(other, {}))])
 
     assert list(found.errors_after) == ["ring-1-512", "ring-1-512 (2)", "ring-4-64"]
-    # by the third alone, which says little of the device, they are as wrong as they were
+    # with the third run alone, which depends little on the device, predictions do not improve
     assert abs(found.errors_after["ring-1-512"]) > 0.15
 
 
-def test_runs_of_other_clusters_are_left_out_and_named() -> None:
+def test_runs_of_other_clusters_are_skipped_and_named() -> None:
     other = scenario(2, 128, cluster={**CLUSTER, "name": "other", "network": {"bandwidth": "1 Gbit/s", "latency": "60 us"}})
     here = scenario(2, 96)
     alone = replace(measured(here, {}), provenance={"on": "local"})
@@ -143,7 +143,7 @@ def test_runs_of_other_clusters_are_left_out_and_named() -> None:
     ("count", "what"),
     [(0, "0 measured runs are too few"), (2, "2 measured runs are too few"), (-3, "3 measured runs of the same scenario")],
 )
-def test_too_few_or_alike_runs_are_said_in_one_line(count: int, what: str) -> None:
+def test_too_few_or_too_similar_runs_give_a_one_line_error(count: int, what: str) -> None:
     found = runs({})[:count] if count >= 0 else [runs({})[0]] * -count
 
     with pytest.raises(InputError, match=what) as error:
@@ -183,7 +183,7 @@ def test_an_update_writes_the_file_and_predicts_better(tmp_path: Path) -> None:
     assert path.read_text() == written
 
 
-def test_a_file_is_kept_where_runs_left_out_are_not_predicted_better(tmp_path: Path) -> None:
+def test_the_file_is_unchanged_if_held_out_runs_are_not_predicted_better(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(yaml.safe_dump(CLUSTER, sort_keys=False))
     before = path.read_text()

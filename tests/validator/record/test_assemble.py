@@ -1,4 +1,4 @@
-"""From what each rank noted alone follows when bytes began to move."""
+"""Transfer times, computed from the separate records of ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_seconds_count_from_the_end_of_the_warm_up_on_the_last_rank(make_scenari
     assert run.breakdown_s["other"] == pytest.approx(0.5)
 
 
-def test_a_collective_moves_when_its_last_member_has_come(make_scenario: MakeScenario) -> None:
+def test_the_transfer_of_a_collective_starts_with_its_last_member(make_scenario: MakeScenario) -> None:
     def worker(come_s: float) -> bytes:
         bucket = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=0)
         return recorded(end(0, 0), bucket, row(Phase.SYNCHRONISE, come_s, 8), end(1, 8))
@@ -64,7 +64,7 @@ def test_a_collective_moves_when_its_last_member_has_come(make_scenario: MakeSce
     assert run.breakdown_s["exposed_communication"] == pytest.approx(3.0)
 
 
-def test_buckets_that_were_done_before_do_not_count_as_exposed(make_scenario: MakeScenario) -> None:
+def test_buckets_finished_earlier_do_not_count_as_exposed(make_scenario: MakeScenario) -> None:
     def worker(come_s: float) -> bytes:
         early = row(Phase.SYNCHRONISE, 1, 2, stream=Stream.COMMUNICATION, match=0)
         late = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=1)
@@ -78,7 +78,7 @@ def test_buckets_that_were_done_before_do_not_count_as_exposed(make_scenario: Ma
 @pytest.mark.parametrize(
     ("sent_s", "awaited_s", "moves_s"), [(5.0, 2.0, 5.0), (2.0, 5.0, 5.0)], ids=["receiver waits", "sender waits"]
 )
-def test_a_message_moves_once_it_is_sent_and_its_receiver_is_there(
+def test_a_transfer_starts_once_sender_and_receiver_are_ready(
     sent_s: float, awaited_s: float, moves_s: float, make_scenario: MakeScenario
 ) -> None:
     sender = recorded(end(0, 0), row(Phase.SEND, sent_s, 7, peer=1, match=2), end(1, 9))
@@ -91,7 +91,7 @@ def test_a_message_moves_once_it_is_sent_and_its_receiver_is_there(
     assert run.breakdown_s["bubble"] == pytest.approx(1.5)
 
 
-def test_what_a_worker_awaits_is_cut_where_the_last_server_sends(make_scenario: MakeScenario) -> None:
+def test_a_workers_wait_is_split_where_the_last_server_sends(make_scenario: MakeScenario) -> None:
     worker = recorded(end(0, 0), row(Phase.WAIT, 2, 9, size_bytes=12.0), end(1, 9))
     servers = [recorded(end(0, 0), row(Phase.SEND, sends_s, 8), end(1, 8)) for sends_s in (4, 6)]
 
@@ -103,7 +103,7 @@ def test_what_a_worker_awaits_is_cut_where_the_last_server_sends(make_scenario: 
     assert run.breakdown_s["exposed_communication"] == pytest.approx(3.0)
 
 
-def test_steps_that_a_rank_did_not_finish_do_not_count() -> None:
+def test_unfinished_steps_do_not_count() -> None:
     whole = recorded(end(0, 0), row(Phase.FORWARD, 1, 2), end(1, 2), row(Phase.FORWARD, 3, 4, 2), end(2, 4))
     torn = whole[:-10]
 
@@ -124,26 +124,24 @@ def test_steps_that_a_rank_did_not_finish_do_not_count() -> None:
         ),
     ],
 )
-def test_ranks_are_called_by_what_they_do(
-    strategy: dict[str, Any], names: tuple[str, ...], make_scenario: MakeScenario
-) -> None:
+def test_ranks_are_named_by_their_role(strategy: dict[str, Any], names: tuple[str, ...], make_scenario: MakeScenario) -> None:
     assert rank_names(make_scenario(strategy).strategy) == names
 
 
 def outcome(**others: Any) -> dict[str, Any]:
-    """What a rank tells beside its spans, of a quiet machine."""
+    """Data that a rank reports in addition to its spans, on a quiet machine."""
     quiet = {"elapsed_s": 1.0, "cores_s": {"0": 1.0, "1": 0.0}, "own_s": 1.0}
-    told = {"provenance": {"host": "here", "date": "today"}, "losses": {"1": 0.5}, "notes": {}, "corrections": []}
-    return told | {"machine": "a", "usage": quiet, "memory_bytes": {}} | others
+    reported = {"provenance": {"host": "here", "date": "today"}, "losses": {"1": 0.5}, "notes": {}, "corrections": []}
+    return reported | {"machine": "a", "usage": quiet, "memory_bytes": {}} | others
 
 
 def worker_with_a_bucket(come_s: float, off_s: float) -> bytes:
-    """Its clock is off by so much."""
+    """Records of a worker with one bucket and a clock offset."""
     bucket = row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s, stream=Stream.COMMUNICATION, match=0)
     return recorded(end(0, off_s), bucket, row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s), end(1, 8 + off_s))
 
 
-def test_times_of_other_clocks_are_corrected_before_they_are_compared(make_scenario: MakeScenario) -> None:
+def test_times_of_different_clocks_are_corrected_before_comparison(make_scenario: MakeScenario) -> None:
     far = outcome(
         machine="b",
         corrections=[
@@ -161,7 +159,7 @@ def test_times_of_other_clocks_are_corrected_before_they_are_compared(make_scena
     assert "warnings" not in run.provenance
 
 
-def test_clocks_that_cannot_be_aligned_leave_the_run_and_a_warning(make_scenario: MakeScenario) -> None:
+def test_unaligned_clocks_give_a_run_with_a_warning(make_scenario: MakeScenario) -> None:
     vague = {"zero_s": 0.0, "offset_s": 0.0, "drift": 0.0, "uncertainty_s": 4.0, "drift_uncertainty": 0.0}
 
     run = gathered(make_scenario(RING, steps=1), [worker_with_a_bucket(2, 0.0)] * 2, [outcome(), outcome(corrections=[vague])])
@@ -170,7 +168,7 @@ def test_clocks_that_cannot_be_aligned_leave_the_run_and_a_warning(make_scenario
     assert run.provenance["warnings"].startswith("clocks agree only to 50% of a step")
 
 
-def test_a_machine_that_is_busy_with_other_work_is_told(make_scenario: MakeScenario) -> None:
+def test_a_machine_busy_with_other_work_gives_a_warning(make_scenario: MakeScenario) -> None:
     busy = {"elapsed_s": 10.0, "cores_s": {"0": 10.0, "1": 6.0}, "own_s": 4.0}
     ranks = [worker_with_a_bucket(2, 0.0)] * 2
 
@@ -183,7 +181,7 @@ def test_a_machine_that_is_busy_with_other_work_is_told(make_scenario: MakeScena
     assert "warnings" not in quiet.provenance
 
 
-def test_memory_is_that_of_the_training_rank_that_needs_the_most(make_scenario: MakeScenario) -> None:
+def test_memory_is_that_of_the_fullest_training_rank(make_scenario: MakeScenario) -> None:
     sizes = [{"allocated": 3e9, "reserved": 1e9}, {"allocated": 9e9, "reserved": 0.0}, {"allocated": 9e9, "reserved": 0.0}]
     worker = recorded(end(0, 0), row(Phase.WAIT, 2, 9), end(1, 9))
     servers = [recorded(end(0, 0), row(Phase.SEND, 4, 8), end(1, 8))] * 2
@@ -194,7 +192,7 @@ def test_memory_is_that_of_the_training_rank_that_needs_the_most(make_scenario: 
     assert run.memory_bytes == sizes[0]
 
 
-def test_enough_steps_tell_how_well_they_tell(make_scenario: MakeScenario) -> None:
+def test_enough_steps_give_an_interval_of_the_step_time(make_scenario: MakeScenario) -> None:
     ends_s = [0.0, 1.0, 2.1, 3.0, 4.2, 5.1, 6.0]
     rows = [each for step, at_s in enumerate(ends_s) for each in (row(Phase.FORWARD, at_s, at_s, step), end(step, at_s))]
 
@@ -204,7 +202,7 @@ def test_enough_steps_tell_how_well_they_tell(make_scenario: MakeScenario) -> No
     assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]
 
 
-def test_what_a_rank_waits_for_last_is_sent_before_it_waits_for_the_answer(make_scenario: MakeScenario) -> None:
+def test_a_push_precedes_the_wait_for_its_reply(make_scenario: MakeScenario) -> None:
     """The kernel took the gradients at once, and moved them while the rank seemed to wait for the parameters; the receive was
     posted before any of it."""
     scenario = make_scenario({"kind": "gather_average", "workers": 2}, steps=1)
@@ -227,8 +225,8 @@ def test_what_a_rank_waits_for_last_is_sent_before_it_waits_for_the_answer(make_
     assert (receive.arrival_s[0], receive.start_s[0]) == (3.0, 3.0)
 
 
-def test_a_push_is_sent_until_its_server_has_it(make_scenario: MakeScenario) -> None:
-    """The kernel took it at once; the server noted when it came, and answers later."""
+def test_a_push_lasts_until_its_server_received_it(make_scenario: MakeScenario) -> None:
+    """The kernel took it at once; the server noted its arrival, and replies later."""
     labels = {"group": 0, "match": 0}
     push, wait = row(Phase.SEND, 1, 1.5, **labels), row(Phase.WAIT, 1.5, 9, size_bytes=12.0, **labels)
     came = row(Phase.RECEIVE, 4, 4, peer=0, stream=Stream.COMMUNICATION, **labels)
@@ -245,7 +243,7 @@ def test_a_push_is_sent_until_its_server_has_it(make_scenario: MakeScenario) -> 
 
 
 @pytest.mark.parametrize("early_s", [0.0, 3.0])
-def test_nothing_is_left_over_of_a_rank_that_is_always_busy(early_s: float, make_scenario: MakeScenario) -> None:
+def test_a_fully_busy_rank_has_no_other_time(early_s: float, make_scenario: MakeScenario) -> None:
     """It came out of the warm-up earlier than the other one, and not out of the last step, or the reverse."""
     begins_s, ends_s = (4 - early_s, 10.0) if early_s else (4.0, 7.0)
     early = recorded(end(0, begins_s), row(Phase.FORWARD, begins_s, ends_s), end(1, ends_s))
@@ -258,8 +256,8 @@ def test_nothing_is_left_over_of_a_rank_that_is_always_busy(early_s: float, make
     assert run.breakdown_s["compute"] == pytest.approx(6.0)
 
 
-def test_messages_that_pass_while_ranks_compute_are_hidden(make_scenario: MakeScenario) -> None:
-    """Of two alike the first is waited for and takes a second; the other comes at some time while the receiver is busy."""
+def test_messages_during_computing_are_hidden(make_scenario: MakeScenario) -> None:
+    """Two equal messages: the first is waited for and takes a second; the other arrives while the receiver is busy."""
     first, second = {"match": 0, "size_bytes": 8.0}, {"match": 2, "size_bytes": 8.0}
     sender = [row(Phase.FORWARD, 0, 2), row(Phase.SEND, 2, 2.1, peer=1, **first)]
     sender += [row(Phase.FORWARD, 2.1, 4), row(Phase.SEND, 4, 4.1, peer=1, **second), row(Phase.BACKWARD, 4.1, 9)]

@@ -1,4 +1,4 @@
-"""What workers that go each on its own come to follows from what they and their servers noted."""
+"""Runs of asynchronous workers, computed from records of workers and servers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
     return recorded(*rows)
 
 
-def served(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
-    """A server that is told (worker, number, when it comes, whether it counts), and takes 0.1 s for each that does."""
+def server(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
+    """A server with given pushes (worker, number, arrival, whether it counts), which takes 0.1 s for each that counts."""
     rows, version = [], 0
-    beside = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
+    labels_of_messages = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
     for who, number, at_s, counts in pushes:
         labels = {"peer": who, "match": number}
-        rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **beside))
+        rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **labels_of_messages))
         if counts:
             rows.append(row(Phase.OPTIMIZER, at_s, at_s, 1, **labels, group=0))
             rows.append(row(Phase.OPTIMIZER, at_s, at_s + 0.1, 1, group=0, match=version))
             version += 1
-        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **beside))
+        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **labels_of_messages))
     return recorded(*rows, end(steps, 100.0))
 
 
@@ -53,11 +53,11 @@ def two_workers(make_scenario: MakeScenario, steps: int = 8) -> Run:
         + [(1, number, 2 * number + 1.3, True) for number in range(own)],
         key=lambda push: push[2],
     )
-    ranks = [worker(1.0, own), worker(2.0, own), served(*pushes, steps=steps)]
+    ranks = [worker(1.0, own), worker(2.0, own), server(*pushes, steps=steps)]
     return assemble(make_scenario(ASYNCHRONOUS, steps=steps), ranks, steps)
 
 
-def test_throughput_is_that_of_all_workers_together(make_scenario: MakeScenario) -> None:
+def test_throughput_is_the_sum_over_workers(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     assert run.step_time_s == pytest.approx(4 / 3, rel=0.15), "in two seconds they take three steps"
@@ -65,7 +65,7 @@ def test_throughput_is_that_of_all_workers_together(make_scenario: MakeScenario)
     assert run.breakdown_s["compute"] / run.step_time_s == pytest.approx(0.5, abs=0.05)
 
 
-def test_staleness_is_what_others_changed_meanwhile(make_scenario: MakeScenario) -> None:
+def test_staleness_counts_updates_by_others(make_scenario: MakeScenario) -> None:
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
@@ -76,7 +76,7 @@ def test_staleness_is_what_others_changed_meanwhile(make_scenario: MakeScenario)
     assert servers["updates_per_s"] == pytest.approx(1.5, rel=0.15)
 
 
-def test_the_clock_gap_grows_where_nothing_keeps_workers_together(make_scenario: MakeScenario) -> None:
+def test_the_clock_gap_grows_without_synchronisation(make_scenario: MakeScenario) -> None:
     short, long = (two_workers(make_scenario, steps).servers for steps in (4, 12))
 
     assert short is not None
@@ -84,7 +84,7 @@ def test_the_clock_gap_grows_where_nothing_keeps_workers_together(make_scenario:
     assert 0 < short["clock_gap"]["max"] < long["clock_gap"]["max"]
 
 
-def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario) -> None:
+def test_server_busy_time_is_its_service_time(make_scenario: MakeScenario) -> None:
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
@@ -93,7 +93,7 @@ def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario)
     assert servers["queue_length"] == {"mean": 0.0, "max": 0}
 
 
-def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
+def test_card_utilisation_follows_from_bytes(make_scenario: MakeScenario) -> None:
     """Messages are under way for most of the time; the server gets 1.5 pushes a second, and the fast worker sends one."""
     servers = two_workers(make_scenario, 24).servers
 
@@ -102,7 +102,7 @@ def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
     assert servers["busy"]["worker NIC"] == pytest.approx(0.05, rel=0.1)
 
 
-def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeScenario) -> None:
+def test_a_pull_is_split_where_the_server_replies_to_its_worker(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     waits, pulls = (spans_of(run, 0, phase) for phase in (Phase.WAIT, Phase.RECEIVE))
@@ -110,7 +110,7 @@ def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeS
     assert all(stop_s - start_s == pytest.approx(0.3) for start_s, _, stop_s in pulls)
 
 
-def test_messages_beside_last_from_one_side_to_the_other(make_scenario: MakeScenario) -> None:
+def test_overlapped_messages_span_from_sender_to_receiver(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
     for phase, took_s in ((Phase.RECEIVE, 0.1), (Phase.SEND, 0.3)):
@@ -118,11 +118,11 @@ def test_messages_beside_last_from_one_side_to_the_other(make_scenario: MakeScen
         assert any(stop_s - start_s == pytest.approx(took_s) for start_s, _, stop_s in of_server)
 
 
-def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
+def test_with_backup_workers_a_step_is_a_round(make_scenario: MakeScenario) -> None:
     strategy: dict[str, Any] = {"kind": "parameter_server", "workers": 2, "backups": 1}
     pushes = [(0, number, number + 0.6, True) for number in range(10)]
     dropped = [(1, number, 2 * number + 1.7, False) for number in range(5)]
-    ranks = [worker(1.0, 10), worker(2.0, 5), served(*sorted(pushes + dropped, key=lambda push: push[2]), steps=8)]
+    ranks = [worker(1.0, 10), worker(2.0, 5), server(*sorted(pushes + dropped, key=lambda push: push[2]), steps=8)]
 
     run = assemble(make_scenario(strategy, steps=8), ranks, 8)
 
@@ -133,7 +133,7 @@ def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
     assert run.servers["version_staleness"]["max"] == 0
 
 
-def test_rounds_tell_how_well_the_step_time_is_known(make_scenario: MakeScenario) -> None:
+def test_rounds_give_an_interval_of_the_step_time(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario, 24)
 
     assert len(run.step_times_s) >= 6

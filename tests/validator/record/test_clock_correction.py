@@ -1,4 +1,4 @@
-"""However far apart clocks are and however messages dawdle, one is told by the other within what is said."""
+"""Corrections between clocks stay within their stated error for any offset and message delay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Clocks:
     asymmetry=st.floats(0.1, 20.0),
     trained_s=st.floats(0.1, 10_000),
 )
-def test_clocks_are_aligned_within_what_is_said(
+def test_clocks_are_aligned_within_the_stated_error(
     offset_s: float, drift: float, seed: int, latency_s: float, asymmetry: float, trained_s: float
 ) -> None:
     clocks = Clocks(offset_s, drift, seed, latency_s, asymmetry)
@@ -59,12 +59,12 @@ def test_clocks_are_aligned_within_what_is_said(
 
     own_s = np.linspace(begin_s, end_s, 101)
     errors_s = np.abs(correction.of(own_s) - clocks.other(own_s))
-    # sums of hours tell nanoseconds at best
+    # sums of hours resolve nanoseconds at best
     assert errors_s.max() <= correction.uncertainty_s + 1e-8
     assert abs(correction.drift - drift) <= correction.drift_uncertainty + 1e-8
 
 
-def test_what_is_said_is_no_more_than_the_fastest_messages_there_and_back() -> None:
+def test_the_stated_error_is_at_most_the_fastest_round_trip() -> None:
     clocks = Clocks(3.0, 20e-6, 1, latency_s=1e-3, asymmetry=1.0)
     round_trips = clocks.round_trips()
 
@@ -74,7 +74,7 @@ def test_what_is_said_is_no_more_than_the_fastest_messages_there_and_back() -> N
     assert reading.uncertainty_s < fastest_s / 2 + 1e-3 * (round_trips[-1].back_s - round_trips[0].sent_s)
 
 
-def test_one_way_may_take_much_longer_than_the_other() -> None:
+def test_asymmetric_delays_stay_within_the_stated_error() -> None:
     """Halfway there and back is then wrong by half of the difference, which the bounds hold."""
     round_trips = [RoundTrip(float(sent_s), sent_s + 100.0 + 0.001, sent_s + 0.101) for sent_s in range(3)]
 
@@ -83,7 +83,7 @@ def test_one_way_may_take_much_longer_than_the_other() -> None:
     assert abs(reading.offset_s - 100.0) <= reading.uncertainty_s
 
 
-def test_a_correction_is_a_straight_line_through_its_readings() -> None:
+def test_a_correction_is_linear_between_its_readings() -> None:
     correction = between(Reading(10.0, 5.0, 0.1), Reading(20.0, 6.0, 0.3))
 
     assert correction == Correction(10.0, 5.0, pytest.approx(0.1), 0.3, pytest.approx(0.04))

@@ -1,4 +1,4 @@
-"""What cores did meanwhile, as the kernel tells it."""
+"""Usage of processor cores, from the kernel's statistics."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _tell(stat: Path, user: int = 0, idle: int = 0, waiting: int = 0, stolen: int = 0) -> None:
+def _write_stat(stat: Path, user: int = 0, idle: int = 0, waiting: int = 0, stolen: int = 0) -> None:
     stat.write_text(f"cpu  {user} 0 0 {idle} {waiting} 0 0 {stolen} 0 0\ncpu0 1 2 3\n")
 
 
-def test_shares_are_of_the_time_since_the_beginning(stat: Path) -> None:
-    _tell(stat, user=1000, idle=500, stolen=77)
+def test_usage_shares_are_over_the_time_since_the_start(stat: Path) -> None:
+    _write_stat(stat, user=1000, idle=500, stolen=77)
     meanwhile = Processors()
-    _tell(stat, user=1030, idle=540, waiting=20, stolen=87)
+    _write_stat(stat, user=1030, idle=540, waiting=20, stolen=87)
     assert meanwhile.busy() == pytest.approx(0.4)
     assert meanwhile.taken() == pytest.approx(0.25)  # 10 of the 40 that were not idle
 
 
-def test_nothing_is_taken_in_no_time(stat: Path) -> None:
-    _tell(stat, user=10)
+def test_zero_elapsed_time_gives_zero_usage(stat: Path) -> None:
+    _write_stat(stat, user=10)
     meanwhile = Processors()
     assert (meanwhile.busy(), meanwhile.taken()) == (0.0, 0.0)
 
 
-def test_a_system_that_does_not_tell_took_nothing(stat: Path) -> None:
+def test_a_system_without_statistics_gives_zero_usage(stat: Path) -> None:
     meanwhile = Processors()
     assert (meanwhile.busy(), meanwhile.taken()) == (0.0, 0.0)
 
 
-def test_what_is_lost_is_counted_where_a_host_ever_takes_cores(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stolen_time_counts_only_on_virtual_machines(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_usage.os, "sysconf", lambda _: 100)
     for before, after, lost_s in ((77, 177, 1.0), (0, 100, 0.0)):
         cpu_usage._has_host.cache_clear()
-        _tell(stat, stolen=before)
+        _write_stat(stat, stolen=before)
         begin_s = cpu_usage.lost_s()
-        _tell(stat, stolen=after)
+        _write_stat(stat, stolen=after)
         assert cpu_usage.lost_s() - begin_s == pytest.approx(lost_s)
     cpu_usage._has_host.cache_clear()

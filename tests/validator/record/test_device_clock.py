@@ -1,4 +1,4 @@
-"""What a device did is told when it did it, though the host runs ahead of it and never waits."""
+"""Device times in spans, while the host runs ahead of the device and never waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Device:
         return self.host_s
 
     def work(self, seconds: float) -> float:
-        """Tells the device to work for so long; returns when it will be done."""
+        """Enqueues work of a duration on the device; returns its end time."""
         self.host_s += CALL_S
         self.done_s = max(self.done_s, self.host_s) + seconds
         return self.done_s
@@ -63,8 +63,8 @@ class Event:
         self.device.host_s = max(self.device.host_s, self.at_s) + CALL_S
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds in 32 bits by a clock that strays, as CUDA tells them; only of what is over."""
-        assert max(self.at_s, end_event.at_s) <= self.device.host_s, "an event that is not over cannot be asked"
+        """Milliseconds in 32 bits by a clock that strays, as CUDA reports them; only for completed events."""
+        assert max(self.at_s, end_event.at_s) <= self.device.host_s, "the time of an incomplete event cannot be read"
         return float(np.float32((end_event.at_s - self.at_s) * (1 + DRIFT) * 1e3))
 
 
@@ -97,14 +97,14 @@ class Training:
     def rows(self) -> NDArray[np.void]:
         return np.frombuffer(b"".join(self.boundary_elements), dtype=RAW_SPAN)
 
-    def told_s(self, correction: Correction | None) -> NDArray[np.float64]:
+    def host_s_of(self, correction: Correction | None) -> NDArray[np.float64]:
         """Begin and end of each pass, corrected."""
         spans = self.rows()[self.rows()["phase"] == Phase.FORWARD]
         times_s = np.stack([spans["start_s"], spans["end_s"]], axis=1)
         return times_s if correction is None else np.asarray(correction.of(times_s))
 
 
-def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(device: Device) -> None:
+def test_steps_are_emitted_after_the_device_finished_them(device: Device) -> None:
     training = Training(device)
     waits = device.waits
 
@@ -120,7 +120,7 @@ def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(dev
     assert [int(step) for step in training.rows()["step"][training.rows()["phase"] == END_OF_STEP]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_times_are_the_devices_and_told_by_the_hosts_clock(device: Device) -> None:
+def test_device_times_are_converted_to_the_host_clock(device: Device) -> None:
     training = Training(device)
     for number in range(1, 2001):
         training.step(number, seconds=0.05)
@@ -132,11 +132,11 @@ def test_times_are_the_devices_and_told_by_the_hosts_clock(device: Device) -> No
     assert correction is not None
     assert correction.drift == pytest.approx(-DRIFT, abs=correction.drift_uncertainty)
     assert correction.uncertainty_s < 20 * CALL_S
-    assert np.abs(training.told_s(correction) - training.true_s).max() < correction.uncertainty_s + 5 * CALL_S
-    assert np.abs(training.told_s(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
+    assert np.abs(training.host_s_of(correction) - training.true_s).max() < correction.uncertainty_s + 5 * CALL_S
+    assert np.abs(training.host_s_of(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
 
 
-def test_events_are_used_again(device: Device) -> None:
+def test_events_are_reused(device: Device) -> None:
     training = Training(device)
     made = []
     for number in range(1, 200):
@@ -147,7 +147,7 @@ def test_events_are_used_again(device: Device) -> None:
     assert made[-1] == made[20], "none is made in the steady state"
 
 
-def test_a_mark_that_is_noted_in_the_next_step_keeps_its_time(device: Device) -> None:
+def test_marks_read_in_the_next_step_keep_their_time(device: Device) -> None:
     training = Training(device)
     begun_s = device.host_s
     begun = training.recorder.now()
@@ -164,7 +164,7 @@ def test_a_mark_that_is_noted_in_the_next_step_keeps_its_time(device: Device) ->
     assert late["arrival_s"] == pytest.approx(begun_s, abs=10 * CALL_S + DRIFT)
 
 
-def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> None:
+def test_a_step_waits_for_unfinished_work_of_other_streams(device: Device) -> None:
     training = Training(device)
     training.recorder.begin_step(1)
     begin, end = training.recorder.now(), training.recorder.now()
@@ -180,7 +180,7 @@ def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> No
     assert training.rows()["end_s"][0] - training.rows()["arrival_s"][0] == pytest.approx(1.0, rel=1e-3)
 
 
-def test_the_hosts_clock_needs_no_telling() -> None:
+def test_the_host_clock_needs_no_conversion() -> None:
     clock = CpuClock()
     begin, end = clock.mark(), clock.mark()
 

@@ -1,4 +1,4 @@
-"""A run says what it was measured on, and whether the machine was busy with anything else."""
+"""Provenance of runs: the machine, and load by other work."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def usage(own_s: float, elapsed_s: float = 10.0, **cores_s: float) -> Mapping[st
     return {"elapsed_s": elapsed_s, "cores_s": cores_s, "own_s": own_s}
 
 
-def test_a_measured_run_tells_of_its_machine(make_scenario: MakeScenario) -> None:
-    told = measure(make_scenario({"kind": "data_parallel", "workers": 2}, TINY_GPT)).provenance
+def test_a_measured_run_describes_its_machine(make_scenario: MakeScenario) -> None:
+    reported = measure(make_scenario({"kind": "data_parallel", "workers": 2}, TINY_GPT)).provenance
 
     known = {"host", "date", "system", "python", "torch", "backend", "cpu", "cores", "threads", "load_average", "device"}
-    assert known <= set(told)
-    assert (told["backend"], told["threads"]) == ("gloo", "1")
-    assert "GLOO_SOCKET_IFNAME=lo" in told["settings"]
-    assert all(isinstance(value, str) and value for value in told.values())
+    assert known <= set(reported)
+    assert (reported["backend"], reported["threads"]) == ("gloo", "1")
+    assert "GLOO_SOCKET_IFNAME=lo" in reported["settings"]
+    assert all(isinstance(value, str) and value for value in reported.values())
 
 
-def test_what_ranks_tell_differently_is_told_of_all() -> None:
+def test_properties_that_differ_between_ranks_are_listed_for_all() -> None:
     hosts = [{"host": f"n{number // 2}", "torch": "2.13", "date": str(number)} for number in range(4)]
 
     assert combined(hosts) == {"host": "n0; n1", "torch": "2.13", "date": "0"}
@@ -37,7 +37,7 @@ def test_what_ranks_tell_differently_is_told_of_all() -> None:
     assert combined(many)["host"] == "0; 1; 2; 3; 4; 5; 6; 7; and 92 more"
 
 
-def test_work_of_others_is_what_ranks_did_not_do() -> None:
+def test_foreign_load_is_usage_minus_that_of_the_ranks() -> None:
     # two machines of two cores for ten seconds; on the first, ranks computed for 5 + 4 s of the 15 s that cores worked
     first, second = usage(5.0, c0=9.0, c1=6.0), usage(4.0, c0=9.0, c1=6.0)
     alone = usage(19.0, c0=10.0, c1=9.0)
@@ -47,18 +47,18 @@ def test_work_of_others_is_what_ranks_did_not_do() -> None:
     assert loads == {"a": pytest.approx(6 / 20), "b": 0.0}
 
 
-def test_ranks_with_cores_of_their_own_are_taken_together() -> None:
+def test_foreign_load_is_computed_over_cores_of_all_ranks() -> None:
     loads = foreign_loads(["a", "a"], [usage(1.0, c0=2.0), usage(1.0, c1=4.0)])
 
     assert loads == {"a": pytest.approx(4 / 20)}
 
 
-def test_of_a_blink_nothing_is_told() -> None:
+def test_very_short_runs_give_no_foreign_load() -> None:
     assert foreign_loads(["a"], [usage(0.0, elapsed_s=0.1, c0=0.1)]) == {}
     assert foreign_loads(["a"], [usage(0.0)]) == {}
 
 
-def test_usage_counts_what_this_process_does() -> None:
+def test_usage_counts_this_process() -> None:
     before = Usage.now()
     until_s = time.process_time() + 0.1
     while time.process_time() < until_s:
@@ -72,10 +72,10 @@ def test_usage_counts_what_this_process_does() -> None:
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([0, 2, 3], "0,2-3"), ([], "")])
-def test_cores_are_told_in_short(numbers: list[int], text: str) -> None:
+def test_lists_of_cores_are_abbreviated(numbers: list[int], text: str) -> None:
     assert provenance._numbers(numbers) == text
 
 
-def test_warnings_that_are_empty_are_none() -> None:
+def test_empty_warnings_are_dropped() -> None:
     assert warned(["", "too loud", "too slow"]) == {"warnings": "too loud\ntoo slow"}
     assert warned([""]) == {}

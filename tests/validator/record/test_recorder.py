@@ -1,4 +1,4 @@
-"""The recorder keeps what it was told, step by step, and costs next to nothing."""
+"""The recorder keeps the spans of each step, at negligible cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recorder_into(steps: list[bytes], status: Status | None = None) -> Recorder:
     return Recorder(status or Status(Board.private(), 0), steps.append)
 
 
-def test_each_step_is_handed_on_when_it_ends() -> None:
+def test_each_step_is_emitted_when_it_ends() -> None:
     steps: list[bytes] = []
     recorder = recorder_into(steps)
 
@@ -40,7 +40,7 @@ def test_each_step_is_handed_on_when_it_ends() -> None:
     assert began_s <= forward["start_s"] <= forward["end_s"] <= end["end_s"] <= time.perf_counter()
 
 
-def test_a_pass_is_told_in_pieces_around_what_interrupts_it() -> None:
+def test_an_interrupted_pass_is_recorded_in_parts() -> None:
     steps: list[bytes] = []
     status = Status(Board.private(), 0)
     recorder = recorder_into(steps, status)
@@ -61,7 +61,7 @@ def test_a_pass_is_told_in_pieces_around_what_interrupts_it() -> None:
     assert [moved[name] for name in ("phase", "group", "size_bytes")] == [Phase.SYNCHRONISE, 7, 8.0]
 
 
-def test_the_status_tells_the_phase_and_keeps_it_after_an_error() -> None:
+def test_the_status_shows_the_phase_and_keeps_it_after_an_error() -> None:
     status = Status(Board.private(), 0)
     recorder = recorder_into([], status)
     recorder.begin_step(4)
@@ -75,7 +75,7 @@ def test_the_status_tells_the_phase_and_keeps_it_after_an_error() -> None:
     assert str(status.activity) == "optimizer of step 4"
 
 
-def test_a_span_costs_microseconds() -> None:
+def test_recording_a_span_takes_microseconds() -> None:
     recorder = recorder_into([])
     recorder.begin_step(1)
     costs = []
@@ -89,7 +89,7 @@ def test_a_span_costs_microseconds() -> None:
     assert min(costs) < 50e-6
 
 
-def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
+def test_a_status_board_is_shared_between_processes(tmp_path: Path) -> None:
     mine = Board.create(tmp_path / "board", ranks=3)
     theirs = Board.open(tmp_path / "board")
     began_s = time.monotonic()
@@ -110,14 +110,14 @@ def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
         (BETWEEN_PHASES, NO_STEP, "its work"),
     ],
 )
-def test_an_activity_reads_well(phase: int, step: int, text: str) -> None:
+def test_an_activity_is_formatted_as_text(phase: int, step: int, text: str) -> None:
     activity = Activity(phase=phase, step=step, since_s=0.0)
 
     assert str(activity) == text
     assert activity.waits_for_others == (phase == Phase.WAIT)
 
 
-def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
+def test_a_reader_never_sees_a_partial_record(tmp_path: Path) -> None:
     begin_s = time.monotonic()
     board = Board.create(tmp_path / "board", ranks=1)
     code = (

@@ -1,4 +1,4 @@
-"""A confidence interval covers what it is said to, whatever steps are like."""
+"""Confidence intervals of step times have their nominal coverage for any kind of steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def long_and_short(random: Generator, count: int) -> Steps:
     return np.asarray(1 + 0.2 * (-1.0) ** np.arange(count) + 0.02 * random.standard_normal(count))
 
 
-def made_up_for(random: Generator, count: int) -> Steps:
+def compensated(random: Generator, count: int) -> Steps:
     """What a step takes longer the next takes shorter."""
     ends = np.arange(count + 1) + 0.02 * random.standard_normal(count + 1)
     return np.asarray(np.diff(ends))
@@ -44,8 +44,10 @@ def ends_of(steps_s: Steps) -> Steps:
 
 
 @pytest.mark.parametrize("count", [10, 30])
-@pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, made_up_for])
-def test_the_truth_is_inside_nine_times_of_ten_at_least(draw: Callable[[Generator, int], Steps], count: int) -> None:
+@pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, compensated])
+def test_the_interval_contains_the_true_value_in_at_least_90_percent(
+    draw: Callable[[Generator, int], Steps], count: int
+) -> None:
     truth_s = slope(ends_of(draw(np.random.default_rng(1), 200_000)))
 
     covered = 0
@@ -57,13 +59,13 @@ def test_the_truth_is_inside_nine_times_of_ten_at_least(draw: Callable[[Generato
     assert covered >= 0.9 * DRAWS
 
 
-def test_the_fewest_steps_that_are_told_of_are_nearly_as_sure() -> None:
+def test_the_interval_of_the_fewest_steps_has_nearly_full_coverage() -> None:
     intervals_s = [slope_interval_s(ends_of(noisy(np.random.default_rng(seed), 6))) for seed in range(DRAWS)]
 
     assert sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) >= 0.9 * DRAWS
 
 
-def slow_for_a_while(random: Generator, count: int) -> Steps:
+def autocorrelated(random: Generator, count: int) -> Steps:
     """Neighbours correlate by 0.7."""
     noise = random.standard_normal(count + 50)
     for step in range(1, len(noise)):
@@ -71,13 +73,13 @@ def slow_for_a_while(random: Generator, count: int) -> Steps:
     return np.asarray(1 + 0.05 * noise[50:])
 
 
-def test_slowness_that_lasts_is_told_less_surely() -> None:
-    intervals_s = [slope_interval_s(ends_of(slow_for_a_while(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
+def test_lasting_slow_periods_widen_the_interval() -> None:
+    intervals_s = [slope_interval_s(ends_of(autocorrelated(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
 
     assert 0.65 * DRAWS < sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) < 0.85 * DRAWS
 
 
-def test_more_steps_tell_more() -> None:
+def test_more_steps_give_a_narrower_interval() -> None:
     widths = []
     for count in (10, 100, 1000):
         low_s, high_s = slope_interval_s(ends_of(noisy(np.random.default_rng(0), count))) or (0.0, 0.0)
@@ -87,7 +89,7 @@ def test_more_steps_tell_more() -> None:
     assert widths[2] < widths[0] / 4
 
 
-def test_equal_steps_leave_no_doubt_and_few_steps_say_nothing() -> None:
+def test_equal_steps_give_zero_width_and_too_few_give_none() -> None:
     equal = slope_interval_s(np.arange(11) * 0.5)
 
     assert equal == pytest.approx((0.5, 0.5))
@@ -95,7 +97,7 @@ def test_equal_steps_leave_no_doubt_and_few_steps_say_nothing() -> None:
     assert slope_interval_s(np.arange(6) * 0.5) is None, "five steps"
 
 
-def test_the_same_steps_give_the_same_interval_around_the_slope() -> None:
+def test_the_interval_is_reproducible_and_contains_the_slope() -> None:
     ends_s = ends_of(skewed(np.random.default_rng(5), 15))
     interval_s = slope_interval_s(ends_s)
 

@@ -1,4 +1,4 @@
-"""A profiled run leaves what torch's profiler tells of the same collectives, and measures what it would without."""
+"""A profiled run also saves torch's profile of its collectives, and has the same measurements as without."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_profiled_run_has_a_trace_and_a_table_of_collectives_per_rank(make_sce
         assert sorted({row["step"] for row in table}) == ["7", "8", "9"]
         assert [float(row["size_bytes"]) for row in table if row["step"] == "8"] == sizes_of_a_step(run)
         assert {row["work"] for row in table} == {"all_reduce"}
-        # what gloo takes is part of what a worker waits for, but for the time to tell it
+        # what gloo takes is part of what a worker waits for, except the time to notify it
         assert all(0 < float(row["work_s"]) < float(row["span_s"]) + 1.0 for row in table)
         with gzip.open(tmp_path / "profile" / f"rank{rank}.json.gz") as file:
             assert json.load(file)["traceEvents"]
 
 
-def test_collectives_are_matched_in_their_order_and_by_size() -> None:
+def test_collectives_are_matched_by_order_and_size() -> None:
     works = [work("c", 3.0, 8.0), work("a", 1.0, 8.0), work("b", 2.0, 4.0, 16.0)]
 
     found = matched([8.0, 16.0, 5.0, 8.0, 8.0], works)
@@ -61,7 +61,7 @@ def test_collectives_are_matched_in_their_order_and_by_size() -> None:
     assert [one and one.name for one in found] == ["a", "b", None, "c", None]
 
 
-def test_kernels_of_nccl_tell_their_sizes(tmp_path: Path) -> None:
+def test_sizes_are_read_from_nccl_kernels(tmp_path: Path) -> None:
     arguments = {"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "dtype": "BFloat16"}
     kernel = {"cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "ts": 5e6, "dur": 250.0, "args": arguments}
     others: list[dict[str, Any]] = [{"ph": "M", "name": "process_name"}, {"cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}]
@@ -72,12 +72,12 @@ def test_kernels_of_nccl_tell_their_sizes(tmp_path: Path) -> None:
     assert read_works(path) == [ProfiledCollective("_allgather_base", 5.0, 250e-6, frozenset([20.0, 80.0]))]
 
 
-def test_traces_need_a_folder(make_scenario: MakeScenario) -> None:
+def test_profiling_needs_an_output_folder(make_scenario: MakeScenario) -> None:
     with pytest.raises(InputError, match="profiling writes traces; give a folder for them with --out DIR"):
         measure(make_scenario(RING), watch=MeasureOptions(profile=True))
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_a_line(make_scenario: MakeScenario, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_gives_a_one_line_error(make_scenario: MakeScenario, tmp_path: Path) -> None:
     (tmp_path / "profile").touch()
 
     with pytest.raises(RankError, match=r"rank \d \(worker \d\) failed in .*the profile could not be written to .*profile: "):

@@ -1,4 +1,4 @@
-"""A rank that has trained can train something else: nothing is left of the trainer, its model and its threads."""
+"""After training, a rank can train another scenario: no trainer, model or thread is left."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MORE_CASES: list[Case] = [
 
 
 @pytest.mark.parametrize(("strategy", "training"), [*CASES, *at_night(*MORE_CASES)])
-def test_training_leaves_nothing_behind(
+def test_training_leaves_no_global_state(
     strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}
     monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
     scenario = make_scenario(strategy, **training)
 
-    told = run_on_ranks(left.left_by_training, scenario.strategy.ranks, scenario)
+    reported = run_on_ranks(left.left_by_training, scenario.strategy.ranks, scenario)
 
-    assert told == [{"trainer": False, "parameters": 0, "threads": 0}] * scenario.strategy.ranks
+    assert reported == [{"trainer": False, "parameters": 0, "threads": 0}] * scenario.strategy.ranks

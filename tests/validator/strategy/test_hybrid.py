@@ -1,4 +1,4 @@
-"""Ranks that share a model's layers, tokens and experts come to what one process comes to, and say what they exchange."""
+"""Ranks that share a model's layers, tokens and experts train like one process, and record their exchanges."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES, *at_night(*MORE_CASES)])
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(run_of(make_scenario, strategy, model, optimizer=optimizer)) < 1e-9
@@ -90,7 +90,7 @@ def test_parameters_are_those_of_one_process(
     [
         (faults_hybrid.average_nothing, {**STAGED, "workers": 2, "tensor": 2}, TINY_GPT),
         (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
-        (faults_hybrid.keep_parts_apart, SEQUENCE, TINY_GPT),
+        (faults_hybrid.keep_parts_separate, SEQUENCE, TINY_GPT),
         (faults_hybrid.average_different_experts, EXPERT, MIXED),
         (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
         (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
@@ -100,7 +100,7 @@ def test_parameters_are_those_of_one_process(
         (faults_hybrid.mix_up_tokens, EXPERT, MIXED),
     ],
 )
-def test_the_comparison_catches_wrong_sharing(
+def test_verification_detects_wrong_sharing(
     fault: Any, strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -116,7 +116,7 @@ def test_the_comparison_catches_wrong_sharing(
         ({**STAGED, **TENSOR, "context": 2, "servers": 1, "order": ["stages", "tensor", "context", "workers"]}, "sgd"),
     ],
 )
-def test_servers_update_what_ranks_share(
+def test_servers_update_shared_parameters(
     strategy: dict[str, Any], optimizer: str, make_scenario: MakeScenario, cluster_with_servers: None
 ) -> None:
     run = run_of(make_scenario, strategy, optimizer=optimizer)
@@ -131,7 +131,7 @@ def test_servers_update_what_ranks_share(
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))
 
 
-def test_the_comparison_catches_a_push_that_is_forgotten(
+def test_verification_detects_an_omitted_push(
     make_scenario: MakeScenario, cluster_with_servers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_hybrid.forget_a_push)
@@ -140,13 +140,13 @@ def test_the_comparison_catches_a_push_that_is_forgotten(
 
 
 @pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 4}, {**STAGED, **TENSOR, "workers": 2}])
-def test_losses_are_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_losses_equal_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
 
     assert run_of(make_scenario, strategy).losses == pytest.approx(alone.losses, rel=1e-9)
 
 
-def test_a_rank_does_one_thing_at_a_time(make_scenario: MakeScenario) -> None:
+def test_spans_of_a_rank_do_not_overlap(make_scenario: MakeScenario) -> None:
     spans = run_of(make_scenario, {**STAGED, **SEQUENCE}).spans
 
     assert spans is not None
@@ -156,7 +156,7 @@ def test_a_rank_does_one_thing_at_a_time(make_scenario: MakeScenario) -> None:
         assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} <= set(map(Phase, own.phase.tolist()))
 
 
-def test_gradients_are_summed_while_the_last_pass_goes_on(make_scenario: MakeScenario) -> None:
+def test_gradient_synchronisation_overlaps_with_the_last_pass(make_scenario: MakeScenario) -> None:
     spans = run_of(make_scenario, {"workers": 2, "overlap": True, "bucket": "4 KiB", "microbatches": 2}).spans
 
     assert spans is not None
@@ -176,7 +176,7 @@ def test_gradients_are_summed_while_the_last_pass_goes_on(make_scenario: MakeSce
         {**STAGED, **TENSOR, "schedule": "zb_h1", "overlap_sends": True},
     ],
 )
-def test_paced_ranks_train_rightly(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_emulated_ranks_pass_verification(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     assert deviation(paced_run(make_scenario, strategy)) < 1e-9
 
 
@@ -197,7 +197,7 @@ def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
 def predicted_bytes(
     make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], hidden: bool = False
 ) -> Counter[float]:
-    """The same by the simulator's model, of what passes wait for. hidden: and of what goes on beside them."""
+    """The same by the simulator's model for exposed exchanges. hidden: also for those overlapped with passes."""
     scenario = make_scenario({"kind": "hybrid", **strategy}, model)
     layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     samples = scenario.samples_per_worker
@@ -206,7 +206,7 @@ def predicted_bytes(
 
 
 @pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 2}, {**GATHERED, **TENSOR}, ULYSSES])
-def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_emulated_exchanges_equal_the_simulators(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     measured = exchanged_bytes(paced_run(make_scenario, strategy))
     predicted = predicted_bytes(make_scenario, strategy, TINY_GPT, hidden=True)
 
@@ -227,7 +227,7 @@ def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], 
         (ULYSSES, TINY_GPT, 1),
     ],
 )
-def test_ranks_exchange_what_the_simulator_says(
+def test_exchanges_equal_the_simulators(
     strategy: dict[str, Any], model: dict[str, Any], sums: int, make_scenario: MakeScenario
 ) -> None:
     measured, predicted = (
@@ -243,7 +243,7 @@ def test_ranks_exchange_what_the_simulator_says(
     sizes=st.tuples(*[st.integers(1, 3)] * 3, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 2)])),
     order=st.permutations(ORDER),
 )
-def test_the_mesh_numbers_ranks_as_the_simulator_does(sizes: tuple[int, int, int, tuple[int, int]], order: list[Any]) -> None:
+def test_the_mesh_numbers_ranks_like_the_simulator(sizes: tuple[int, int, int, tuple[int, int]], order: list[Any]) -> None:
     tensor, context, stages, (workers, expert) = sizes
     plan = Plan(workers=workers, stages=stages, tensor=tensor, context=context, expert=expert, order=tuple(order))
     grid = DeviceMesh(workers, stages, tensor, context, devices=8, order=tuple(order))
@@ -256,14 +256,14 @@ def test_the_mesh_numbers_ranks_as_the_simulator_does(sizes: tuple[int, int, int
     assert all(numbers[w, s].tolist() == grid.members(w, s) for w in range(workers) for s in range(stages))
 
 
-def test_ranks_are_named_by_their_place(make_scenario: MakeScenario) -> None:
+def test_ranks_are_named_by_their_mesh_coordinates(make_scenario: MakeScenario) -> None:
     strategy = make_scenario({"kind": "hybrid", "tensor": 2, "stages": 2, "order": ["stages", "tensor", "context", "workers"]})
 
     assert rank_names(strategy.strategy) == ("stage 0 tensor 0", "stage 1 tensor 0", "stage 0 tensor 1", "stage 1 tensor 1")
 
 
 @given(ranks=st.integers(1, 6), part=st.integers(1, 4))
-def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part: int) -> None:
+def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, part: int) -> None:
     own = [own_positions(place, ranks, 2 * ranks * part).tolist() for place in range(ranks)]
 
     assert sorted(chain(*own)) == list(range(2 * ranks * part))
@@ -284,14 +284,14 @@ def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part
         ({**TENSOR, "servers": 1}, MIXED, "strategy.servers"),
     ],
 )
-def test_what_is_not_shared_so_is_refused(
+def test_unsupported_sharding_is_rejected(
     strategy: dict[str, Any], model: dict[str, Any], message: str, make_scenario: MakeScenario, cluster_with_servers: None
 ) -> None:
     with pytest.raises(InputError, match=message):
         measure(make_scenario({"kind": "hybrid", **strategy}, model))
 
 
-def test_shared_experts_cannot_be_paced(make_scenario: MakeScenario) -> None:
+def test_shared_experts_are_rejected_for_emulation(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED)
 
     with pytest.raises(InputError, match="cannot be emulated"):

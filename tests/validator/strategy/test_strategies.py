@@ -80,7 +80,7 @@ def largest_difference(scenario: Scenario, folder: Path) -> float:
 
 
 @pytest.mark.parametrize(("strategy", "kind", "optimizer"), CASES)
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any],
     kind: str,
     optimizer: str,
@@ -95,7 +95,7 @@ def test_parameters_are_those_of_one_process(
 
 @pytest.mark.parametrize("fault", [faults.train_without_averaging, faults.train_with_sums])
 @pytest.mark.parametrize("strategy", [{**RING, "overlap": False}, HYBRID])
-def test_the_comparison_catches_gradients_that_are_not_averaged(
+def test_verification_detects_gradients_that_are_not_averaged(
     fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -103,7 +103,7 @@ def test_the_comparison_catches_gradients_that_are_not_averaged(
     assert largest_difference(make_scenario(strategy, precision="fp64"), tmp_path) > 1e-6
 
 
-def test_servers_hold_what_workers_have(make_scenario: MakeScenario, tmp_path: Path) -> None:
+def test_server_parameters_equal_those_of_workers(make_scenario: MakeScenario, tmp_path: Path) -> None:
     scenario = make_scenario({**PARAMETER_SERVER, "servers": 2}, precision="fp64")
 
     measure(scenario, watch=MeasureOptions(parameters_folder=tmp_path))

@@ -1,4 +1,4 @@
-"""A step's global batch follows from seed and step alone; workers take slices of it."""
+"""The global batch of a step depends only on seed and step; workers take slices of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batches(scenario: Scenario, worker: int, steps: int = 3) -> list[Batch]:
 
 
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])
-def test_workers_share_the_batch_that_one_worker_has(
+def test_workers_divide_the_batch_of_one_worker(
     kind: str, make_scenario: MakeScenario, models: dict[str, dict[str, Any]]
 ) -> None:
     alone, four = (make_scenario({"kind": "data_parallel", "workers": n}, models[kind]) for n in (1, 4))
@@ -29,7 +29,7 @@ def test_workers_share_the_batch_that_one_worker_has(
         assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
 
 
-def test_steps_and_seeds_differ(make_scenario: MakeScenario) -> None:
+def test_batches_differ_by_step_and_seed(make_scenario: MakeScenario) -> None:
     first, second, _ = batches(make_scenario({"kind": "data_parallel", "workers": 1}), 0)
     other, *_ = batches(make_scenario({"kind": "data_parallel", "workers": 1}, seed=1), 0)
 
@@ -49,7 +49,7 @@ def test_the_target_of_a_token_is_the_next_byte_of_the_file(make_scenario: MakeS
     assert batch.inputs.max() < 32
 
 
-def test_a_file_of_just_one_sequence_and_a_byte_is_enough(make_scenario: MakeScenario, tmp_path: Path) -> None:
+def test_a_file_of_one_sequence_and_one_byte_is_enough(make_scenario: MakeScenario, tmp_path: Path) -> None:
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(9)))
 

@@ -1,4 +1,4 @@
-"""Paced compute: passes take as long as predicted, messages have the scenario's sizes, gradients are real."""
+"""Emulated compute: passes take the predicted time, messages have the scenario's sizes, gradients are real."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def scenario(
 
 
 def predicted_s(one: Scenario) -> float:
-    """Of a step, in which a rank computes."""
-    told = predict(one).phase_s
-    return sum(told[phase.label] for phase in COMPUTE_PHASES)
+    """Predicted seconds of compute of a rank per step."""
+    reported = predict(one).phase_s
+    return sum(reported[phase.label] for phase in COMPUTE_PHASES)
 
 
 def waited_s(run: Run) -> float:
-    """Of a step, in which a rank waits out what computing takes: the mean, where a run tells of its median step."""
+    """Seconds per step in which a rank waits for its emulated compute: the mean, where a run reports its median step."""
     assert run.spans is not None
     waits = run.spans.where(np.isin(run.spans.phase, COMPUTE_PHASES))
     return float((waits.end_s - waits.arrival_s).sum()) / run.ranks / len(run.step_times_s)
 
 
 @pytest.mark.parametrize("strategy", EITHER)
-def test_passes_take_no_less_than_predicted(strategy: dict[str, Any]) -> None:
+def test_passes_take_at_least_the_predicted_time(strategy: dict[str, Any]) -> None:
     one = scenario(strategy)
     run = measure(one)
 
@@ -75,7 +75,7 @@ def test_passes_take_no_less_than_predicted(strategy: dict[str, Any]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("strategy", EITHER)
-def test_on_a_quiet_machine_they_take_no_longer(strategy: dict[str, Any]) -> None:
+def test_passes_take_the_predicted_time_on_a_quiet_machine(strategy: dict[str, Any]) -> None:
     one = scenario(strategy, steps=20)
     assert waited_s(measure(one)) < 1.2 * predicted_s(one)
 
@@ -104,18 +104,18 @@ def test_activations_have_the_sizes_of_the_scenario() -> None:
 @pytest.mark.parametrize(
     "strategy", [RING, {"kind": "parameter_server", "workers": 2}, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
 )
-def test_the_small_model_trains_rightly(strategy: dict[str, Any]) -> None:
+def test_the_small_model_passes_verification(strategy: dict[str, Any]) -> None:
     verified = measure(scenario(strategy, precision="fp64"), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
     assert verified["deviation"] < 1e-9
 
 
-def test_models_without_a_twin_are_paced_too() -> None:
+def test_models_that_cannot_be_trained_can_be_emulated() -> None:
     assert measure(scenario(model={"kind": "alexnet", "name": "alexnet"}, steps=2, device=FAST)).losses
 
 
-def test_gradients_of_padding_are_zero_and_the_rest_is_trained() -> None:
+def test_padding_has_zero_gradients_and_the_rest_is_trained() -> None:
     layers = torch.nn.Sequential(*emulated_compute.build(scenario(), range(6), None))
     layers(torch.randn(3, 4)).square().sum().backward()
 
@@ -146,7 +146,7 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     return fake
 
 
-def test_passes_take_as_long_as_predicted(fake_time: FakeTime) -> None:
+def test_passes_take_the_predicted_time(fake_time: FakeTime) -> None:
     """To the last digit, where a machine wakes sleepers in time."""
     one = scenario()
     layers = torch.nn.Sequential(*emulated_compute.build(one, range(6), Pace(one)))
@@ -162,7 +162,7 @@ def test_passes_take_as_long_as_predicted(fake_time: FakeTime) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(delays_s=st.lists(st.floats(0, 0.02), min_size=1, max_size=30), wake_up_s=st.floats(0, 0.002))
-def test_what_was_late_is_made_up_for(delays_s: list[float], wake_up_s: float, fake_time: FakeTime) -> None:
+def test_lateness_is_made_up_in_later_waits(delays_s: list[float], wake_up_s: float, fake_time: FakeTime) -> None:
     fake_time.wake_up_s = wake_up_s
     pace, duration_s, began_s = Pace(scenario()), 0.004, fake_time.now_s
     for delay_s in delays_s:
@@ -173,11 +173,11 @@ def test_what_was_late_is_made_up_for(delays_s: list[float], wake_up_s: float, f
 
     note = pace.lateness.note()
     assert note["paced_s"] == pytest.approx(len(delays_s) * duration_s)
-    # late by the last wait, and by what cannot be made up for, which is told
+    # late by the last wait, and by lateness that cannot be made up for, which is reported
     assert took_s == pytest.approx(note["paced_s"] + note["overrun_s"] + pace.lateness.late_s)
 
 
-def test_warming_up_is_not_late(fake_time: FakeTime) -> None:
+def test_lateness_excludes_warm_up(fake_time: FakeTime) -> None:
     pace = Pace(scenario())
     fake_time.now_s = 3.0
     pace.wait(0.0, 0.01)
@@ -204,10 +204,10 @@ def train_with_a_slow_start(scenario: Scenario, parameters_folder: Path | None) 
     return train_here(scenario, parameters_folder)
 
 
-def test_a_run_tells_the_lateness_of_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_records_the_lateness_of_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", train_with_a_slow_start)
 
-    told = measure(scenario()).provenance
+    reported = measure(scenario()).provenance
 
-    assert float(told["compute_overrun"].partition("%")[0]) < 1000
-    assert told["compute_lateness"].startswith("woke up ")
+    assert float(reported["compute_overrun"].partition("%")[0]) < 1000
+    assert reported["compute_lateness"].startswith("woke up ")

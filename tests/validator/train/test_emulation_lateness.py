@@ -1,4 +1,4 @@
-"""How late paced ranks were is told of those that train, with a warning where it matters."""
+"""Lateness of ranks with emulated compute is recorded for training ranks, with a warning if it is large."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ QUIET = {
 }
 
 
-def test_nothing_is_late_that_is_not_paced() -> None:
+def test_runs_without_emulation_have_no_lateness() -> None:
     assert summary([{}, {"log": []}]) == ({}, "")
 
 
-def test_lateness_of_the_latest_rank_is_told() -> None:
+def test_the_lateness_of_the_latest_rank_is_recorded() -> None:
     early = {**QUIET, "overrun_s": 0.02, "late_sum_s": 0.01, "late_mean_s": 0.00002}
     provenance, warning = summary([early, QUIET, {}])
     assert provenance == {
@@ -37,6 +37,6 @@ def test_lateness_of_the_latest_rank_is_told() -> None:
         ({"late_sum_s": 0.44}, "ranks woke up late by up to 4% of a step in all, for which others may have waited"),
     ],
 )
-def test_what_is_too_late_is_warned_of(late: dict[str, float], reason: str) -> None:
+def test_too_much_lateness_gives_a_warning(late: dict[str, float], reason: str) -> None:
     _, warning = summary([QUIET, {**QUIET, **late}])
     assert warning == f"{reason}: emulate fewer ranks, or slower layers, on a quiet machine"

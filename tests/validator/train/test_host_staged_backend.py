@@ -1,4 +1,4 @@
-"""Whatever goes through the host arrives as if it had not."""
+"""Collectives staged through the host give the same results as direct ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CASES = families([4]) | {
 ENOUGH = ("fsdp-4", "ring-4", "asynchronous-4", "pipeline-4", "tensor-4", "experts")
 
 
-def test_collectives_and_messages_leave_what_they_leave_on_the_host() -> None:
+def test_staged_collectives_and_messages_equal_those_on_the_host() -> None:
     for rank, left in enumerate(run_on_ranks(staged.exchange_all, RANKS)):
         assert left["summed"] == left["in place"] == [float(sum(range(RANKS)))] * 3
-        assert left["told"] == [1.0] * 3
+        assert left["broadcast"] == [1.0] * 3
         assert left["gathered"] == [float(other) for other in range(RANKS)]
         assert left["received"] == [float((rank - 1) % RANKS)] * 3
         assert rank != 1 or left["reduced"] == [float(sum(range(RANKS)))] * 3
@@ -44,7 +44,7 @@ def test_collectives_and_messages_leave_what_they_leave_on_the_host() -> None:
 @pytest.mark.parametrize(
     "fields", [pytest.param(CASES[name], id=name, marks=[] if name in ENOUGH else [pytest.mark.nightly]) for name in CASES]
 )
-def test_training_comes_to_the_parameters_of_one_process(
+def test_staged_training_gives_the_parameters_of_one_process(
     fields: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", staged.train_staged)

@@ -1,4 +1,4 @@
-"""Ranks that recompute activations come to what one process comes to that keeps them, and exchange what is predicted."""
+"""Ranks that recompute activations train like one process that keeps them, and exchange the predicted bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
 
 
 @pytest.mark.parametrize(("strategy", "spec", "recompute", "zero"), [*CASES, *at_night(*MORE_CASES)])
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], spec: dict[str, Any], recompute: Any, zero: int, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, spec, precision="fp64", recompute=recompute, zero=zero)) < 1e-9
@@ -72,7 +72,7 @@ def test_parameters_are_those_of_one_process(
         ),
     ],
 )
-def test_ranks_exchange_again_what_is_predicted(
+def test_repeated_exchanges_equal_predicted_ones(
     strategy: dict[str, Any], recompute: Any, compute: str, make_scenario: MakeScenario
 ) -> None:
     scenario = make_scenario(strategy, precision="fp64", recompute=recompute).model_copy(update={"compute": compute})
@@ -136,7 +136,7 @@ class Counted(nn.Module):
         ({"modules": ["mlp", "activation"]}, (1, 2, 2)),
     ],
 )
-def test_what_is_chosen_runs_once_more(recompute: Any, calls: tuple[int, int, int], make_scenario: MakeScenario) -> None:
+def test_selected_modules_run_once_more(recompute: Any, calls: tuple[int, int, int], make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "data_parallel"}, recompute=recompute)
     spec = scenario.model
     assert isinstance(spec, Gpt)
@@ -168,7 +168,7 @@ def kept_bytes(scenario: Any) -> int:
     return sum(sizes.values())
 
 
-def test_less_is_kept_the_more_is_recomputed(make_scenario: MakeScenario) -> None:
+def test_more_recomputation_keeps_fewer_activations(make_scenario: MakeScenario) -> None:
     chosen = [{"group": 4}, "full", {"modules": ["mlp"]}, {"every": 2}, {"modules": ["activation"]}, "none"]
     sizes = [kept_bytes(make_scenario({"kind": "data_parallel"}, recompute=one)) for one in chosen]
 
@@ -177,7 +177,7 @@ def test_less_is_kept_the_more_is_recomputed(make_scenario: MakeScenario) -> Non
     assert sizes[1] == 4 * (2 * 8 * 16 * 4) == 4 * sizes[0]
 
 
-def test_segments_begin_anew_in_each_stage(make_scenario: MakeScenario) -> None:
+def test_segments_start_again_in_each_stage(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "pipeline", "stages": 2, "microbatches": 2}, recompute={"every": 2})
 
     def recomputed(numbers: range) -> list[bool]:
@@ -189,20 +189,20 @@ def test_segments_begin_anew_in_each_stage(make_scenario: MakeScenario) -> None:
     assert recomputed(range(3, 6)) == [False, True, False]
 
 
-def test_paced_layers_wait_for_recomputation_without_doing_it(make_scenario: MakeScenario) -> None:
+def test_emulated_layers_wait_for_the_recomputation_time(make_scenario: MakeScenario) -> None:
     scenario = paced(make_scenario(WORKERS, precision="fp64", recompute={"products": "every_second"}))
 
     assert deviation(scenario) < 1e-9
 
 
-def test_paced_ranks_exchange_again_too(make_scenario: MakeScenario) -> None:
+def test_emulated_ranks_repeat_exchanges(make_scenario: MakeScenario) -> None:
     plain, full = (collectives(measure(paced(make_scenario(HYBRID, recompute=one)))) for one in ("none", "full"))
 
     # both branches of four blocks are summed once more
     assert full.total() - plain.total() == 8
 
 
-def test_every_second_product_is_refused(make_scenario: MakeScenario) -> None:
+def test_every_second_product_is_rejected_for_measuring(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(WORKERS, recompute={"products": "every_second"})
 
     with pytest.raises(

@@ -38,6 +38,7 @@ class Ledger:
 
     @property
     def left_s(self) -> float:
+        """Seconds until the time limit."""
         return self.until_s - time.monotonic()
 
     def failed(self) -> list[str]:
@@ -45,6 +46,7 @@ class Ledger:
         return [entry["part"] for entry in self.entries if entry["state"] == "failed"]
 
     def not_run(self) -> list[str]:
+        """Names of the parts that were not run."""
         return [entry["part"] for entry in self.entries if entry["state"] == "not run"]
 
     def part(

@@ -60,6 +60,7 @@ class PredictionErrors:
         return text
 
     def plain(self) -> dict[str, float | None]:
+        """The errors by name, for JSON."""
         return dict(vars(self))
 
 

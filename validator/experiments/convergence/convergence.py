@@ -64,6 +64,7 @@ class Trial:
 
     @property
     def setting(self) -> Setting:
+        """Mode, workers, batch and bound of the trial."""
         return Setting(self.mode, self.workers, self.batch, self.bound)
 
     def plain(self) -> dict[str, Any]:

@@ -46,10 +46,12 @@ class Record:
         return record
 
     def has(self, setting: Sequence[Any], rate: float, seed: int) -> bool:
+        """Whether the record has a trial of this setting, learning rate and seed."""
         key = (tuple(setting), rate, seed)
         return any((tuple(trial.setting), trial.rate, trial.seed) == key for trial in self.trials)
 
     def add(self, trial: Trial) -> None:
+        """Adds a trial and writes the record."""
         self.trials.append(trial)
         self._write()
 

@@ -44,6 +44,7 @@ class Job:
 
     @property
     def warmup(self) -> int:
+        """Number of warm-up steps."""
         return warmup_steps(self.scenario)
 
     @property

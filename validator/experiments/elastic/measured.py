@@ -26,10 +26,12 @@ class Loss:
 
     @property
     def restart_s(self) -> float:
+        """Seconds of the restart: rendezvous and start of processes."""
         return self.meeting_s + self.start_s
 
     @property
     def all_s(self) -> float:
+        """Seconds lost in all."""
         return self.work_s + self.detection_s + self.restart_s
 
 

@@ -45,10 +45,12 @@ class FaultForecast:
 
     @property
     def restart_s(self) -> Seconds:
+        """Seconds of the restart: rendezvous and start of processes."""
         return self.meeting_s + self.start_s
 
     @property
     def all_s(self) -> Seconds:
+        """Seconds lost in all."""
         return self.work_s + self.detection_s + self.restart_s
 
 

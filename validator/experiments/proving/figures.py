@@ -49,10 +49,12 @@ class CaseOutcome:
 
     @property
     def is_disturbed(self) -> bool:
+        """Whether other work on the machine disturbed the measurement."""
         return self.measured_s is not None and self.disturbance > 1
 
     @property
     def inside(self) -> bool | None:
+        """Whether the measurement is inside the prediction interval; None if there is none."""
         return None if self.measured_s is None else self.low_s <= self.measured_s <= self.high_s
 
 

@@ -50,4 +50,5 @@ class Microbatched(WholeModel):
         self.accumulator.close()
 
     def is_last(self, microbatch: int) -> bool:
+        """Whether this is the last microbatch of a step."""
         return microbatch == self.microbatches - 1

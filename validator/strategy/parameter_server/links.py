@@ -68,6 +68,7 @@ class Arrivals(Thread):
         self.start()
 
     def post(self, message: dist.Work) -> None:
+        """Queues a posted receive; its arrival is recorded in order."""
         self._posted.put(message)
 
     def next(self) -> Any:

@@ -27,6 +27,7 @@ class SingleProcess:
 
     @classmethod
     def of(cls, scenario: Scenario) -> Self:
+        """Builds the model and optimizer of a scenario in this process."""
         numbers = list(range(len(scenario.model.build_layers())))
         modules = build_layers(scenario, numbers, None)
         layers = {number: module.to(_dtype(scenario)) for number, module in zip(numbers, modules, strict=True)}
@@ -36,6 +37,7 @@ class SingleProcess:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Data type of the training precision."""
         return _dtype(self.scenario)
 
     @property
@@ -61,6 +63,7 @@ class SingleProcess:
         self.optimizer.zero_grad()
 
     def parameters(self) -> dict[str, Tensor]:
+        """Parameters of the model, by name."""
         return {name: value.detach() for name, value in name_parameters(self.layers).items()}
 
 

@@ -117,7 +117,7 @@ def most_used(timeline: Timeline) -> float:
 
 @pytest.mark.parametrize("topology", CLUSTERS)
 @pytest.mark.parametrize(("algorithm", "op"), PAIRS)
-def test_nothing_is_lost_nothing_is_too_fast_and_nothing_comes_before_its_cause(topology: str, algorithm: str, op: Op) -> None:
+def test_message_timelines_conserve_bytes_respect_bandwidth_and_causality(topology: str, algorithm: str, op: Op) -> None:
     if not suits(topology, algorithm):
         pytest.skip("no switch that could reduce")
     for ranks in RANKS:
@@ -137,7 +137,7 @@ def test_nothing_is_lost_nothing_is_too_fast_and_nothing_comes_before_its_cause(
 
 
 @pytest.mark.parametrize("topology", CLUSTERS)
-def test_replay_is_events_where_nothing_is_shared_and_never_slower_where_it_is(topology: str) -> None:
+def test_replay_equals_events_without_sharing_and_is_never_slower_with_it(topology: str) -> None:
     alone = 0
     for algorithm, op in PAIRS:
         for ranks in RANKS if suits(topology, algorithm) else ():
@@ -176,7 +176,7 @@ TEXTBOOK: dict[tuple[str, Op], Callable[[int, float, float], float]] = {
 
 @pytest.mark.parametrize(("algorithm", "op"), TEXTBOOK)
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
-def test_on_one_switch_messages_take_what_the_textbook_says(algorithm: str, op: Op, ranks: int) -> None:
+def test_on_one_switch_message_times_equal_textbook_formulas(algorithm: str, op: Op, ranks: int) -> None:
     where = cluster(ranks)
     textbook_s = TEXTBOOK[algorithm, op](ranks, ALPHA_S, BETA_S)
     assert message_time(op, SIZE, Group.of(ranks, 1), where, algorithm, pieces=1) == pytest.approx(textbook_s, rel=1e-9)
@@ -185,7 +185,7 @@ def test_on_one_switch_messages_take_what_the_textbook_says(algorithm: str, op: 
 
 
 @pytest.mark.parametrize("topology", CLUSTERS)
-def test_the_formula_is_what_the_messages_take(topology: str) -> None:
+def test_the_formula_equals_the_simulated_message_time(topology: str) -> None:
     """Exactly so where messages share nothing but their ends' links, but for latency, which the formula counts along one way.
 
     Where they share links in between, the formula waits for the slowest message of each round, messages only for their own;
@@ -202,7 +202,7 @@ def test_the_formula_is_what_the_messages_take(topology: str) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "op"), [("tree", "all_reduce"), ("binary_tree", "all_reduce"), ("ring", "broadcast")])
-def test_pieces_one_behind_the_other_come_near_the_busiest_wire(algorithm: str, op: Op) -> None:
+def test_pipelined_pieces_approach_the_busiest_link_bound(algorithm: str, op: Op) -> None:
     where, group = cluster(8), Group.of(8, 1)
     formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds
     times = [message_time(op, SIZE, group, where, algorithm, pieces) for pieces in (1, 4, 16, 64)]
@@ -214,19 +214,19 @@ def test_pieces_one_behind_the_other_come_near_the_busiest_wire(algorithm: str, 
 @pytest.mark.parametrize(
     ("algorithm", "op"), [("ring", "all_reduce"), ("halving_doubling", "all_reduce"), ("pairwise", "alltoall")]
 )
-def test_other_ranks_of_the_same_shape_take_as_long(topology: str, algorithm: str, op: Op) -> None:
+def test_groups_of_equal_shape_take_equal_time(topology: str, algorithm: str, op: Op) -> None:
     where = CLUSTERS[topology](8)
     half = Group.of([0, 1, 2, 3], where.node.devices), Group.of([4, 5, 6, 7], where.node.devices)
     one, other = (message_time(op, SIZE, group, where, algorithm) for group in half)
     assert one == pytest.approx(other, rel=1e-9)
 
 
-def test_the_same_collective_takes_the_same_time_each_time() -> None:
+def test_repeated_simulation_gives_equal_times() -> None:
     first, second = (timelines("torus", 8, "halving_doubling", "all_reduce")[1] for _ in range(2))
     assert (first.end_s == second.end_s).all()
 
 
-def test_a_slow_link_holds_up_the_whole_ring() -> None:
+def test_a_slow_link_delays_the_whole_ring() -> None:
     even = cluster(4)
     slow = Cluster.model_validate(
         {
@@ -241,7 +241,7 @@ def test_a_slow_link_holds_up_the_whole_ring() -> None:
     assert twice_s - 6 * ALPHA_S == pytest.approx(2 * (once_s - 6 * ALPHA_S))
 
 
-def test_one_rank_has_nothing_to_send_and_too_many_messages_are_refused() -> None:
+def test_a_single_rank_takes_no_time_and_too_many_messages_are_rejected() -> None:
     assert message_time("all_reduce", SIZE, Group.of(1, 1), cluster(1), "ring") == 0
     with pytest.raises(InputError, match="too many"):
         message_time("alltoall", SIZE, Group.of(1024, 1), cluster(1024), "pairwise")
@@ -264,7 +264,7 @@ def test_every_message_is_a_transfer_between_its_ranks() -> None:
 @pytest.mark.parametrize(
     "field", [{"incast": 0.3}, {"duplex": "half"}, {"overhead": "1 ms"}, {"duplex": "half", "incast": 0.3}]
 )
-def test_the_formula_knows_every_field_of_a_link(topology: str, field: dict[str, object]) -> None:
+def test_the_formula_accounts_for_every_field_of_a_link(topology: str, field: dict[str, object]) -> None:
     """On some of the nodes, too; several receivers on a half-duplex link share it in other ways than the formula's."""
     plain = CLUSTERS[topology](8).model_dump(by_alias=True, exclude_none=True)
     network = {"bandwidth": "10 GB/s", "latency": "10 us", "topology": plain["network"]["topology"], **field}

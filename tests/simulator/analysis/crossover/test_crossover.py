@@ -1,4 +1,4 @@
-"""Maps of strategies: which is the fastest where, the borders between them, and what cannot be trained."""
+"""Crossover maps: the fastest strategy at each point, borders, and points that cannot be trained."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def ring_and_servers(tmp_path_factory: pytest.TempPathFactory) -> Crossover:
 
 
 def rate(x_Bps: float, workers: float, name: str, path: Path) -> float:
-    """Samples per second, predicted for itself."""
+    """Samples per second by a separate prediction."""
     kind = "data_parallel, algorithm: ring" if name == "ring" else f"parameter_server, overlap: true, servers: {workers}"
     strategy = f"strategy={{kind: {kind}, workers: {workers}, bucket: 1 MiB}}"
     values = (f"cluster.network.bandwidth={x_Bps!r} B/s", strategy)
     return timed(load(path, [*ALONE, *values])).samples_per_s
 
 
-def test_points_are_predictions(ring_and_servers: Crossover, path: Path) -> None:
+def test_points_of_the_map_equal_predictions(ring_and_servers: Crossover, path: Path) -> None:
     assert len(ring_and_servers.points) == 5 * 2 * 2
     for point in ring_and_servers.points:
         assert point.samples_per_s == pytest.approx(rate(point.x, point.y, point.strategy, path))
         assert point.step_time_s == pytest.approx(8 * point.y / (point.samples_per_s or 0.0))
 
 
-def test_at_a_border_both_take_the_same_time(ring_and_servers: Crossover, path: Path) -> None:
+def test_both_strategies_are_equally_fast_at_a_border(ring_and_servers: Crossover, path: Path) -> None:
     assert {(border.y, border.below, border.above) for border in ring_and_servers.borders} == {
         (4, "ps-all", "ring"),
         (8, "ps-all", "ring"),
@@ -78,7 +78,7 @@ def test_at_a_border_both_take_the_same_time(ring_and_servers: Crossover, path: 
         assert both[0] / both[1] == pytest.approx(1, abs=TIE + TOLERANCE)
 
 
-def test_next_to_a_border_the_strategies_win_that_it_names(ring_and_servers: Crossover, path: Path) -> None:
+def test_each_side_of_a_border_is_won_by_the_strategy_named(ring_and_servers: Crossover, path: Path) -> None:
     for y in (4, 8):
         for x_Bps in (2e7, 5e7, 1e8, 4e8, 2e9):
             winner = [name for begin, name in ring_and_servers.segments(y) if begin <= x_Bps][-1]
@@ -87,7 +87,7 @@ def test_next_to_a_border_the_strategies_win_that_it_names(ring_and_servers: Cro
             assert near or rates[winner] >= max(rates.values()) * (1 - TIE)
 
 
-def test_borders_are_somewhere_in_their_intervals_and_vaguer_clusters_have_vaguer_ones(path: Path) -> None:
+def test_borders_lie_in_their_intervals_which_widen_with_uncertainty(path: Path) -> None:
     widths = []
     for deviation in (1, 20):
         share = f"{{low: {100 - deviation}%, high: {100 + deviation}%}}"
@@ -100,7 +100,7 @@ def test_borders_are_somewhere_in_their_intervals_and_vaguer_clusters_have_vague
     assert widths[1] > widths[0] > 1
 
 
-def test_a_third_that_wins_between_two_points_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_third_strategy_that_wins_between_two_points_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Throughputs that are powers of x: the first wins up to 1e7, the third up to 1e9, the second beyond."""
     rates = {"ring": lambda x: 1.0, "ps-1": lambda x: x / 1e8, "ps-2": lambda x: math.sqrt(x / 1e7)}
 
@@ -149,7 +149,7 @@ def test_small_letters_mark_a_faster_strategy_that_does_not_fit(path: Path) -> N
     assert "lower case: a strategy that does not fit" in text
 
 
-def test_points_that_are_not_valid_are_recorded_with_the_rule(path: Path) -> None:
+def test_invalid_points_are_recorded_with_the_violated_rule(path: Path) -> None:
     found = crossover(path, BANDWIDTH, "workers=4,5", ["ring"], 2)
     assert [bool(point.problem) for point in found.points] == [False, False, True, True]
     assert "5 workers do not divide 48 samples" in found.points[-1].problem
@@ -158,7 +158,7 @@ def test_points_that_are_not_valid_are_recorded_with_the_rule(path: Path) -> Non
         crossover(path, BANDWIDTH, "workers=5", ["ring"], 2)
 
 
-def test_whole_numbers_along_x_have_borders_at_whole_numbers(path: Path) -> None:
+def test_borders_along_integer_axes_are_integers(path: Path) -> None:
     slow = (*ALONE, "cluster.network.bandwidth=700 Mbit/s")
     found = crossover(path, "workers=2..16", "cluster.network.latency", ["ring", "ps-all"], 3, slow)
     assert found.x.values == (2, 6, 16)
@@ -168,12 +168,12 @@ def test_whole_numbers_along_x_have_borders_at_whole_numbers(path: Path) -> None
         assert border.low is None
 
 
-def test_the_usual_contenders_are_those_of_the_scenario(small: Make) -> None:
+def test_default_contenders_follow_from_the_scenario(small: Make) -> None:
     assert [one.name for one in contenders(small(), ())] == ["ring", "ps-1", "ps-2", "ps-half", "ps-all"]
     assert contenders(small("strategy={kind: pipeline, stages: 2}"), ())[0].name == "scenario"
 
 
-def test_contenders_are_as_the_scenario_is_but_for_what_they_are_called(small: Make) -> None:
+def test_contenders_differ_from_the_scenario_only_in_their_own_fields(small: Make) -> None:
     scenario = small("strategy.overlap=false", "strategy.bucket=1 MiB")
     ring, tree, library, half = contenders(scenario, ["ring", "tree", "allreduce", "ps-half"])
     made = [one.strategy(scenario, {"workers": 8}) for one in (ring, tree, library, half)]
@@ -208,7 +208,7 @@ def test_each_strategy_names_its_framework(path: Path) -> None:
 
 
 @given(low=st.floats(1e-3, 1e3), factor=st.floats(1.01, 1e6), points=st.integers(2, 30))
-def test_values_are_spaced_evenly_by_their_logarithms(low: float, factor: float, points: int) -> None:
+def test_axis_values_are_evenly_spaced_in_logarithm(low: float, factor: float, points: int) -> None:
     axis = x_axis(RING, f"cluster.network.latency={low!r} s..{low * factor!r} s", points)
     assert len(axis.values) == points
     assert axis.values[0] == pytest.approx(low)
@@ -217,7 +217,7 @@ def test_values_are_spaced_evenly_by_their_logarithms(low: float, factor: float,
     assert max(ratios) / min(ratios) == pytest.approx(1, rel=1e-6)
 
 
-def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(small: Make) -> None:
+def test_default_axes_surround_the_scenarios_value_within_the_cluster(small: Make) -> None:
     x, y = x_axis(small(), "cluster.network.bandwidth", 3), y_axis(small(), "workers")
     assert x.values == pytest.approx((1.25e8, 1.25e9, 1.25e10))
     assert (x.column, y.column) == ("cluster.network.bandwidth_Bps", "strategy.workers")
@@ -256,7 +256,9 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
         (["--y", "strategy.stages=1,2"], "strategy has no field 'stages'"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_gives_a_one_line_error(
+    arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert scaleproof.main(["crossover", str(path), *arguments]) == 2
     result = capsys.readouterr()
     assert message in result.err
@@ -292,7 +294,7 @@ def test_the_table_has_a_row_for_each_strategy_at_each_point(ring_and_servers: C
     assert list(ring_and_servers.border_table()["strategy.workers"]) == [4, 8]
 
 
-def test_a_map_of_predictions_is_that_of_predict(path: Path) -> None:
+def test_points_of_the_scenarios_own_strategy_equal_predict(path: Path) -> None:
     """The scenario's own strategy at what the scenario says is what `predict` says of it."""
     found = crossover(path, "cluster.network.bandwidth", "workers=4", ["scenario"], 3)
     (middle,) = [point for point in found.points if point.x == pytest.approx(1.25e9)]

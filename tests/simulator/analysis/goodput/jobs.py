@@ -1,4 +1,4 @@
-"""What tests of goodput share: settings without a scenario, and a job that is followed event by event."""
+"""Settings without a scenario and an event-by-event simulation, for tests of goodput."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def of_the_job(rates: InterruptionTimes) -> FailureMix:
 
 
 def followed(rates: InterruptionTimes, supply: NodeSupply, nodes: int, interval_s: float, end_s: float, seed: int) -> float:
-    """The effective ratio of a job that waits for nodes, checkpoint after checkpoint and failure after failure."""
+    """The effective ratio of a job with spare nodes, simulated checkpoint by checkpoint and failure by failure."""
     chance = random.Random(seed)
     now_s, useful_s, spares = 0.0, 0.0, supply.spares
     away_s: list[float] = []

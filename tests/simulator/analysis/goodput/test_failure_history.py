@@ -1,4 +1,4 @@
-"""What happens by chance, against closed forms where there are some, and against a job that is followed event by event."""
+"""Simulated failure histories, compared with closed forms and with an event-by-event simulation."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def shares(
 
 
 def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
-    """Within four standard errors, and what a run's beginning and end make."""
+    """Equal within four standard errors and the effect of the run's begin and end."""
     return bool(abs(found.mean() - expected) < 4 * found.std() / math.sqrt(len(found)) + bias)
 
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, PLANNED, times(failures_per_s=40 / DAY_S)])
 @pytest.mark.parametrize("interval_s", [1000.0, 10_000.0])
-def test_it_is_the_closed_form_where_nodes_are_always_at_hand(job: InterruptionTimes, interval_s: float) -> None:
+def test_simulation_equals_the_closed_form_with_unlimited_spares(job: InterruptionTimes, interval_s: float) -> None:
     assert near(shares(job).useful(interval_s), ratio(job, interval_s))
 
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS])
 @pytest.mark.parametrize("supply", [ALWAYS, NodeSupply(2, DAY_S), NodeSupply(0, 7200.0)])
-def test_it_is_what_jobs_that_are_followed_give(job: InterruptionTimes, supply: NodeSupply) -> None:
+def test_simulation_equals_step_by_step_simulation_of_jobs(job: InterruptionTimes, supply: NodeSupply) -> None:
     one_by_one = np.array([followed(job, supply, 10, 3600.0, 10 * DAY_S, seed) for seed in range(100)])
     found = shares(job, supply, days=10).useful(3600.0)
     error = math.hypot(one_by_one.std(), found.std()) / math.sqrt(100)
@@ -49,7 +49,7 @@ def test_it_is_what_jobs_that_are_followed_give(job: InterruptionTimes, supply: 
     assert found.std() == pytest.approx(one_by_one.std(), rel=0.4)
 
 
-def test_without_spares_each_failure_waits_for_its_repair() -> None:
+def test_each_failure_waits_for_its_repair_without_spares() -> None:
     """From a failure: detection until it gets through, a repair, and a restart, at whose failures it all begins again."""
     rate, wait_s, interval_s = USUAL.failures_per_s, 7200.0, 3600.0
     through = math.exp(-rate * USUAL.restart_s)
@@ -59,19 +59,19 @@ def test_without_spares_each_failure_waits_for_its_repair() -> None:
     assert near(shares(USUAL, NodeSupply(0, wait_s)).useful(interval_s), expected)
 
 
-def test_enough_spares_are_as_good_as_any_number() -> None:
+def test_enough_spares_equal_unlimited_spares() -> None:
     always, many = shares(USUAL).useful(3600.0), shares(USUAL, NodeSupply(100, DAY_S)).useful(3600.0)
     assert many == pytest.approx(always)
 
 
-def test_the_more_spares_the_less_is_waited() -> None:
+def test_waiting_decreases_with_the_number_of_spares() -> None:
     waited = [shares(USUAL, NodeSupply(spares, DAY_S)).parts(3600.0)["waiting for nodes"].mean() for spares in (2, 6, 10, 40)]
     assert waited == sorted(waited, reverse=True)
     assert waited[0] > 0.3
     assert waited[-1] == 0.0
 
 
-def test_the_time_that_is_waited_is_erlangs() -> None:
+def test_waiting_time_equals_erlangs_formula() -> None:
     """Repairs are an M/G/c/c queue, c one more than there are spares: nothing fails while all are in use, which is when
     training waits (Erlang 1917, whatever the distribution of repairs: Sevastyanov 1957)."""
     job, spares, offered = times(detection_s=0.0, restart_s=0.0, failures_per_s=4 / DAY_S), 5, 4
@@ -80,7 +80,7 @@ def test_the_time_that_is_waited_is_erlangs() -> None:
     assert near(waited, terms[-1] / sum(terms))
 
 
-def test_to_shrink_is_better_than_to_wait_where_repairs_take_long() -> None:
+def test_shrinking_beats_waiting_for_long_repairs() -> None:
     supply = NodeSupply(0, DAY_S)
     waits, shrinks = (shares(USUAL, supply, PlainSizes(shrinks=shrink)) for shrink in (False, True))
     assert shrinks.useful(3600.0).mean() > 1.5 * waits.useful(3600.0).mean()
@@ -90,7 +90,7 @@ def test_to_shrink_is_better_than_to_wait_where_repairs_take_long() -> None:
     assert shrinks.history.growths.mean() > 1
 
 
-def test_where_a_node_is_never_back_the_rest_goes_on() -> None:
+def test_remaining_nodes_continue_if_a_node_is_never_repaired() -> None:
     """Each failure takes a tenth of the speed, of nodes that fail one by one; after the last there is nothing."""
     job = times(failures_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
     found = shares(job, NodeSupply(0, 1e9), PlainSizes(shrinks=True), days=30)
@@ -112,7 +112,7 @@ def test_where_a_node_is_never_back_the_rest_goes_on() -> None:
     st.floats(1000, 1e5),
     st.booleans(),
 )
-def test_parts_add_up_to_all(
+def test_time_shares_add_up_to_one(
     job: InterruptionTimes,
     per_day: float,
     spares: int | None,
@@ -131,14 +131,14 @@ def test_parts_add_up_to_all(
     assert all((share >= -1e-12).all() for share in parts.values())
 
 
-def test_failures_come_as_often_as_they_should() -> None:
+def test_number_of_failures_follows_the_rate() -> None:
     history = shares(USUAL).history
     expected = 20 * 8
     assert history.failures.mean() == pytest.approx(expected, rel=0.01)
     assert history.failures.std() == pytest.approx(math.sqrt(expected), rel=0.2)
 
 
-def test_what_takes_no_node_needs_no_spare() -> None:
+def test_failures_that_lose_no_node_need_no_spare() -> None:
     history = simulate(USUAL, of_the_job(USUAL), NodeSupply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)  # type: ignore[arg-type]
     assert not history.down_s[3].any()
     assert history.failures.mean() == pytest.approx(80, rel=0.05)
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert (once(1) != once(2)).any()
 
 
-def test_what_no_checkpoint_has_at_the_end_is_lost_unless_it_is_saved() -> None:
+def test_work_after_the_last_checkpoint_is_lost_unless_saved_at_the_end() -> None:
     """In windows of training that goes on."""
     job = times(failures_per_s=1 / 60, restart_s=3600.0)
     ends, goes_on = (
@@ -166,7 +166,7 @@ def test_what_no_checkpoint_has_at_the_end_is_lost_unless_it_is_saved() -> None:
 
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, times(stall_s=300.0)])
-def test_the_simulated_optimum_is_found_where_the_closed_form_has_it(job: InterruptionTimes) -> None:
+def test_simulated_and_closed_form_optimum_agree(job: InterruptionTimes) -> None:
     found = shares(job, samples=200)
     simulated_s = optimum_s(lambda interval_s: float(found.useful(interval_s).mean()), 1000.0, DAY_S, 0.01)
     exact_s = optimum_s(lambda interval_s: ratio(job, interval_s), 1000.0, DAY_S)
@@ -175,7 +175,7 @@ def test_the_simulated_optimum_is_found_where_the_closed_form_has_it(job: Interr
     assert ratio(job, simulated_s) == pytest.approx(ratio(job, exact_s), abs=1e-3)
 
 
-def test_a_part_of_the_samples_is_like_all() -> None:
+def test_results_of_a_part_equal_those_samples_of_the_whole() -> None:
     found = shares(USUAL)
     part = found.history.part(len(found.history.sample) // 4)
     assert part.samples == 25

@@ -1,4 +1,4 @@
-"""goodput of scenarios: what their fields come to, what the command prints, and what it refuses."""
+"""Goodput of scenarios: effects of their fields, output of the command, and rejected input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def found(make: Make, *sets: str, days: float = 10, samples: int = 30) -> Any:
     return goodput(make(*FAILING, *sets), days, samples)
 
 
-def test_rates_of_components_add_up(small: Make) -> None:
+def test_failure_rates_of_components_add_up(small: Make) -> None:
     """24 GPUs on six nodes of four."""
     job = failure_rates(small(*FAILING))
     assert job.counts == {"gpu": 24, "host": 6, "nic": 6, "switch": 1, "job": 1}
@@ -68,18 +68,18 @@ def test_rates_of_components_add_up(small: Make) -> None:
         ("{kind: torus, dimensions: [2, 4]}", 0),
     ],
 )
-def test_switches_are_those_between_the_jobs_nodes(small: Make, topology: str, switches: int) -> None:
+def test_only_switches_between_the_jobs_nodes_can_fail(small: Make, topology: str, switches: int) -> None:
     cards = "cluster.node.cards=2"
     assert counts(small("strategy.workers=24", cards, f"cluster.network.topology={topology}"))["switch"] == switches
 
 
-def test_on_one_node_there_is_no_network_to_fail(small: Make) -> None:
+def test_single_node_jobs_have_no_network_failures(small: Make) -> None:
     assert counts(small())["nic"] == counts(small())["switch"] == 0
     with pytest.raises(FieldError, match=r"reliability\.mtbf\.switch: there are no switches"):
         goodput(small("reliability={mtbf: {switch: 1 d}, checkpoint: {bandwidth: 1 GB/s}}"))
 
 
-def test_a_checkpoint_is_what_training_needs_to_go_on(small: Make) -> None:
+def test_a_checkpoint_contains_parameters_and_optimizer_states(small: Make) -> None:
     parameters = sum(layer.parameters for layer in small().model.build_layers())
     plain, adam = (failure_rates(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
     assert plain == 4 * parameters
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_what_training_needs_to_go_on(small: Make) -> None:
     assert failure_rates(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
 
 
-def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
+def test_checkpoint_time_follows_the_slower_of_storage_and_nodes(small: Make) -> None:
     def stall_s(checkpoint: str) -> float:
         return failure_rates(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
 
@@ -97,7 +97,7 @@ def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
     assert stall_s("{size: 6 GB, bandwidth: 1 GB/s, asynchronous: true, copy_bandwidth: 10 GB/s}") == pytest.approx(0.1)
 
 
-def test_a_restart_loads_the_checkpoint(small: Make) -> None:
+def test_restart_time_includes_loading_the_checkpoint(small: Make) -> None:
     sets = (*FAILING, "reliability.reschedule=1 min", "reliability.checkpoint={size: 6 GB, bandwidth: 1 GB/s}")
     assert failure_rates(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
     assert failure_rates(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
@@ -106,7 +106,7 @@ def test_a_restart_loads_the_checkpoint(small: Make) -> None:
 @pytest.mark.parametrize(
     "sets", [(), SPARES, (*SHRINKING, *ONLY_COMPUTE), ("reliability.planned={every: 1 d, takes: 10 min}",)]
 )
-def test_parts_add_up_to_the_days(small: Make, sets: tuple[str, ...]) -> None:
+def test_time_shares_add_up_to_the_days(small: Make, sets: tuple[str, ...]) -> None:
     result = found(small, *sets)
     parts = result.parts()
     assert tuple(parts.index) == PARTS
@@ -141,12 +141,12 @@ def test_no_other_interval_is_better_than_the_optimum(small: Make) -> None:
         assert found(small, f"reliability.checkpoint.interval={interval}").expected < best.expected
 
 
-def test_half_of_what_is_lost_helps(small: Make) -> None:
+def test_halving_any_loss_increases_goodput(small: Make) -> None:
     result = found(small)
     assert all(ratio > result.expected for ratio in result.halved.values())
 
 
-def test_fewer_workers_are_as_fast_as_they_are_predicted(small: Make) -> None:
+def test_speed_of_fewer_workers_equals_its_prediction(small: Make) -> None:
     """24 workers on six nodes; with five nodes there are 20, of which 48 samples allow 16."""
     sizes = ElasticSizes(small(*FAILING, *SHRINKING))
     assert list(sizes.workers(np.array([7, 6, 5, 4, 1, 0]))) == [24, 24, 16, 16, 4, 0]
@@ -158,7 +158,7 @@ def test_fewer_workers_are_as_fast_as_they_are_predicted(small: Make) -> None:
     assert list(least.workers(np.array([2, 1]))) == [8, 0]
 
 
-def test_speeds_between_those_that_are_predicted_follow_from_them(small: Make) -> None:
+def test_speeds_between_predicted_worker_counts_are_interpolated(small: Make) -> None:
     sizes = ElasticSizes(small("batch={per_worker: 2}", *FAILING, *SHRINKING, "strategy.workers=32", *ONLY_COMPUTE))
     speeds = [sizes.speed(workers) for workers in range(1, 33)]
     assert len(sizes._rates) < 20
@@ -183,14 +183,14 @@ def test_enough_spares_are_a_poisson_quantile(small: Make, repair: str, in_repai
     assert result.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
 
 
-def test_with_enough_spares_hardly_any_time_is_waited(small: Make) -> None:
+def test_waiting_is_negligible_with_enough_spares(small: Make) -> None:
     sets = ("reliability.spares=0", "reliability.repair=10 d")
     enough = found(small, *sets).enough_spares
     result = found(small, *sets, f"reliability.spares={enough}", days=100)
     assert result.shares["waiting for nodes"][0] < 0.01
 
 
-def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
+def test_a_note_reports_that_fewer_workers_are_faster(small: Make) -> None:
     """Messages of as many samples in all take longer, the more there are to exchange them."""
     result = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
     assert result.shares["fewer workers"][0] < 0
@@ -239,12 +239,12 @@ def test_invalid_input_is_refused_with_one_line(small: Make, sets: tuple[str, ..
 @pytest.mark.parametrize(
     ("days", "samples"), [(0, 10), (-1, 10), (math.inf, 10), (math.nan, 10), (1e-12, 10), (1e13, 10), (1, 0), (1, 10**6)]
 )
-def test_days_and_samples_that_cannot_be_are_refused(small: Make, days: float, samples: int) -> None:
+def test_invalid_days_and_samples_are_rejected(small: Make, days: float, samples: int) -> None:
     with pytest.raises(InputError):
         goodput(small(*FAILING), days, samples)
 
 
-def test_a_billion_days_take_no_longer(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_time_does_not_grow_with_days(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
     result = found(small, days=1e9, samples=20)
     assert result.simulated_days < 1e6
@@ -253,7 +253,7 @@ def test_a_billion_days_take_no_longer(small: Make, monkeypatch: pytest.MonkeyPa
     assert "are simulated" in describe(result)
 
 
-def test_where_nothing_gets_done_that_is_said(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_reports_zero_progress(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
     result = found(small, "reliability.mtbf={gpu: 10 s}", "reliability.checkpoint.interval=1 min", days=54, samples=10)
     assert result.simulated_days < 1
@@ -262,7 +262,7 @@ def test_where_nothing_gets_done_that_is_said(small: Make, monkeypatch: pytest.M
     assert "no progress" in describe(result)
 
 
-def test_a_failure_that_hardly_ever_comes_is_no_reason_to_save(small: Make) -> None:
+def test_rare_failures_need_no_checkpoints(small: Make) -> None:
     result = found(small, "reliability.mtbf={gpu: 1e10 d}")
     assert result.ratio == pytest.approx(1.0, abs=1e-6)
 
@@ -315,7 +315,7 @@ def test_results_are_reproducible(small: Make) -> None:
     assert found(small, *SPARES).plain() == found(small, *SPARES).plain()
 
 
-def test_what_is_written_of_a_scenario_has_it(small: Make, tmp_path: Path) -> None:
+def test_dumped_scenarios_keep_the_reliability_fields(small: Make, tmp_path: Path) -> None:
     scenario = small(*FAILING, *SPARES, "reliability.checkpoint.interval=20 min", "reliability.planned={every: 1 d}")
     (tmp_path / "again.yaml").write_text(dump(scenario))
     assert load(tmp_path / "again.yaml").reliability == scenario.reliability
@@ -329,7 +329,7 @@ def test_a_cluster_with_prices_gives_a_cost(small: Make) -> None:
     assert "1 spare node" in describe(result)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_text_json_and_one_line_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     sets = [word for field in FAILING for word in ("--set", field)]

@@ -1,4 +1,4 @@
-"""Llama 3 405B on 16,384 GPUs: what was published of its failures, and what the guide says of it."""
+"""Llama 3 405B on 16,384 GPUs: published failures, and the tables of the guide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_llama_3_on_16384_gpus_trains_nine_tenths_of_the_time() -> None:
     assert result.ratio == pytest.approx(result.expected, abs=2e-3)
 
 
-def test_the_tables_of_the_guide_are_what_the_closed_form_gives() -> None:
+def test_tables_of_the_guide_equal_the_closed_form() -> None:
     page = (Path(__file__).parents[4] / "docs" / "guides" / "goodput.md").read_text(encoding="utf-8")
     times = failure_rates(load("llama3-405b-54-days")).times
     rows = re.findall(r"^\| (\d+) min \| (.*) \|$", page, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The share of useful time in closed form, against Daly's formula, its limits, and the exact optimum."""
+"""Goodput in closed form, compared with Daly's formula, its limits, and the exact optimum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ jobs = st.builds(
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job: InterruptionTimes, interval_s: float) -> None:
+def test_synchronous_checkpoints_without_planned_stops_give_dalys_formula(job: InterruptionTimes, interval_s: float) -> None:
     job = replace(job, planned_per_s=0.0, writing_s=0.0)
     mtbf_s = 1 / job.failures_per_s
     exponent = (job.detection_s + job.restart_s) / mtbf_s
@@ -38,19 +38,21 @@ def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job:
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_it_is_a_share(job: InterruptionTimes, interval_s: float) -> None:
+def test_goodput_is_between_zero_and_one(job: InterruptionTimes, interval_s: float) -> None:
     assert 0 <= ratio(job, interval_s) <= 1 + 1e-12
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_rare_failures_leave_what_checkpoints_leave(job: InterruptionTimes, interval_s: float) -> None:
+def test_rare_failures_leave_only_the_cost_of_checkpoints(job: InterruptionTimes, interval_s: float) -> None:
     job = replace(job, failures_per_s=1e-15, planned_per_s=0.0)
     left = interval_s / (interval_s + job.stall_s + job.slowdown * job.writing_s)
     assert ratio(job, interval_s) == pytest.approx(left, rel=1e-6)
 
 
 @given(jobs, st.floats(1e3, 1e5), st.floats(1.01, 10))
-def test_worse_is_worse(job: InterruptionTimes, interval_s: float, times_as_much: float) -> None:
+def test_goodput_never_increases_with_a_worse_parameter(
+    job: InterruptionTimes, interval_s: float, times_as_much: float
+) -> None:
     now = ratio(job, interval_s)
     for name in ("failures_per_s", "detection_s", "restart_s", "stall_s", "writing_s"):
         worse = replace(job, **{name: getattr(job, name) * times_as_much})
@@ -58,7 +60,7 @@ def test_worse_is_worse(job: InterruptionTimes, interval_s: float, times_as_much
             assert ratio(worse, interval_s) <= now + 1e-12
 
 
-def test_failures_without_end_leave_nothing() -> None:
+def test_goodput_tends_to_zero_with_the_failure_rate() -> None:
     assert ratio(times(failures_per_s=10.0), 3600.0) == 0.0
 
 
@@ -71,7 +73,7 @@ def test_a_planned_stop_loses_no_work() -> None:
 
 
 @pytest.mark.parametrize("stall_s", [1.0, 60.0, 600.0, 3600.0])
-def test_the_optimum_is_the_exact_one(stall_s: float) -> None:
+def test_the_optimal_interval_equals_the_exact_optimum(stall_s: float) -> None:
     """Of Daly's formula: τ = M (1 + W(−exp(−δ / M − 1)))."""
     job = times(stall_s=stall_s)
     exact_s = job.mtbf_s * (1 + lambertw(-math.exp(-stall_s / job.mtbf_s - 1)).real)
@@ -86,12 +88,12 @@ def test_estimates_of_the_optimum_agree_where_checkpoints_are_cheap() -> None:
     assert daly_first_s(1.0, job.mtbf_s, 0.0) == pytest.approx(best_s, rel=0.02)
 
 
-def test_where_checkpoints_take_longer_than_failures_leave_daly_gives_the_time_between_failures() -> None:
+def test_dalys_interval_is_the_time_between_failures_for_slow_checkpoints() -> None:
     assert daly_s(2e4, 1e4) == 1e4
     assert daly_first_s(3e4, 1e4, 1e3) == 1e4
 
 
-def test_asynchronous_checkpoints_save_the_stall_and_lose_what_is_not_yet_written() -> None:
+def test_asynchronous_checkpoints_save_the_stall_and_lose_unwritten_work() -> None:
     synchronous = times(stall_s=300.0)
     asynchronous = times(stall_s=5.0, writing_s=300.0)
     assert ratio(asynchronous, 3600.0) > ratio(synchronous, 3600.0)

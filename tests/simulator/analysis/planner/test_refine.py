@@ -21,7 +21,7 @@ ONE = (
 )  # fmt: skip
 
 
-def one(*overrides: str) -> Scenario:
+def single_gpu(*overrides: str) -> Scenario:
     return load("llama-2-7b-fsdp-a100", (*ONE, *overrides))
 
 
@@ -47,8 +47,8 @@ def coarse(planned: PlanResult) -> set[str]:
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_as_few_blocks_are_recomputed_as_memory_needs(share: float) -> None:
-    scenario = one("framework=pytorch-fsdp2")
+def test_the_fewest_blocks_that_make_it_fit_are_recomputed(share: float) -> None:
+    scenario = single_gpu("framework=pytorch-fsdp2")
     planned = plan(scenario, 1, memory=between(share, scenario))
     assert coarse(planned) == {"full"}, "all else does not fit"
     best = planned.best[0]
@@ -61,15 +61,15 @@ def test_as_few_blocks_are_recomputed_as_memory_needs(share: float) -> None:
     assert f"recompute: {{layers: {count}}}" in dump_part(best.scenario, "training", ("recompute",))
 
 
-def test_nothing_is_refined_where_nothing_that_does_not_fit_would_be_faster() -> None:
-    scenario = one("framework=pytorch-fsdp2")
+def test_refinement_is_skipped_if_no_faster_configuration_exceeds_memory() -> None:
+    scenario = single_gpu("framework=pytorch-fsdp2")
     planned = plan(scenario, 1, memory=between(2.0, scenario))
     assert planned.best[0].scenario.training.recompute.kind == "none"
     rows = range(len(planned.configurations))
     assert {planned.configurations.row(row)["recompute"] for row in rows} == {"none", "full"}
 
 
-def test_a_framework_offers_the_forms_that_it_has() -> None:
+def test_only_recomputation_forms_of_the_framework_are_offered() -> None:
     def fields(name: str) -> set[str]:
         return {field for form in _forms(shipped(name).recomputes, blocks=8, guess=4) for field in form}
 
@@ -78,7 +78,7 @@ def test_a_framework_offers_the_forms_that_it_has() -> None:
     assert fields("jax-maxtext") == set()
 
 
-def test_numbers_of_blocks_are_near_the_guess_and_below_all() -> None:
+def test_candidate_block_counts_surround_the_guess() -> None:
     def counts(blocks: int, guess: int) -> list[int]:
         return [form["layers"] for form in _forms(("layers",), blocks, guess)]
 

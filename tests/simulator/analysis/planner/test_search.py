@@ -32,7 +32,7 @@ def small(*overrides: str) -> Scenario:
     return load("resnet50-ring-p100", [*SMALL, *overrides])
 
 
-def test_other_schedules_are_planned_where_they_are_named() -> None:
+def test_named_schedules_are_planned() -> None:
     """1F1B comes along, which ranks have that are alone in their pipelines."""
     found = plan(small(), 8, top=2, schedules=("zb_v",)).configurations
     assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
@@ -46,7 +46,7 @@ def planned() -> PlanResult:
     return plan(small(), 8, top=4)
 
 
-def test_the_best_is_the_best_of_all_replays() -> None:
+def test_the_best_plan_is_the_best_of_all_replayed_configurations() -> None:
     scenario = small()
     found = every(space(scenario, 8))
     fitting = np.flatnonzero(memory_bytes(found) <= scenario.cluster.device.memory_bytes)
@@ -56,21 +56,21 @@ def test_the_best_is_the_best_of_all_replays() -> None:
     assert planned().best[0].run.step_time_s <= fastest_s * (1 + 1e-9)
 
 
-def test_choices_are_in_order_and_fit() -> None:
+def test_choices_are_sorted_and_fit_in_memory() -> None:
     best = planned().best
     assert [choice.value for choice in best] == sorted(choice.value for choice in best)
     assert all(choice.memory_bytes <= planned().capacity_bytes for choice in best)
     assert len({choice.row for choice in best}) == len(best) == 4
 
 
-def test_nothing_on_the_front_is_beaten_in_both() -> None:
+def test_no_configuration_dominates_the_pareto_front() -> None:
     found, front = planned(), planned().front
     seconds, memory = found.expected_s[list(front)], found.memory_bytes[list(front)]
     assert (np.diff(seconds) >= 0).all()
     assert (np.diff(memory) < 0).all()
 
 
-def test_less_memory_is_never_faster() -> None:
+def test_less_memory_never_gives_a_faster_plan() -> None:
     lean = plan(small(), 8, memory=planned().best[0].memory_bytes * 0.8, top=1)
     assert lean.best[0].memory_bytes < planned().best[0].memory_bytes
     assert lean.best[0].run.step_time_s >= planned().best[0].run.step_time_s
@@ -85,12 +85,12 @@ def test_other_objectives_need_their_prices(objective: Any) -> None:
         plan(poor, 8, objective)
 
 
-def test_costs_go_by_time_where_nodes_are_the_same() -> None:
+def test_cost_ranks_like_time_with_equal_node_counts() -> None:
     cheap = plan(small("cluster.node.price=10 USD/h"), 8, "cost", top=1)
     assert cheap.best[0].row == planned().best[0].row
 
 
-def test_energy_is_least() -> None:
+def test_energy_objective_returns_the_least_energy_first() -> None:
     found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW"), 8, "energy", top=2)
     first, second = (choice.run.energy_J for choice in found.best)
     assert first is not None
@@ -98,17 +98,17 @@ def test_energy_is_least() -> None:
     assert first["per_step"] <= second["per_step"]
 
 
-def test_pictures_have_no_tokens() -> None:
+def test_tokens_per_dollar_is_rejected_for_image_models() -> None:
     with pytest.raises(InputError, match="models have no tokens; plan for cost"):
         plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
 
 
-def test_a_model_that_fits_nowhere_is_reported() -> None:
+def test_a_model_that_fits_no_configuration_gives_an_error() -> None:
     with pytest.raises(InputError, match="nothing fits: the smallest"):
         plan(small(), 8, memory=1e6)
 
 
-def test_ranks_that_divide_no_batch_are_refused() -> None:
+def test_rank_counts_that_do_not_divide_the_batch_are_rejected() -> None:
     with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(small("cluster.nodes=100"), 97)
 
@@ -119,7 +119,7 @@ def test_a_batch_beyond_the_largest_total_is_refused() -> None:
         plan(small(servers, "batch={per_worker: 1000000000}"))
 
 
-def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
+def test_plan_uncertainty_follows_from_the_clusters_uncertainty() -> None:
     found = planned()
     uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     low, high = uncertainty.interval(0)
@@ -130,7 +130,7 @@ def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
     assert common_error_share(found.best[0].scenario, found.best[0].scenario) == 1.0
 
 
-def test_the_plan_as_text_and_as_data() -> None:
+def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
     text, data = describe(found, uncertainty), plain(found, uncertainty)
@@ -150,7 +150,7 @@ def test_the_plan_names_its_frameworks() -> None:
     assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
 
 
-def test_frameworks_that_are_named_are_chosen_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_named_frameworks_are_considered(capsys: pytest.CaptureFixture[str]) -> None:
     named = plan(small(), 8, top=8, frameworks=[shipped("pytorch-ddp"), shipped("ideal")])
     assert {part.space.scenario.framework.name for part in named.configurations.parts[:2]} == {"pytorch-ddp", "ideal"}
     assert not named.framework_is_default
@@ -162,7 +162,7 @@ def test_frameworks_that_are_named_are_chosen_from(capsys: pytest.CaptureFixture
     assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
 
 
-def test_the_best_are_a_table() -> None:
+def test_the_best_configurations_are_returned_as_a_table() -> None:
     table = planned().table()
     assert table["step_time_s"].is_monotonic_increasing
     assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
@@ -180,13 +180,13 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["proved"] is True
 
 
-def test_the_command_takes_more_nodes_where_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
     assert code == 0
     assert " on 64 ranks of " in out
 
 
-def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, ["--gpus", "8", "--memory", "1 MiB"])
     assert code != 0
     assert out == ""
@@ -214,7 +214,7 @@ def both() -> PlanResult:
     return plan(load("resnet50-servers-p100", SERVERS), 8, top=1)
 
 
-def test_servers_stand_in_one_table_with_all_others() -> None:
+def test_server_strategies_are_ranked_with_all_others() -> None:
     assert both().configurations.has_servers().any()
     assert not both().configurations.has_servers().all()
     assert both().best[0].run.step_time_s <= served().best[0].run.step_time_s
@@ -222,7 +222,7 @@ def test_servers_stand_in_one_table_with_all_others() -> None:
     assert not planned().configurations.has_servers().any()
 
 
-def test_some_candidates_are_those_of_all_in_their_order() -> None:
+def test_take_returns_rows_of_candidates_in_the_given_order() -> None:
     found = both().configurations
     rows = [len(found) - 1, 3, len(found) - 5, 3]
     some = found.take(rows)
@@ -231,7 +231,7 @@ def test_some_candidates_are_those_of_all_in_their_order() -> None:
     assert some.times().least_s == pytest.approx(found.times().least_s[rows], rel=5e-3)
 
 
-def test_machines_for_servers_are_paid_for() -> None:
+def test_costs_include_server_machines() -> None:
     priced = ("cluster.node.price=10 USD/h", "strategy.overlap=true")
     scenario = load("resnet50-servers-p100", [*SERVERS, *priced])
     found = plan(scenario, 8, "cost", top=20, servers=4, strategies=("parameter_server",))
@@ -264,12 +264,12 @@ def test_unknown_strategies_are_refused() -> None:
         plan(small(), 8, strategies=("ring",))
 
 
-def test_servers_that_divide_no_batch_are_refused() -> None:
+def test_server_worker_counts_that_do_not_divide_the_batch_are_rejected() -> None:
     with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
 
 
-def test_the_command_makes_room_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_adds_nodes_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["--set", "batch=256", "--gpus", "64", "--servers", "3", "--strategies", "parameter_server", "--top", "1"]
     assert main(["plan", "resnet50-servers-p100", *names]) == 0
     assert "3: " in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]

@@ -23,7 +23,7 @@ def parameter(name: str) -> ClusterParameter:
 
 @pytest.mark.parametrize("name", ["FLOP/s", "memory bandwidth", "network bandwidth", "network latency", "node link bandwidth"])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_replay_agrees_with_two_predictions(small: Make, name: str, overlap: bool) -> None:
+def test_replayed_elasticity_equals_the_difference_of_two_predictions(small: Make, name: str, overlap: bool) -> None:
     scenario = small(f"strategy={{kind: data_parallel, workers: 8, overlap: {str(overlap).lower()}}}")
     differences, tested = FiniteDifferences(scenario), parameter(name)
     assert differences.is_replayed
@@ -39,7 +39,7 @@ def test_a_parameter_without_effect_has_an_elasticity_of_exactly_zero(small: Mak
     assert differences.elasticity(parameter("network bandwidth")) == (0.0, 0.0, 0.0)
 
 
-def test_asynchronous_steps_are_timed_by_events_without_an_interval() -> None:
+def test_asynchronous_steps_use_the_event_engine_without_an_interval() -> None:
     differences = FiniteDifferences(load("resnet50-async-straggler-p100"))
     assert not differences.is_replayed
     value, low, high = differences.elasticity(parameter("FLOP/s"))

@@ -33,7 +33,7 @@ def values(found: Sensitivity) -> dict[str, Elasticity]:
     return {one.name: one for one in (*found.cluster, *found.training)}
 
 
-def test_where_only_compute_takes_time_throughput_follows_from_flops_alone(small: Make) -> None:
+def test_compute_bound_throughput_depends_only_on_flops(small: Make) -> None:
     found = sensitivity(small(*ONLY_COMPUTE, "strategy.workers=8"))
     result = values(found)
     assert result["FLOP/s"].value == pytest.approx(1, abs=1e-6)
@@ -44,11 +44,11 @@ def test_where_only_compute_takes_time_throughput_follows_from_flops_alone(small
     assert found.rest == pytest.approx(0, abs=1e-6)
 
 
-def test_twice_the_batch_takes_twice_as_long_where_only_compute_takes_time(small: Make) -> None:
+def test_compute_bound_step_time_is_proportional_to_the_batch(small: Make) -> None:
     assert values(sensitivity(small(*ONLY_COMPUTE)))["samples a step"].value == pytest.approx(0, abs=1e-6)
 
 
-def test_compute_and_what_is_exposed_of_communication_share_the_step(small: Make) -> None:
+def test_elasticities_equal_shares_of_compute_and_exposed_communication(small: Make) -> None:
     """Without overlap the numbers of the device follow from its share of the step, those of links from theirs."""
     scenario = small(AFTERWARDS)
     run, result = timed(scenario), values(sensitivity(scenario))
@@ -60,20 +60,20 @@ def test_compute_and_what_is_exposed_of_communication_share_the_step(small: Make
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_all_together_they_make_the_step(small: Make, strategy: str) -> None:
+def test_elasticities_add_up_to_one(small: Make, strategy: str) -> None:
     """Times are homogeneous in slowdown factors: their elasticities add up to one (Euler)."""
     assert sensitivity(small(strategy)).rest == pytest.approx(0, abs=5e-3)
 
 
-def test_kernels_launches_count_as_well(small: Make) -> None:
+def test_kernel_launch_time_has_an_elasticity(small: Make) -> None:
     found = sensitivity(small("cluster.device=a100-80gb-sxm", "training.precision=bf16"))
     assert (values(found)["kernel launches"].value or 0.0) < 0
-    # what NCCL takes anyway is none of the cluster's numbers
+    # NCCL's constant latencies are not parameters of the cluster
     assert 0 <= found.rest < 0.05
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_elasticities_foretell_small_changes(small: Make, strategy: str) -> None:
+def test_elasticities_predict_small_changes(small: Make, strategy: str) -> None:
     scenario = small(strategy)
     result = values(sensitivity(scenario))["network bandwidth"].value
     more = small(strategy, "cluster.network.bandwidth=10.1 Gbit/s")
@@ -82,7 +82,7 @@ def test_elasticities_foretell_small_changes(small: Make, strategy: str) -> None
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_more_bandwidth_never_slows_and_more_latency_never_speeds_up(small: Make, strategy: str) -> None:
+def test_bandwidth_never_slows_and_latency_never_speeds_up_a_step(small: Make, strategy: str) -> None:
     for name, one in values(sensitivity(small(strategy))).items():
         if one.value is not None and one.field.startswith("cluster."):
             assert one.value * (-1 if "latency" in name else 1) >= -1e-3
@@ -90,7 +90,7 @@ def test_more_bandwidth_never_slows_and_more_latency_never_speeds_up(small: Make
             assert one.low - 0.02 <= one.value <= one.high + 0.02
 
 
-def test_intervals_are_wide_where_two_share_the_step_and_narrow_where_one_has_it(small: Make) -> None:
+def test_intervals_are_wide_only_if_several_parts_share_the_step(small: Make) -> None:
     alone = values(sensitivity(small(*ONLY_COMPUTE)))["FLOP/s"]
     shared = values(sensitivity(small(AFTERWARDS, "cluster.network.bandwidth=1 Gbit/s")))["network bandwidth"]
     assert (alone.low, alone.high) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
@@ -99,7 +99,7 @@ def test_intervals_are_wide_where_two_share_the_step_and_narrow_where_one_has_it
     assert shared.high - shared.low > 1e-3
 
 
-def test_what_does_not_apply_says_why(small: Make) -> None:
+def test_parameters_that_do_not_apply_have_a_reason(small: Make) -> None:
     result = values(sensitivity(small("cluster.nodes=1", "cluster.network=null")))
     assert (result["network bandwidth"].value, result["network bandwidth"].how) == (None, "all ranks are on one node")
     assert result["network bandwidth"].says == "–"
@@ -111,7 +111,7 @@ def test_what_does_not_apply_says_why(small: Make) -> None:
     assert no_latency["network latency"].how == "the cluster does not give it"
 
 
-def test_whole_numbers_take_whole_steps(small: Make) -> None:
+def test_integer_parameters_change_by_integers(small: Make) -> None:
     scenario = small(SERVERS, "batch={per_worker: 12}")
     result = values(sensitivity(scenario))
     assert (result["servers"].how, result["samples a worker"].how) == ("from 2 to 3", "from 11 to 13")
@@ -119,12 +119,12 @@ def test_whole_numbers_take_whole_steps(small: Make) -> None:
     assert result["servers"].value == pytest.approx(math.log(more / timed(scenario).samples_per_s) / math.log(1.5))
 
 
-def test_one_more_server_gets_a_node_where_there_is_none_left(small: Make) -> None:
+def test_an_added_server_gets_a_new_node_if_none_is_free(small: Make) -> None:
     result = values(sensitivity(small("strategy={kind: parameter_server, workers: 4, servers: 7}")))
     assert result["servers"].how == "from 7 to 8, on 9 nodes"
 
 
-def test_batches_keep_to_microbatches_and_shares(small: Make) -> None:
+def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
     pipeline = values(sensitivity(small("strategy={kind: pipeline, stages: 2, microbatches: 6}")))
     assert pipeline["samples a step"].how == "from 42 to 54"
     one = values(sensitivity(small("batch={per_worker: 1}")))
@@ -141,14 +141,14 @@ def test_asynchronous_servers_have_elasticities_too() -> None:
     assert (found.bottleneck.name, found.bottleneck.low) == ("FLOP/s", None)
 
 
-def test_where_the_order_of_messages_changes_to_and_fro_it_is_said(small: Make) -> None:
+def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
     queued = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
     found = sensitivity(small(queued, "cluster.network.bandwidth=1 Gbit/s"))
     assert found.rest < -0.1
     assert "add up to more than the step" in " ".join(describe(found).split())
 
 
-def test_a_scenario_is_checked_again_when_parts_change(small: Make) -> None:
+def test_changed_scenarios_are_validated_again(small: Make) -> None:
     with pytest.raises(FieldError, match="4 workers do not divide 47 samples"):
         rebuilt(small(), batch=Batch(total=47))
     tree = small("cluster.network.topology={kind: torus, dimensions: [2, 4]}").cluster
@@ -158,7 +158,7 @@ def test_a_scenario_is_checked_again_when_parts_change(small: Make) -> None:
     assert with_nodes(small().cluster, 9).nodes == 9
 
 
-def test_the_table_and_the_command(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     found = sensitivity(small(SERVERS))
     assert found.table().loc["servers", "field"] == "strategy.servers"
     assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"

@@ -1,4 +1,4 @@
-"""Axes: fields by the schema, lists, names and ranges, and what tables say of their values."""
+"""Axes of studies: fields of the schema, lists, names, ranges, and columns of tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scaleproof.simulator.common.errors import FieldError
         ("batch", [{"total": 8}, 16], "batch", ("{total: 8}", "16")),
     ],
 )
-def test_columns_have_units_and_values_are_in_them(field: str, given: Any, column: str, result: tuple[Any, ...]) -> None:
+def test_columns_name_units_and_values_use_them(field: str, given: Any, column: str, result: tuple[Any, ...]) -> None:
     axis = StudyAxis.of(field, given)
     assert axis.column == column
     assert (
@@ -49,16 +49,16 @@ def test_columns_have_units_and_values_are_in_them(field: str, given: Any, colum
         ({"from": 1, "to": 100, "points": 3, "log": True}, (1, 10, 100)),
     ],
 )
-def test_ranges_of_whole_numbers_stay_whole(given: dict[str, Any], values: tuple[int, ...]) -> None:
+def test_ranges_of_integers_contain_integers(given: dict[str, Any], values: tuple[int, ...]) -> None:
     assert StudyAxis.of("strategy.workers", given).values == values
 
 
-def test_a_range_of_what_need_not_be_whole_is_not_rounded() -> None:
+def test_ranges_of_real_numbers_are_not_rounded() -> None:
     assert StudyAxis.of("cluster.node.cores", {"from": 1, "to": 2, "points": 3}).values == (1, 1.5, 2)
 
 
 @given(st.integers(2, 40), st.floats(0.1, 10), st.floats(1.5, 1000), st.booleans())
-def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: float, times: float, log: bool) -> None:
+def test_ranges_have_even_steps_between_both_ends(points: int, first: float, times: float, log: bool) -> None:
     last = first * times
     given = {"from": f"{first!r} Mbit/s", "to": f"{last / 1000!r} Gbit/s", "points": points, "log": log}
     result = StudyAxis.of("cluster.network.bandwidth", given).table_values
@@ -94,7 +94,7 @@ def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: f
         ("cluster.network.latency", {"from": "1 us", "to": "2 Gbit/s", "points": 2}, "give both in the same unit"),
     ],
 )
-def test_an_invalid_axis_is_refused_by_its_field(field: str, given: Any, message: str) -> None:
+def test_invalid_axes_are_rejected_with_their_field(field: str, given: Any, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         StudyAxis.of(field, given)
     assert message in str(caught.value)

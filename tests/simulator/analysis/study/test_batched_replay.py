@@ -1,4 +1,4 @@
-"""Together: what many points come to in one replay is what each is predicted to alone."""
+"""Batched replay of many points equals separate predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
-# programs of every sort, with whether their points are batched or predicted one by one
+# all kinds of programs, with whether their points are batched
 SCENARIOS = {
     "resnet50-ring-p100": (),
     "resnet50-servers-p100": (),
@@ -38,7 +38,7 @@ factors = st.tuples(*[st.floats(0.05, 20)] * 4)
 
 
 def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, ...]]) -> dict[str, Any]:
-    """Those that the cluster has, times the points' factors."""
+    """The cluster's numbers times the points' factors."""
     cluster = load(name.strip(), overrides).cluster
     links = {"network": cluster.network, "node.link": cluster.node.link}
     return {
@@ -51,7 +51,7 @@ def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, 
 @pytest.mark.parametrize("name", SCENARIOS)
 @settings(max_examples=2)
 @given(points=st.lists(factors, min_size=4, max_size=6))
-def test_step_times_are_those_of_each_point_alone(name: str, points: list[tuple[float, ...]]) -> None:
+def test_batched_step_times_equal_separate_ones(name: str, points: list[tuple[float, ...]]) -> None:
     overrides = SCENARIOS[name]
     scenario, numbers = load(name.strip(), overrides), numbers_of(name, overrides, points)
     found = step_times_s(scenario, Differences(numbers))
@@ -98,12 +98,12 @@ def test_points_that_differ_in_bandwidth_are_batched(name: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["unevenness.compute_jitter=0.1", "strategy.mode=asynchronous"])
-def test_points_without_a_fixed_order_are_predicted_one_by_one(change: str) -> None:
+def test_points_without_a_fixed_order_are_predicted_separately(change: str) -> None:
     scenario = load("resnet50-servers-p100", [change])
     assert np.isnan(step_times_s(scenario, Differences({"cluster.network.latency": np.array([1e-6, 1e-5])}))).all()
 
 
-def test_points_whose_cores_move_data_are_predicted_one_by_one() -> None:
+def test_points_whose_cores_move_data_are_predicted_separately() -> None:
     found = step_times_s(load("ring-2"), Differences({"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])}))
     for step_s, rate in zip(found, ("1 GB/s", "2 GB/s", "4 GB/s"), strict=True):
         alone = predict(load("ring-2", [f"cluster.node.link.bandwidth={rate}"]), interval=False).step_time_s
@@ -153,7 +153,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_rows_are_the_same_batched_and_one_by_one(name: str) -> None:
+def test_batched_and_separate_rows_are_equal(name: str) -> None:
     study = read(STUDIES[name])
     blob, points = pickle.dumps(study), np.arange(len(study))
     together, alone = rows(blob, points, False, True), rows(blob, points, False, False)
@@ -186,12 +186,12 @@ def test_invalid_points_get_an_error_and_the_others_a_result() -> None:
     assert [row.get("error") for row in good][::2] == [None, None]
     assert "'Gbit' is not a unit of bandwidth" in good[1]["error"]
     assert all("7 workers do not divide 256 samples" in row["error"] for row in bad)
-    # as each says by itself
+    # as in separate predictions
     alone = rows(blob, np.array([3, 5]), False, False).rows
     assert [row["error"] for row in alone] == [bad[0]["error"], bad[2]["error"]]
 
 
-def test_whatever_goes_wrong_is_the_points_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exceptions_become_the_points_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("of a bug")
 
@@ -202,7 +202,7 @@ def test_whatever_goes_wrong_is_the_points_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("broken", ["timed_together", "baseline_s"])
-def test_what_cannot_be_done_together_is_left_to_be_done_alone(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_of_a_failed_batch_are_left_for_separate_prediction(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     study = read(STUDIES["a baseline that uses links"])
     blob, points = pickle.dumps(study), np.arange(4)
 
@@ -254,7 +254,7 @@ def test_intervals_that_cannot_be_batched_are_nan(monkeypatch: pytest.MonkeyPatc
     assert np.isnan(found.high_s).all()
 
 
-def test_points_with_a_measured_interval_are_predicted_one_by_one() -> None:
+def test_points_with_a_measured_interval_are_predicted_separately() -> None:
     """The interval in which a bandwidth was measured is none of another bandwidth."""
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "20 Gbit/s"]}
     sure = "cluster.uncertainty={network.bandwidth: {low: 9 Gbit/s, high: 30 Gbit/s}}"

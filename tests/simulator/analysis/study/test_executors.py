@@ -1,4 +1,4 @@
-"""Executors: whoever does the work, the table is the same, also where workers die in the middle of it."""
+"""Executors give the same table, also when workers die."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expected(study: Study) -> pd.DataFrame:
     return sweep(study)
 
 
-def of(study: Study, at_work: Workers) -> dict[int, dict[str, Any]]:
+def rows_by_point(study: Study, at_work: Workers) -> dict[int, dict[str, Any]]:
     """The rows by point."""
     given = tasks(study, np.arange(len(study)), at_work.alone)
     found = [row for part in done(study, given, False, at_work) for row in part]
@@ -48,12 +48,12 @@ def of(study: Study, at_work: Workers) -> dict[int, dict[str, Any]]:
     return {row["point"]: row for row in found}
 
 
-def same(found: dict[int, dict[str, Any]], expected: pd.DataFrame) -> None:
+def assert_equal_rows(found: dict[int, dict[str, Any]], expected: pd.DataFrame) -> None:
     times_s = [found[point]["step_time_s"] for point in range(len(expected))]
     np.testing.assert_array_equal(times_s, expected["step_time_s"])
 
 
-class Here(Executor):
+class InProcessExecutor(Executor):
     """Does each task when it is handed out; its worker dies of some points."""
 
     def __init__(self, deadly: set[int]) -> None:
@@ -72,20 +72,20 @@ class Here(Executor):
 
 
 def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: Study, expected: pd.DataFrame) -> None:
-    found = of(study, Workers(lambda: Here({17}), 2, (BrokenExecutor,)))
+    found = rows_by_point(study, Workers(lambda: InProcessExecutor({17}), 2, (BrokenExecutor,)))
     assert "workers die at this point" in found.pop(17)["error"]
     for point, row in found.items():
         assert row["step_time_s"] == expected["step_time_s"][point]
 
 
-def test_what_dies_once_is_tried_again(study: Study, expected: pd.DataFrame) -> None:
+def test_points_whose_worker_died_once_are_retried(study: Study, expected: pd.DataFrame) -> None:
     started = []
 
     def start() -> Executor:
         started.append(1)
-        return Here(set(range(30)) if len(started) == 1 else set())
+        return InProcessExecutor(set(range(30)) if len(started) == 1 else set())
 
-    same(of(study, Workers(start, 2, (BrokenExecutor,))), expected)
+    assert_equal_rows(rows_by_point(study, Workers(start, 2, (BrokenExecutor,))), expected)
     assert len(started) == 2
 
 
@@ -100,7 +100,7 @@ def test_a_local_worker_that_is_killed_is_replaced(study: Study, expected: pd.Da
             killed += [child.pid for child in ours if "LokyProcess" in " ".join(child.cmdline())][:1]
             os.kill(killed[0], signal.SIGKILL)
     assert killed
-    same({row["point"]: row for row in found}, expected)
+    assert_equal_rows({row["point"]: row for row in found}, expected)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
+def test_results_are_complete_if_a_dask_worker_is_killed(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
     pids = [worker.process.pid for worker in cluster.workers.values()]
     parts: list[int] = []
 
@@ -128,11 +128,11 @@ def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_pa
     pd.testing.assert_frame_equal(found, expected)
 
 
-def test_jobs_of_a_queue_do_the_same(study: Study, tmp_path: Path) -> None:
+def test_queue_jobs_give_the_same_results(study: Study, tmp_path: Path) -> None:
     import submitit  # type: ignore[import-untyped]
 
     some = read(STUDY | {"axes": {"strategy.workers": [2, 4]}})
-    found = of(some, queued(lambda: Jobs(submitit.LocalExecutor(tmp_path)), count=1))
+    found = rows_by_point(some, queued(lambda: Jobs(submitit.LocalExecutor(tmp_path)), count=1))
     alone = rows(_pickled(some), np.arange(2), False, False).rows
     assert [found[point] for point in range(2)] == alone
 
@@ -164,7 +164,7 @@ def test_unreachable_workers_are_reported_in_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_scheduler_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_absent_scheduler_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._TIMEOUT_S", 0.2)
     with pytest.raises(InputError, match="no connection"):
         workers("dask", "tcp://127.0.0.1:1", tmp_path)

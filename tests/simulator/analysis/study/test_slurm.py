@@ -90,7 +90,7 @@ def waited(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("file", "text"), [("lost", ""), ("most", "1\n")], ids=["a job is lost", "one job at a time"])
-def test_rows_are_those_of_other_executors(
+def test_rows_equal_those_of_other_executors(
     scripted: Path, tmp_path: Path, expected: pd.DataFrame, file: str, text: str
 ) -> None:
     (scripted / file).write_text(text)
@@ -99,7 +99,7 @@ def test_rows_are_those_of_other_executors(
     assert len((scripted / "count").read_text().splitlines()) == (3 if file == "lost" else 2)
 
 
-def test_a_slurm_that_does_not_respond_is_reported_in_one_line(scripted: Path, tmp_path: Path) -> None:
+def test_failing_slurm_commands_give_a_one_line_error(scripted: Path, tmp_path: Path) -> None:
     (scripted / "down").touch()
     with pytest.raises(InputError) as caught:
         workers("slurm", None, tmp_path)
@@ -107,7 +107,7 @@ def test_a_slurm_that_does_not_respond_is_reported_in_one_line(scripted: Path, t
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_slurm_that_is_silent_is_given_up(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_commands_without_response_time_out(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (scripted / "squeue").write_text("#!/bin/bash\nexec sleep 60\n")
     monkeypatch.setattr(jobs, "_TIMEOUT_S", 0.3)
     with pytest.raises(InputError, match="squeue: no response from Slurm within"):
@@ -141,7 +141,7 @@ def test_jobs_that_do_not_start_are_reported_and_cancelled(
     assert not list((scripted / "jobs").iterdir())
 
 
-def test_a_slurm_that_goes_away_is_waited_for_and_then_given_up(
+def test_a_slurm_outage_is_tolerated_for_a_limited_time(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (scripted / "pending").touch()
@@ -169,7 +169,7 @@ def test_jobs_that_cannot_be_cancelled_are_reported(scripted: Path, tmp_path: Pa
     assert future.cancelled()
 
 
-def test_a_job_ends_on_a_signal() -> None:
+def test_a_job_ends_on_a_termination_signal() -> None:
     code = """if True:
         import os, signal
         from scaleproof.simulator.analysis.study.slurm import run_until_signalled
@@ -186,11 +186,11 @@ def test_a_job_ends_on_a_signal() -> None:
         ("1-0", 86_400.0), ("1-12:30", 131_400.0), ("1-12:30:10", 131_410.0), ("1:2:3:4", None), ("-3", None),
     ],
 )  # fmt: skip
-def test_limits_of_time_are_read_as_sbatch_does(text: str, limit: float | None) -> None:
+def test_time_limits_are_parsed_like_sbatch(text: str, limit: float | None) -> None:
     assert limit_s(text) == limit
 
 
-def test_a_job_leaves_what_it_has_before_its_limit(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_saves_its_results_before_its_time_limit(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert workers("slurm", None, tmp_path).task_s == 1800
     monkeypatch.setenv("SBATCH_TIMELIMIT", "10")
     assert workers("slurm", None, tmp_path).task_s == 300
@@ -204,7 +204,7 @@ def reachable() -> bool:
 
 
 @pytest.mark.nightly
-def test_a_slurm_of_this_machine_does_the_same_though_a_job_is_cancelled(
+def test_a_local_slurm_gives_the_same_rows_despite_a_cancelled_job(
     tmp_path: Path, expected: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not reachable():

@@ -1,4 +1,4 @@
-"""Study: points are all combinations of values, but for axes that go together, and each is what `--set` would make."""
+"""Studies: points are all combinations of values, except for axes that vary together, and equal `--set`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scaleproof.simulator.scenario.load import load
 FIELDS = ["strategy.workers", "batch.per_worker", "cluster.network.latency", "steps", "training.seed"]
 
 
-def of(axes: Any, **more: Any) -> Any:
+def study_of(axes: Any, **more: Any) -> Any:
     return {"scenario": "resnet50-ring-p100", "axes": axes, **more}
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans())
-def test_points_are_all_combinations_each_once(counts: list[int], zipped: bool) -> None:
+def test_points_are_all_combinations_without_repetition(counts: list[int], zipped: bool) -> None:
     together = zipped and len(counts) > 1
     if together:
         counts[-1] = counts[0]
     axes = {field: list(range(1, count + 1)) for field, count in zip(FIELDS, counts, strict=False)}
-    study = read(of(axes, **({"zip": [[FIELDS[0], FIELDS[len(counts) - 1]]]} if together else {})))
+    study = read(study_of(axes, **({"zip": [[FIELDS[0], FIELDS[len(counts) - 1]]]} if together else {})))
     assert len(study) == np.prod(counts[:-1] if together else counts)
     places = study.places(np.arange(len(study)))
     assert len(np.unique(places, axis=0)) == len(study)
@@ -37,20 +37,21 @@ def test_points_are_all_combinations_each_once(counts: list[int], zipped: bool) 
         assert (places[:, 0] == places[:, -1]).all()
 
 
-def test_a_point_is_the_scenario_that_overrides_make() -> None:
+def test_a_point_equals_the_scenario_with_its_overrides() -> None:
     study = read(
-        of({"strategy": {"cut": "model_parallel", "ring": "data_parallel"}, "strategy.workers": [2, 4]}), ["batch.per_worker=8"]
+        study_of({"strategy": {"cut": "model_parallel", "ring": "data_parallel"}, "strategy.workers": [2, 4]}),
+        ["batch.per_worker=8"],
     )
     expected = load("resnet50-ring-p100", ["batch.per_worker=8", "strategy=data_parallel", "strategy.workers=4"])
     assert study.scenario([1, 1]) == expected
-    # and none of it stays
+    # without side effects
     assert study.scenario([1, 0]).strategy.workers == 2
     with pytest.raises(ScenarioError, match="workers"):
         study.scenario([0, 1])
 
 
 @pytest.mark.parametrize("name", catalog.names("studies"))
-def test_those_that_ship_are_read(name: str) -> None:
+def test_shipped_studies_are_valid(name: str) -> None:
     study = read(name)
     study.scenario(study.places(np.array([0]))[0].tolist())
 
@@ -78,7 +79,7 @@ def test_those_that_ship_are_read(name: str) -> None:
         ("scenario: {model: resnet50}\naxes:\n  steps: [1]\n", ":1:1: cluster: missing"),
     ],
 )
-def test_an_invalid_study_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_studies_are_rejected_with_their_place(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -86,12 +87,12 @@ def test_an_invalid_study_is_refused_with_its_place(text: str, message: str, tmp
     assert f"{path}{message}" in str(caught.value)
 
 
-def test_too_many_points_are_refused_before_they_are_made() -> None:
+def test_too_many_points_are_rejected_before_they_are_created() -> None:
     with pytest.raises(ScenarioError, match="a study has at most"):
-        read(of({field: {"from": 1, "to": 10_000, "points": 10_000} for field in ("steps", "training.seed")}))
+        read(study_of({field: {"from": 1, "to": 10_000, "points": 10_000} for field in ("steps", "training.seed")}))
 
 
-def test_a_study_that_is_not_there_is_named() -> None:
+def test_a_missing_study_is_named_in_the_error() -> None:
     with pytest.raises(NotFoundError, match="no such study"):
         read("resnet50-ring-p100")
 

@@ -1,4 +1,4 @@
-"""Running: points become tasks, tasks become tables, and what is in a table is never computed again."""
+"""Sweeps: points become tasks, tasks become tables, and existing rows are not recomputed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ axes:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Points that are computed from now on."""
+    """Counts points computed from now on."""
     running = importlib.import_module("scaleproof.simulator.analysis.study.sweep")
 
     computed: list[int] = []
@@ -98,7 +98,7 @@ def test_rows_name_the_default_framework() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_tasks_have_each_point_once_and_what_is_together_differs_in_numbers_alone(workers: int, rates: int, seed: int) -> None:
+def test_tasks_cover_each_point_once_and_batch_points_that_differ_in_numbers(workers: int, rates: int, seed: int) -> None:
     axes = {
         "cluster.network.latency": {"from": "1 us", "to": "1 ms", "points": rates},
         "strategy.workers": list(range(1, workers + 1)),
@@ -112,7 +112,7 @@ def test_tasks_have_each_point_once_and_what_is_together_differs_in_numbers_alon
             assert len(np.unique(study.places(one.points)[:, 1])) == 1
 
 
-def test_what_is_there_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_results_are_not_recomputed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = sweep(STUDY, tmp_path)
     parts = sorted(tmp_path.glob("part-*"))
     assert len(parts) > 1
@@ -140,7 +140,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path, monkeypatch: pytest
         ({"axes": {"strategy.workers": [8]}}, {"resume": True}, "axes.strategy.workers is [7, 8] there, [8] here"),
     ],
 )
-def test_a_folder_of_something_else_is_refused_with_what_differs(
+def test_a_folder_of_another_study_is_rejected_with_the_difference(
     changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     sweep({"scenario": STUDY["scenario"], "axes": {"strategy.workers": [7, 8]}}, tmp_path)
@@ -159,7 +159,7 @@ def test_results_of_another_version_are_refused(tmp_path: Path, monkeypatch: pyt
         sweep(study, tmp_path, resume=True)
 
 
-def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
+def test_two_sweeps_cannot_write_to_one_folder(tmp_path: Path) -> None:
     study = read(STUDY)
     with (
         opened(tmp_path, study, False, False),
@@ -170,13 +170,13 @@ def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no results of a study"):
         table(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-def test_what_is_killed_loses_what_was_in_flight_alone(how: str, tmp_path: Path) -> None:
+def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(SLOW)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "scaleproof", "sweep", str(tmp_path / "study.yaml"), "--out", str(out)]
@@ -191,13 +191,13 @@ def test_what_is_killed_loses_what_was_in_flight_alone(how: str, tmp_path: Path)
     if how == "interrupt":
         assert process.returncode == 130
         assert "points are in" in errors
-    # and it goes on from there: nothing holds the folder any more
+    # resuming works: the folder is no longer locked
     study = read(tmp_path / "study.yaml")
     with opened(out, study, False, True) as folder:
         assert sorted(folder.done().tolist()) == there["point"].tolist()
 
 
-def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "study.yaml", tmp_path / "out"
     path.write_text("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4, 7, 8]\n")
     assert scaleproof.main(["sweep", str(path), "--out", str(out), "--set", "batch=256"]) == 0
@@ -205,7 +205,7 @@ def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.Capture
     assert printed.out.splitlines()[0] == f"3 points, 1 of them with an error, in {out}"
     assert "samples/s at strategy.workers 8" in printed.out
     assert "1 times: --set batch=256: batch: 7 workers do not divide 256 samples" in printed.out
-    # no terminal, no bar
+    # no progress bar without a terminal
     assert printed.err == ""
 
 
@@ -217,7 +217,7 @@ def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.Capture
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "choose from local"),
     ],
 )
-def test_wrong_input_is_reported_in_one_line(
+def test_invalid_input_gives_a_one_line_error(
     text: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "study.yaml"

@@ -1,4 +1,4 @@
-"""Whether the rounds of each algorithm do its operation, and send what the literature says."""
+"""Rounds of each collective algorithm perform its operation and send the bytes of the literature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import (
 from scaleproof.simulator.common.errors import InputError
 
 PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
-EVEN_ALONE = {"hierarchical", "in_network"}  # need as many ranks on each node
+EVEN_ALONE = {"hierarchical", "in_network"}  # algorithms that need the same number of ranks on each node
 
 
 def groups(algorithm: str) -> Iterator[Group]:
@@ -53,7 +53,7 @@ def switch_of(end: int, other: int, group: Group) -> int | tuple[str, int]:
 
 
 def known_after(rounds: list[Round], group: Group) -> list[set[int]]:
-    """Whose data each member can know in the end, if it passes on all it knows. Switches pass it on in the same round."""
+    """Ranks whose data each member can have at the end, if it forwards all; switches forward in the same round."""
     known: dict[object, set[int]] = defaultdict(set) | {member: {member} for member in range(group.size)}
     for step in rounds:
         ends = list(zip(step.source.tolist(), step.target.tolist(), strict=True))
@@ -68,7 +68,7 @@ def known_after(rounds: list[Round], group: Group) -> list[set[int]]:
 
 
 @pytest.mark.parametrize(("name", "op"), [pair for pair in PAIRS if pair[0] not in ("pairwise", "nvls_tree")])
-def test_everyone_who_must_know_can_know(name: str, op: Op) -> None:
+def test_every_algorithm_delivers_all_required_contributions(name: str, op: Op) -> None:
     for group in groups(name):
         everyone = set(range(group.size))
         known = known_after(ALGORITHMS[name].rounds(op, group), group)
@@ -80,7 +80,7 @@ def test_everyone_who_must_know_can_know(name: str, op: Op) -> None:
             assert all(0 in what for what in known), group
 
 
-def test_everyone_can_know_all_after_an_nvls_tree() -> None:
+def test_nvls_tree_delivers_all_contributions_to_all_ranks() -> None:
     for group in groups("nvls_tree"):
         assert known_after(ALGORITHMS["nvls_tree"].rounds("all_reduce", group), group) == [set(range(group.size))] * group.size
 
@@ -92,14 +92,14 @@ def test_an_alltoall_is_one_message_for_each_pair() -> None:
         assert {share for *_, share in sent} <= {1 / group.size}
 
 
-def test_in_a_sendrecv_each_sends_all_to_the_next_and_gets_all_from_the_one_before() -> None:
+def test_sendrecv_passes_all_data_to_the_next_rank() -> None:
     for group in groups("pairwise"):
         sent = list(messages(ALGORITHMS["pairwise"].rounds("sendrecv", group)))
         assert sent == [(i, (i + 1) % group.size, 1.0) for i in range(group.size)]
 
 
 @pytest.mark.parametrize(("name", "op"), PAIRS)
-def test_messages_are_between_members_once_a_round_and_none_to_oneself(name: str, op: Op) -> None:
+def test_messages_connect_different_members_and_occur_once_per_round(name: str, op: Op) -> None:
     for group in groups(name):
         for step in ALGORITHMS[name].rounds(op, group) if group.size > 1 else []:
             ends = list(zip(step.source.tolist(), step.target.tolist(), strict=True))
@@ -111,7 +111,7 @@ def test_messages_are_between_members_once_a_round_and_none_to_oneself(name: str
 
 
 def sent_and_got(name: str, op: Op, group: Group) -> tuple[list[float], list[float]]:
-    """By each member in all, as shares of the size."""
+    """Shares of the size that each member sends and receives."""
     out, into = [0.0] * group.size, [0.0] * group.size
     for source, target, share in messages(ALGORITHMS[name].rounds(op, group)):
         if source >= 0:
@@ -133,14 +133,14 @@ EQUAL_SENDS = {
 
 
 @pytest.mark.parametrize(("name", "op"), EQUAL_SENDS)
-def test_each_member_sends_and_gets_what_theory_says(name: str, op: Op) -> None:
+def test_bytes_sent_and_received_equal_theory(name: str, op: Op) -> None:
     for group in groups(name):
         expected = [EQUAL_SENDS[name, op](group.size)] * group.size
         assert sent_and_got(name, op, group) == (pytest.approx(expected), pytest.approx(expected))
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_bus_bandwidth_compares_with_the_bytes_over_a_link(op: Op) -> None:
+def test_bus_bandwidth_equals_bytes_over_the_busiest_link(op: Op) -> None:
     """nccl-tests' PERFORMANCE.md: what the best algorithm without a switch that adds must move through one link."""
     for ranks in range(2, 18):
         least = min(
@@ -150,7 +150,7 @@ def test_bus_bandwidth_compares_with_the_bytes_over_a_link(op: Op) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-def test_halving_and_doubling_move_as_little_as_a_ring_in_twice_the_logarithm_of_steps(ranks: int) -> None:
+def test_halving_doubling_moves_the_bytes_of_a_ring_in_2_log2_n_steps(ranks: int) -> None:
     group = Group.of(ranks, 4)
     expected = [2 * (1 - 1 / ranks)] * ranks
     assert sent_and_got("halving_doubling", "all_reduce", group) == (pytest.approx(expected), pytest.approx(expected))
@@ -158,7 +158,7 @@ def test_halving_and_doubling_move_as_little_as_a_ring_in_twice_the_logarithm_of
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7, 9, 17])
-def test_members_beyond_a_power_of_two_cost_two_more_steps_and_all_data_twice(ranks: int) -> None:
+def test_members_beyond_a_power_of_two_add_two_steps_with_all_data(ranks: int) -> None:
     group, core = Group.of(ranks, 4), 2 ** (ranks.bit_length() - 1)
     inner, beyond = 2 * (1 - 1 / core), ranks - core
     expected = [inner + 1] * beyond + [inner] * (core - beyond) + [1.0] * beyond
@@ -167,7 +167,7 @@ def test_members_beyond_a_power_of_two_cost_two_more_steps_and_all_data_twice(ra
 
 
 @pytest.mark.parametrize("ranks", range(2, 18))
-def test_broadcasts_reach_each_once_and_reduces_are_the_same_backwards(ranks: int) -> None:
+def test_broadcasts_reach_each_rank_once_and_reduces_reverse_them(ranks: int) -> None:
     group = Group.of(ranks, 4)
     for name in ("ring", "binomial"):
         there = ALGORITHMS[name].rounds("broadcast", group)
@@ -180,7 +180,7 @@ def test_broadcasts_reach_each_once_and_reduces_are_the_same_backwards(ranks: in
 
 
 @pytest.mark.parametrize("ranks", range(2, 18))
-def test_gathers_scatters_and_gloos_reduce_end_at_the_first_member(ranks: int) -> None:
+def test_gather_scatter_and_gloo_reduce_use_the_first_member_as_root(ranks: int) -> None:
     group, part = Group.of(ranks, 4), 1 / ranks
     assert sent_and_got("linear", "gather", group) == (
         [0.0] + [part] * (ranks - 1),
@@ -193,7 +193,7 @@ def test_gathers_scatters_and_gloos_reduce_end_at_the_first_member(ranks: int) -
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (2, 8), (4, 3)])
-def test_reducing_inside_first_leaves_a_part_for_the_network(nodes: int, devices: int) -> None:
+def test_hierarchical_reduction_sends_a_part_over_the_network(nodes: int, devices: int) -> None:
     group = Group.of(nodes * devices, devices)
     inside, part = 2 * (devices - 1) / devices, 1 / devices
     for name, between in (("hierarchical", 2 * (nodes - 1) / nodes * part), ("in_network", part)):
@@ -202,7 +202,7 @@ def test_reducing_inside_first_leaves_a_part_for_the_network(nodes: int, devices
 
 
 @pytest.mark.parametrize("ranks", range(2, 18))
-def test_a_switch_that_adds_and_multicasts_halves_what_devices_send(ranks: int) -> None:
+def test_in_switch_reduction_halves_the_bytes_that_devices_send(ranks: int) -> None:
     """Each sends its buffer once and its part of the sum once (NVLS), where a ring sends almost two buffers."""
     group, part = Group.of(ranks, 17), 1 / ranks
     for op, out, into in (("all_reduce", 1 + part, 1 + part), ("reduce_scatter", 1, part), ("all_gather", part, 1)):
@@ -210,19 +210,19 @@ def test_a_switch_that_adds_and_multicasts_halves_what_devices_send(ranks: int) 
 
 
 @pytest.mark.parametrize("name", sorted(EVEN_ALONE))
-def test_what_needs_as_many_ranks_on_each_node_says_so(name: str) -> None:
+def test_algorithms_that_need_equal_ranks_per_node_reject_others(name: str) -> None:
     for ranks in (5, [0, 1, 2, 4]):
         with pytest.raises(InputError, match="the same number of ranks on each node; use ring"):
             ALGORITHMS[name].rounds("all_reduce", Group.of(ranks, 4))
 
 
 def upward(rounds: list[Round]) -> list[tuple[int, int]]:
-    """The first half of the messages: from the leaves to the roots."""
+    """The first half of the messages, from the leaves to the roots."""
     return [(a, b) for a, b, _ in messages(rounds[: len(rounds) // 2])]
 
 
 @pytest.mark.parametrize("ranks", range(2, 40))
-def test_a_binary_tree_is_one_of_least_depth(ranks: int) -> None:
+def test_binary_trees_have_minimal_depth(ranks: int) -> None:
     rounds = ALGORITHMS["binary_tree"].rounds("all_reduce", Group.of(ranks, 1))
     parents = dict(upward(rounds))
     assert set(parents) == set(range(1, ranks))
@@ -246,7 +246,7 @@ def test_two_trees_span_all_nodes_and_share_the_work(nodes: int) -> None:
     assert max(out) <= 2
 
 
-def test_a_tree_over_nodes_goes_through_a_chain_in_each() -> None:
+def test_inter_node_trees_use_a_chain_inside_each_node() -> None:
     group = Group.of(11, 4)
     out, into = sent_and_got("tree", "all_reduce", group)
     crossing = [(a, b) for a, b, _ in messages(ALGORITHMS["tree"].rounds("all_reduce", group)) if a // 4 != b // 4]
@@ -260,7 +260,7 @@ ranks_lists = st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True)
 
 @given(ranks_lists, st.integers(1, 9))
 @settings(max_examples=100)
-def test_a_group_knows_where_its_members_are(ranks: list[int], devices: int) -> None:
+def test_a_group_has_nodes_and_devices_of_its_members(ranks: list[int], devices: int) -> None:
     group = Group.of(ranks, devices)
     assert list(group.ranks) == sorted(ranks)
     places = [divmod(rank, devices) for rank in sorted(ranks)]
@@ -284,20 +284,20 @@ def test_a_group_knows_where_its_members_are(ranks: list[int], devices: int) -> 
         (-3, "give at least one"),
     ],
 )
-def test_no_group_of_such_ranks(ranks: int | list[int], message: str) -> None:
+def test_invalid_ranks_of_a_group_are_rejected(ranks: int | list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Group.of(ranks, 4)
 
 
 @given(st.integers(1, 200), st.integers(1, 16))
 @settings(max_examples=50)
-def test_the_first_ranks_are_a_list_of_ranks(ranks: int, devices: int) -> None:
+def test_a_number_of_ranks_means_the_first_ranks(ranks: int, devices: int) -> None:
     first, listed = Group.of(ranks, devices), Group.of(list(range(ranks)), devices)
     assert list(first.ranks) == list(listed.ranks)
     assert (first.nodes, first.per_node) == (listed.nodes, listed.per_node) == (-(-ranks // devices), min(ranks, devices))
 
 
-def test_groups_of_the_same_ranks_are_equal_however_they_are_given() -> None:
+def test_groups_of_the_same_ranks_are_equal() -> None:
     assert Group.of([6, 2, 4], 4) == Group.of(range(2, 8, 2), 4)
     assert Group.of(3, 4) == Group.of([0, 1, 2], 4)
     assert Group.of([5], 4).ranks == range(5, 6)

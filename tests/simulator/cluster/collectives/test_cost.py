@@ -1,4 +1,4 @@
-"""What collectives cost: closed forms on plain links, bounds that nothing beats, and who chooses the algorithm."""
+"""Times of collectives: closed forms on plain links, lower bounds, and the choice of the algorithm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Bps, INSIDE_Bps = 10e9, 100e9
 
 
 def cost_s(op: Op, size_bytes: float, cluster: Cluster, algorithm: str | None = None) -> float:
-    """Of all devices."""
+    """Seconds of a collective over all devices."""
     return collective_time(op, size_bytes, cluster.devices, cluster, algorithm)
 
 
@@ -35,7 +35,7 @@ def test_one_rank_takes_no_time(op: Op) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
-def test_on_a_switch_steps_take_a_latency_and_bytes_their_time(n: int) -> None:
+def test_on_a_switch_time_is_latencies_plus_bytes_over_bandwidth(n: int) -> None:
     """α–β costs, with log = log2 n (Thakur et al. 2005, table 1)."""
     log, size = math.log2(n), 1e9
     expected: dict[tuple[str, Op], tuple[float, float]] = {
@@ -61,13 +61,13 @@ def test_on_a_switch_steps_take_a_latency_and_bytes_their_time(n: int) -> None:
             assert found.algorithm == name
 
 
-def test_levels_follow_one_another_where_reducing_inside_comes_first() -> None:
+def test_hierarchical_time_is_the_sum_of_both_levels() -> None:
     found = cost_s("all_reduce", 1e9, plain(4, 8, cards=8), "hierarchical")
     inside_s = 2 * (7 * INSIDE_ALPHA_S + 7 / 8 * 1e9 / INSIDE_Bps)
     assert found == pytest.approx(inside_s + 2 * (3 * ALPHA_S + 3 / 4 * 1e9 / Bps))
 
 
-def test_a_device_alone_in_using_a_node_has_one_of_its_cards() -> None:
+def test_a_single_rank_of_a_node_uses_one_card() -> None:
     together, alone = (cost_s(op, 1e9, plain(2, 2, cards=2)) for op in ("alltoall", "sendrecv"))
     assert together == pytest.approx(ALPHA_S + 2 * 2 / 4 * 1e9 / Bps, rel=1e-3)
     assert alone == pytest.approx(ALPHA_S + 1e9 / (Bps / 2), rel=1e-3)
@@ -80,7 +80,7 @@ def test_the_uplinks_of_leaves_limit_an_alltoall() -> None:
     assert cost_s("alltoall", 1e9, plain(8)) == pytest.approx(ALPHA_S + 7 / 8 * 1e9 / Bps)
 
 
-def test_links_beyond_the_shortest_way_add_their_latency() -> None:
+def test_links_beyond_the_shortest_route_add_their_latency() -> None:
     leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
     near, far = (plain(8, network={"topology": leaves | {"hop_latency": hop}}) for hop in ("0 us", "3 us"))
     for name, op, steps in (
@@ -92,26 +92,26 @@ def test_links_beyond_the_shortest_way_add_their_latency() -> None:
         assert cost_s(op, 8, far, name) - cost_s(op, 8, near, name) == pytest.approx(steps * 2 * 3e-6)
 
 
-def test_a_host_spends_its_overhead_on_each_message_that_it_sends_and_gets() -> None:
+def test_host_overhead_counts_for_each_message_sent_and_received() -> None:
     busy, idle = plain(4, network={"overhead": "5 us"}), plain(4)
     waited_s = cost_s("all_gather", 8, busy, "ring") - cost_s("all_gather", 8, idle, "ring")
     assert waited_s == pytest.approx(3 * 2 * 5e-6, rel=1e-3)  # but for the bytes, which move meanwhile
 
 
 @pytest.mark.parametrize("op", ["alltoall", "gather", "scatter"])
-def test_a_host_handles_messages_that_come_at_once_one_after_another(op: Op) -> None:
+def test_a_host_processes_concurrent_messages_sequentially(op: Op) -> None:
     busy, idle = plain(5, network={"overhead": "5 us"}), plain(5)
     assert cost_s(op, 8, busy) - cost_s(op, 8, idle) >= 4 * 5e-6 - 1e-9
 
 
 @pytest.mark.parametrize("op", ["alltoall", "gather"])
-def test_a_receiver_of_many_messages_loses_what_incast_says(op: Op) -> None:
+def test_incast_reduces_the_bandwidth_of_receivers_of_many_messages(op: Op) -> None:
     """Four senders into one link: bandwidth / (1 + incast · 3)."""
     cluster = plain(5, network={"incast": 0.5})
     assert cost_s(op, 1e9, cluster) == pytest.approx(ALPHA_S + 4 / 5 * 1e9 * (1 + 0.5 * 3) / Bps)
 
 
-def test_incast_leaves_alone_who_has_one_sender() -> None:
+def test_incast_does_not_affect_receivers_with_one_sender() -> None:
     cluster = plain(5, network={"incast": 0.5})
     assert cost_s("all_gather", 1e9, cluster) == cost_s("all_gather", 1e9, plain(5))
 
@@ -138,7 +138,7 @@ TOPOLOGIES: list[dict[str, object]] = [
 
 @given(st.sampled_from(PLAIN_PAIRS), st.sampled_from(TOPOLOGIES), st.integers(2, 6), st.integers(1, 4), st.floats(1.01, 100))
 @settings(max_examples=80, deadline=None)
-def test_wider_links_never_take_more_time(
+def test_more_bandwidth_never_takes_more_time(
     pair: tuple[str, Op], topology: dict[str, object], nodes: int, devices: int, factor: float
 ) -> None:
     name, op = pair
@@ -154,7 +154,7 @@ def test_wider_links_never_take_more_time(
 
 @given(st.sampled_from(PLAIN_PAIRS), st.sampled_from(TOPOLOGIES), st.integers(2, 6), st.integers(0, 2**40))
 @settings(max_examples=100, deadline=None)
-def test_nothing_beats_one_latency_and_the_bytes_over_a_link(
+def test_no_algorithm_is_faster_than_one_latency_plus_bytes_over_bandwidth(
     pair: tuple[str, Op], topology: dict[str, object], nodes: int, size: int
 ) -> None:
     """Only switches that add beat the bus bandwidth: of theirs each rank sends its buffer once."""
@@ -173,13 +173,13 @@ def test_on_gpus_no_link_carries_more_than_its_bandwidth(op: Op, ranks: int) -> 
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
-def test_on_gpus_a_root_sends_or_gets_no_more_than_its_bandwidth(op: Op) -> None:
+def test_on_gpus_a_root_transfers_no_more_than_its_bandwidth(op: Op) -> None:
     assert collective_time(op, 2**36, 2, plain(1, 8, device="A100")) >= 2**36 / INSIDE_Bps
 
 
 @given(st.sampled_from(OPS), st.integers(2, 12), st.sampled_from([1, 2, 4]), st.sampled_from([8, 2**20, 2**30]))
 @settings(max_examples=40, deadline=None)
-def test_the_choice_is_the_fastest_of_what_needs_nothing_but_links(op: Op, ranks: int, devices: int, size: int) -> None:
+def test_fastest_chooses_among_algorithms_without_special_hardware(op: Op, ranks: int, devices: int, size: int) -> None:
     cluster = plain(12, devices)
     named = []
     for name in set(names_for(op)) & {"ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear"}:
@@ -189,18 +189,18 @@ def test_the_choice_is_the_fastest_of_what_needs_nothing_but_links(op: Op, ranks
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_gloo_does_as_gloo_does(op: Op) -> None:
+def test_gloo_uses_its_own_algorithms(op: Op) -> None:
     cluster = plain(4, collectives={"library": "gloo"})
     assert collective_cost(op, 2**20, Group.of(4, 1), cluster).algorithm == GLOO[op]
 
 
-def test_gloo_reduces_and_scatters_in_the_time_of_an_allreduce() -> None:
+def test_gloo_reduce_scatter_takes_the_time_of_an_allreduce() -> None:
     cluster = plain(4, collectives={"library": "gloo"})
     assert cost_s("reduce_scatter", 2**20, cluster) == cost_s("all_reduce", 2**20, cluster)
     assert cost_s("all_gather", 2**20, cluster) == pytest.approx(cost_s("all_reduce", 2**20, cluster) / 2)
 
 
-def test_who_chooses_follows_from_the_device_and_the_node() -> None:
+def test_the_default_library_follows_from_device_and_node() -> None:
     assert library_of(plain()) == "fastest"
     assert library_of(plain(node={"cores": 4})) == "gloo"
     assert library_of(plain(device="H100")) == "nccl"
@@ -208,7 +208,7 @@ def test_who_chooses_follows_from_the_device_and_the_node() -> None:
     assert library_of(plain(collectives={"nccl": {"generation": "ampere"}})) == "nccl"
 
 
-def test_what_was_measured_counts() -> None:
+def test_measured_collectives_replace_the_model() -> None:
     measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}]}
     cluster = plain(2, 4, collectives=measured)
     assert collective_time("allreduce", 1e6, 2, cluster) == pytest.approx(2e-3)
@@ -218,7 +218,7 @@ def test_what_was_measured_counts() -> None:
     assert collective_time("allreduce", 1e6, [0, 4], cluster) == collective_time("allreduce", 1e6, [0, 4], plain(2, 4))
 
 
-def test_groups_of_other_sizes_are_as_far_from_the_links_as_the_nearest_measured_one() -> None:
+def test_unmeasured_group_sizes_use_the_correction_of_the_nearest_measured_one() -> None:
     by_links, gloo = plain(4, 4), {"library": "gloo"}
     measured = {"ranks": 2, "latency": "6 us", "bandwidth": "50 GB/s"}  # two hops' latency is 2 us, a ring's rate 100 GB/s
     cluster = plain(4, 4, collectives={"measured": [measured], **gloo})
@@ -235,7 +235,7 @@ def test_groups_of_other_sizes_are_as_far_from_the_links_as_the_nearest_measured
     assert by_links.collectives.nearest("all_reduce", 3, 1) is None
 
 
-def test_of_measured_groups_the_nearest_by_ratio_corrects() -> None:
+def test_the_measured_group_with_the_nearest_size_ratio_is_used() -> None:
     slow = [{"ranks": ranks, "nodes": ranks, "latency": "1 ms", "bandwidth": f"{ranks} GB/s"} for ranks in (2, 8)]
     cluster = plain(16, collectives={"measured": slow, "library": "gloo"})
     nearest = cluster.collectives.nearest("all_reduce", 5, 5)
@@ -243,7 +243,7 @@ def test_of_measured_groups_the_nearest_by_ratio_corrects() -> None:
     assert nearest.ranks == 8
 
 
-def test_several_measurements_of_a_group_are_pieces_of_a_curve() -> None:
+def test_several_measurements_of_a_group_form_a_piecewise_curve() -> None:
     small = {"ranks": 2, "from": "1 KiB", "latency": "1 us", "bandwidth": "1 MB/s"}
     large = {"ranks": 2, "from": "64 KiB", "latency": "1 ms", "bandwidth": "1 GB/s"}
     cluster = plain(2, 4, collectives={"measured": [large, small], "library": "gloo"})
@@ -257,7 +257,7 @@ def test_several_measurements_of_a_group_are_pieces_of_a_curve() -> None:
 
 @given(st.sampled_from(OPS), st.sampled_from([0, 1, 2**20, 2**63]), st.integers(2, 64), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
-def test_any_size_takes_a_positive_time_that_grows(op: Op, size: int, ranks: int, devices: int) -> None:
+def test_time_is_positive_and_grows_with_size(op: Op, size: int, ranks: int, devices: int) -> None:
     cluster = plain(64, devices)
     seconds = collective_time(op, size, ranks, cluster)
     assert 0 < seconds < math.inf
@@ -265,13 +265,13 @@ def test_any_size_takes_a_positive_time_that_grows(op: Op, size: int, ranks: int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_ranks_may_be_named_in_any_order(seed: int) -> None:
+def test_order_of_ranks_does_not_matter(seed: int) -> None:
     ranks = random.Random(seed).sample(range(16), 6)
     for op in OPS:
         assert collective_time(op, 2**20, ranks, plain(4, 4)) == collective_time(op, 2**20, sorted(ranks), plain(4, 4))
 
 
-def test_it_counts_on_which_nodes_ranks_are() -> None:
+def test_the_placement_of_ranks_on_nodes_affects_the_time() -> None:
     cluster = plain(4, 4)
     near, spread = (collective_time("allreduce", 2**20, ranks, cluster) for ranks in ([4, 5, 6, 7], [0, 4, 8, 12]))
     assert near == collective_time("allreduce", 2**20, 4, cluster)
@@ -289,26 +289,26 @@ def test_it_counts_on_which_nodes_ranks_are() -> None:
         ([0, 4], "5 ranks for 4 devices; give at most 4, or set nodes to 5"),
     ],
 )
-def test_ranks_that_there_are_not(ranks: int | list[int], message: str) -> None:
+def test_ranks_outside_the_cluster_are_rejected(ranks: int | list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         collective_time("allreduce", 8, ranks, plain(4))
 
 
 @pytest.mark.parametrize("ranks", [[0, 0], 0, 9])
-def test_one_bad_group_is_refused_whatever_it_should_do(ranks: int | list[int]) -> None:
+def test_invalid_groups_are_rejected_for_every_operation(ranks: int | list[int]) -> None:
     for op in OPS:
         with pytest.raises(InputError):
             collective_time(op, 8, ranks, plain(4))
 
 
-def test_a_missing_link_is_named() -> None:
+def test_a_missing_link_is_named_in_the_error() -> None:
     with pytest.raises(FieldError, match=r"cluster\.network: several nodes"):
         collective_time("allreduce", 8, 2, plain(2, network=None))
     with pytest.raises(FieldError, match=r"cluster\.node\.link: several devices"):
         collective_time("allreduce", 8, 2, plain(1, 2, link=None))
 
 
-def test_switches_that_reduce_must_be_there() -> None:
+def test_in_switch_reduction_needs_switches_that_support_it() -> None:
     with pytest.raises(InputError, match="nvls needs NVSwitch, which any does not have; use another algorithm"):
         cost_s("all_reduce", 8, plain(1, 4), "nvls")
     with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
@@ -317,11 +317,11 @@ def test_switches_that_reduce_must_be_there() -> None:
         collective_time("all_reduce", 8, 3, plain(2, 2), "hierarchical")
 
 
-def test_on_one_node_there_is_nothing_to_add_up_in_the_network() -> None:
+def test_in_network_reduction_has_no_effect_on_one_node() -> None:
     assert cost_s("all_reduce", 1e9, plain(1, 4), "in_network") == cost_s("all_reduce", 1e9, plain(1, 4), "ring")
 
 
-def test_links_on_which_everything_takes_for_ever_still_have_an_algorithm() -> None:
+def test_links_of_infinite_time_still_have_an_algorithm() -> None:
     link = {"bandwidth": "0.1 bit/s", "latency": "1 us"}
     device = {"name": "A100", "peak": {"fp16": "312 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "2 TB/s"}
     cluster = Cluster.model_validate({"name": "slow", "nodes": 2, "node": {"devices": 1}, "network": link, "device": device})

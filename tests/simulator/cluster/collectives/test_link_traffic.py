@@ -31,16 +31,16 @@ def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", excep
     )
 
 
-def alone(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
-    """On one node, of which all devices take part if no ranks are given."""
+def on_one_node(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
+    """Traffic on one node, by default over all its devices."""
     node = Node(devices=devices, link=link(INSIDE_Bps, **fields))  # type: ignore[arg-type]
     return traffic(algorithm, op, Group.of(ranks or devices, devices), node, None, rotate=False)
 
 
-def over(
+def on_nodes(
     nodes: int, algorithm: str, op: Op, devices: int = 1, cards: int = 1, rotate: bool = False, **fields: object
 ) -> Traffic:
-    """On several nodes, of which all devices take part."""
+    """Traffic over all devices of several nodes."""
     node = Node(devices=devices, cards=cards, link=link(INSIDE_Bps))
     network = link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
     return traffic(algorithm, op, Group.of(nodes * devices, devices), node, network, rotate)
@@ -63,13 +63,13 @@ def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> N
         ("nvls", "all_reduce"): 1 + 1 / n,
         ("hierarchical", "all_reduce"): 2 * (n - 1) / n,
     }
-    found = {pair: alone(devices, *pair) for pair in expected}
+    found = {pair: on_one_node(devices, *pair) for pair in expected}
     assert {pair: known.inside_s * INSIDE_Bps for pair, known in found.items()} == pytest.approx(expected)
     assert {known.between_s for known in found.values()} == {0}
 
 
-def test_steps_follow_one_another() -> None:
-    steps = {pair: alone(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
+def test_times_of_consecutive_steps_add_up() -> None:
+    steps = {pair: on_one_node(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
     assert steps == {
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
         ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
@@ -83,8 +83,8 @@ def test_steps_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (6, 1), (2, 4), (3, 4), (8, 2)])
-def test_a_ring_crosses_between_nodes_once_a_lap(nodes: int, devices: int) -> None:
-    found, n = over(nodes, "ring", "all_reduce", devices), nodes * devices
+def test_a_ring_crosses_each_node_boundary_once(nodes: int, devices: int) -> None:
+    found, n = on_nodes(nodes, "ring", "all_reduce", devices), nodes * devices
     assert found.between_steps == 2 * (nodes - 1)
     assert found.inside_steps == 2 * (n - 1) - found.between_steps
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * (n - 1) / n)
@@ -111,16 +111,16 @@ def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: st
     assert found.between_s * BETWEEN_Bps == pytest.approx(max(between.values(), default=0))
 
 
-def test_an_alltoall_leaves_a_node_for_all_others() -> None:
-    found = over(4, "pairwise", "alltoall", devices=2)
+def test_an_alltoall_sends_to_all_other_nodes() -> None:
+    found = on_nodes(4, "pairwise", "alltoall", devices=2)
     assert found.remote_messages == 6
     assert (found.inside_steps, found.between_steps) == (1, 1)
     assert found.inside_s * INSIDE_Bps == pytest.approx(1 / 8)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 6 / 8)
 
 
-def test_a_tree_is_as_deep_as_the_logarithm_and_a_node_carries_both_its_parts() -> None:
-    two, many = (over(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
+def test_trees_have_logarithmic_depth_and_nodes_carry_both_trees() -> None:
+    two, many = (on_nodes(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
     assert (two.between_steps, many.between_steps) == (2, 12)
     assert (two.inside_steps, many.inside_steps) == (14, 14)
     assert two.between_s * BETWEEN_Bps == pytest.approx(1)  # half the buffer up and half down
@@ -128,28 +128,28 @@ def test_a_tree_is_as_deep_as_the_logarithm_and_a_node_carries_both_its_parts() 
     assert many.between_s * BETWEEN_Bps == pytest.approx(2)
 
 
-def test_reducing_inside_first_sends_least_between_nodes_and_a_switch_that_reduces_half_of_that() -> None:
-    flat, inside_first = (over(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
+def test_hierarchical_sends_least_between_nodes_and_in_switch_reduction_half() -> None:
+    flat, inside_first = (on_nodes(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
     assert inside_first.between_steps == flat.between_steps
     assert inside_first.inside_steps == 14 < flat.inside_steps
     assert inside_first.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4)
-    assert over(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
+    assert on_nodes(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("name", "op"), [("ring", "all_gather"), ("ring", "broadcast"), ("pairwise", "sendrecv")])
-def test_who_crosses_alone_has_one_of_the_nodes_cards(name: str, op: Op) -> None:
-    one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
+def test_algorithms_with_one_sender_per_node_use_one_card(name: str, op: Op) -> None:
+    one, four = (on_nodes(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
     assert four == pytest.approx(4 * one)
 
 
-def test_who_cross_together_have_a_card_each() -> None:
+def test_algorithms_with_several_senders_per_node_use_all_cards() -> None:
     for name, op in (("hierarchical", "all_reduce"), ("pairwise", "alltoall"), ("halving_doubling", "all_reduce")):
-        one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
+        one, four = (on_nodes(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
         assert four == pytest.approx(one)
 
 
-def test_rings_that_take_turns_use_all_cards() -> None:
-    turning, fixed = (over(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
+def test_rotated_rings_use_all_cards() -> None:
+    turning, fixed = (on_nodes(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
     assert turning.between_s * BETWEEN_Bps == pytest.approx(7 / 8)
     assert fixed.between_s * BETWEEN_Bps == pytest.approx(4 * 7 / 8)
     assert turning.inside_s * INSIDE_Bps == pytest.approx(7 / 8 * 3 / 4)  # a quarter of the messages leaves the node
@@ -157,21 +157,21 @@ def test_rings_that_take_turns_use_all_cards() -> None:
 
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 2), (3, 2), (1, 4)])
-def test_a_scatter_is_a_gather_backwards(nodes: int, devices: int, cards: int) -> None:
-    gather, scatter = (over(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
+def test_a_scatter_is_a_reversed_gather(nodes: int, devices: int, cards: int) -> None:
+    gather, scatter = (on_nodes(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
     assert (gather.inside_s, gather.between_s) == (scatter.inside_s, scatter.between_s)
 
 
-def test_half_duplex_takes_what_is_sent_and_what_is_got_together() -> None:
-    full, half = (alone(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
+def test_half_duplex_time_is_the_sum_of_both_directions() -> None:
+    full, half = (on_one_node(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(2 * full.inside_s)
-    full, half = (alone(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
+    full, half = (on_one_node(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
     assert half.inside_s == pytest.approx(full.inside_s)  # nothing is sent to where all is got
 
 
-def test_the_slowest_link_holds_a_ring_up() -> None:
+def test_the_slowest_link_determines_the_time_of_a_ring() -> None:
     slow = [{"at": [2], "bandwidth": "2 GB/s"}]
-    assert over(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
+    assert on_nodes(4, "ring", "all_gather", exceptions=slow).between_s == pytest.approx(0.75 / 2e9)
 
 
 @pytest.mark.parametrize("per_leaf", [1, 2, 4])
@@ -181,16 +181,16 @@ def test_the_uplinks_of_a_leaf_spine_limit_an_alltoall(per_leaf: int, oversubscr
     fields = {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription, "spines": spines}
     # 1/8 of the size for each of the nodes on other leaves, over an uplink of 1/oversubscription for each of the leaf's own
     up, own = (8 - per_leaf) / 8 * oversubscription, 7 / 8
-    assert over(8, "pairwise", "alltoall", **fields).between_s * BETWEEN_Bps == pytest.approx(max(up, own))
+    assert on_nodes(8, "pairwise", "alltoall", **fields).between_s * BETWEEN_Bps == pytest.approx(max(up, own))
     # of a ring in the order of the leaves one message at a time leaves a leaf
-    assert over(8, "ring", "all_gather", **fields).between_s * BETWEEN_Bps == pytest.approx(
+    assert on_nodes(8, "ring", "all_gather", **fields).between_s * BETWEEN_Bps == pytest.approx(
         7 / 8 * max(1, oversubscription / per_leaf)
     )
 
 
 @pytest.mark.parametrize(("leaf", "pod"), [(1.0, 6.0), (4.0, 1.0), (2.0, 3.0)])
-def test_each_level_of_a_fat_tree_may_limit_an_alltoall(leaf: float, pod: float) -> None:
-    found = over(
+def test_each_level_of_a_fat_tree_can_limit_an_alltoall(leaf: float, pod: float) -> None:
+    found = on_nodes(
         16, "pairwise", "alltoall", kind="fat_tree", per_leaf=2, leaves_per_pod=4, spines_per_pod=2, cores=2,
         oversubscription=leaf, pod_oversubscription=pod,
     )  # fmt: skip
@@ -199,15 +199,15 @@ def test_each_level_of_a_fat_tree_may_limit_an_alltoall(leaf: float, pod: float)
 
 def test_rails_keep_rings_off_the_spines_and_an_alltoall_on_them() -> None:
     fields = {"kind": "rail_optimised", "nodes_per_group": 2, "oversubscription": 100.0}
-    found = over(2, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    found = on_nodes(2, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 1 / 2)  # one group: no spine in the way
-    found = over(4, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    found = on_nodes(4, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4 * 100 / 2)  # one of two nodes' flows leaves each group
 
 
 @pytest.mark.parametrize("ring", [4, 6, 8])
-def test_a_ring_between_the_nodes_of_a_torus_of_one_dimension_uses_both_ways(ring: int) -> None:
-    found = over(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
+def test_a_ring_on_a_one_dimensional_torus_uses_both_directions(ring: int) -> None:
+    found = on_nodes(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
     assert found.between_s * BETWEEN_Bps == pytest.approx((ring - 1) / ring)
 
 
@@ -215,7 +215,7 @@ def test_a_ring_between_the_nodes_of_a_torus_of_one_dimension_uses_both_ways(rin
 def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimensions: int) -> None:
     """On average a message goes a quarter of the way round each dimension (of even size), over 2 · dimensions links."""
     nodes, size = math.prod(sizes), sizes[0]
-    found = over(nodes, "pairwise", "alltoall", kind="torus", dimensions=sizes)
+    found = on_nodes(nodes, "pairwise", "alltoall", kind="torus", dimensions=sizes)
     assert found.between_s * BETWEEN_Bps == pytest.approx((size / 4) / 2 * (2 * dimensions))
 
 
@@ -231,14 +231,14 @@ def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimens
         (6, {"kind": "torus", "dimensions": [6]}, 1.0),
     ],
 )
-def test_rings_inside_a_node_use_this_part_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
-    found = alone(devices, "ring", "all_reduce", **fields)
+def test_rings_inside_a_node_use_the_expected_share_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
+    found = on_one_node(devices, "ring", "all_reduce", **fields)
     assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (devices - 1) / devices / used)
-    some = alone(devices, "ring", "all_reduce", ranks=2, **fields)
-    assert some.inside_s > 0  # a part of the node has no such rings, but an answer
+    some = on_one_node(devices, "ring", "all_reduce", ranks=2, **fields)
+    assert some.inside_s > 0  # a part of the node has no such rings, but a defined time
 
 
-def test_a_node_without_a_switch_has_none_that_could_reduce() -> None:
+def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
     for name in ("nvls", "in_network"):
         for kind in ("mesh", "hybrid_cube_mesh"):
             node, network = Node(devices=4, link=link(INSIDE_Bps, kind)), link(BETWEEN_Bps, "torus", dimensions=[2])
@@ -246,51 +246,53 @@ def test_a_node_without_a_switch_has_none_that_could_reduce() -> None:
                 traffic(name, "all_reduce", Group.of(8, 4) if name == "in_network" else Group.of(4, 4), node, network, False)
 
 
-def test_switches_that_reduce_may_stand_in_a_network_of_several() -> None:
+def test_in_switch_reduction_works_in_networks_of_several_switches() -> None:
     fields = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0}
-    found = over(4, "in_network", "all_reduce", devices=2, **fields)
+    found = on_nodes(4, "in_network", "all_reduce", devices=2, **fields)
     assert found.between_s * BETWEEN_Bps == pytest.approx(1)
 
 
-def test_links_beyond_the_shortest_way_add_their_latency_to_each_step() -> None:
+def test_links_beyond_the_shortest_route_add_their_latency_to_each_step() -> None:
     hop = {"hop_latency": "1 us"}
     leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0, **hop}
-    assert over(2, "ring", "all_gather", **leaves).further_s == 0
-    assert over(4, "ring", "all_gather", **leaves).further_s == pytest.approx(3 * 2 * HOP_S)  # up and down
+    assert on_nodes(2, "ring", "all_gather", **leaves).further_s == 0
+    assert on_nodes(4, "ring", "all_gather", **leaves).further_s == pytest.approx(3 * 2 * HOP_S)  # up and down
     line = {"kind": "torus", "dimensions": [8], **hop}
-    assert over(8, "ring", "all_gather", **line).further_s == 0
-    assert over(8, "pairwise", "sendrecv", **line).further_s == 0
+    assert on_nodes(8, "ring", "all_gather", **line).further_s == 0
+    assert on_nodes(8, "pairwise", "sendrecv", **line).further_s == 0
     # partners at a distance of 1, 2 and 4; there and back
-    assert over(8, "halving_doubling", "all_reduce", **line).further_s == pytest.approx(2 * (0 + 1 + 3) * HOP_S)
+    assert on_nodes(8, "halving_doubling", "all_reduce", **line).further_s == pytest.approx(2 * (0 + 1 + 3) * HOP_S)
 
 
 @pytest.mark.parametrize(
     ("devices", "fields"), [(16, {"kind": "torus", "dimensions": [4, 4]}), (8, {"kind": "hybrid_cube_mesh"})]
 )
-def test_rings_inside_a_node_go_to_neighbours(devices: int, fields: dict[str, object]) -> None:
-    assert alone(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
+def test_rings_inside_a_node_connect_neighbours(devices: int, fields: dict[str, object]) -> None:
+    assert on_one_node(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
 
 
-def test_messages_at_once_take_the_longest_way_once() -> None:
-    found = over(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
+def test_concurrent_messages_cost_the_longest_route_once() -> None:
+    found = on_nodes(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
     assert found.further_s == pytest.approx(3 * HOP_S)
 
 
 def test_messages_to_another_rail_change_inside_the_node_first() -> None:
     """Of the seven messages of an eighth each, three stay in the node, and three of those that leave it take another rail."""
-    found = over(2, "pairwise", "alltoall", devices=4, cards=4, kind="rail_optimised", nodes_per_group=2, oversubscription=2.0)
+    found = on_nodes(
+        2, "pairwise", "alltoall", devices=4, cards=4, kind="rail_optimised", nodes_per_group=2, oversubscription=2.0
+    )
     assert found.inside_s * INSIDE_Bps == pytest.approx(6 / 8)
 
 
-def test_all_rings_of_a_node_have_the_same_root() -> None:
+def test_all_rings_of_a_node_share_the_root() -> None:
     """The root's seven links of a seventh of the bandwidth each carry one part."""
     for op in ("gather", "scatter"):
-        assert alone(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
+        assert on_one_node(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
 @pytest.mark.parametrize("devices", [2, 8])
-def test_a_root_sends_or_gets_all_of_the_data_itself(op: Op, devices: int) -> None:
+def test_a_root_transfers_all_data_itself(op: Op, devices: int) -> None:
     node = Node(devices=devices, link=link(INSIDE_Bps))
     found = traffic("ring", op, Group.of(devices, devices), node, None, rotate=True)
     assert found.inside_s * INSIDE_Bps >= 1 - 1e-9
@@ -313,7 +315,7 @@ kinds = st.sampled_from(
     st.sampled_from([pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")]), kinds, st.integers(2, 12)
 )
 @settings(max_examples=80, deadline=None)
-def test_the_networks_loads_say_how_long_its_busiest_wire_is_busy(
+def test_the_busy_time_of_the_busiest_link_follows_from_network_loads(
     pair: tuple[str, Op], fields: dict[str, object], nodes: int
 ) -> None:
     group, node, network = Group.of(nodes, 1), Node(), link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
@@ -324,7 +326,7 @@ def test_the_networks_loads_say_how_long_its_busiest_wire_is_busy(
 
 @given(st.sampled_from([pair for pair in PAIRS if pair[0] != "nvls"]), st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
-def test_rounds_add_up_to_no_less_than_all_of_it(pair: tuple[str, Op], nodes: int, devices: int) -> None:
+def test_traffic_by_round_adds_up_to_at_least_the_total(pair: tuple[str, Op], nodes: int, devices: int) -> None:
     group, node = Group.of(nodes * devices, devices), Node(devices=devices, link=link(INSIDE_Bps))
     if group.size == 1:
         return

@@ -1,4 +1,4 @@
-"""NCCL's model: its published latencies and limits, and what they mean for the choice."""
+"""The NCCL model: published latencies and limits, and the choice of algorithms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODE, TWO = Group.of(8, 8), Group.of(16, 8)
 
 
 def links_of(group: Group, inside: str, between: str) -> GroupLinks:
-    """Of nodes of eight devices with a card each."""
+    """Links of nodes of eight devices with one card each."""
     link, network = (Link.model_validate({"bandwidth": bandwidth, "latency": "1 us"}) for bandwidth in (inside, between))
     return GroupLinks(group, Node(devices=8, cards=8, link=link), network)
 
@@ -55,13 +55,13 @@ def cluster(name: str) -> Cluster:
         ("K80", "volta", "pcie"),
     ],
 )
-def test_generation_and_interconnect_follow_from_the_name(device: str, generation: str, interconnect: str) -> None:
+def test_generation_and_interconnect_are_inferred_from_the_device_name(device: str, generation: str, interconnect: str) -> None:
     facts = facts_of(device)
     assert facts is not None
     assert (facts.generation, facts.interconnect) == (generation, interconnect)
 
 
-def test_what_is_no_gpu_of_nccls_has_no_facts() -> None:
+def test_devices_without_nccl_have_no_nccl_facts() -> None:
     assert facts_of("CPU core") is None
     assert facts_of("MI300X") is None
     assert rccl_facts_of("CPU core") is None
@@ -99,21 +99,21 @@ def test_the_smallest_sizes_cost_the_published_latency() -> None:
     assert seconds(8, TWO_A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
 
 
-def test_messages_to_all_peers_cost_one_step_and_each_remote_one_its_posting() -> None:
+def test_alltoall_latency_is_one_step_plus_posting_of_remote_messages() -> None:
     # Simple: base 8.4 us and a step of 3.4 us inside; between, one of 14 us, and eight peers of the other node at 1 us each
     assert seconds(8, A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(11.8e-6, rel=1e-3)
     assert seconds(8, TWO_A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(33.8e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize(("network", "reached_Bps"), [("100 Gbit/s", 12e9), ("400 Gbit/s", 19.82e9), ("800 Gbit/s", 19.82e9)])
-def test_one_rank_gets_no_more_than_two_channels_carry(network: str, reached_Bps: float) -> None:
+def test_a_rank_receives_at_most_the_bandwidth_of_two_channels(network: str, reached_Bps: float) -> None:
     """NCCL gets 96 % out of a card, and out of its connection with one other rank what was measured, however fast the card."""
     pair = links_of(Group.of([0, 8], 8), "450 GB/s", network)
     pair = GroupLinks(pair.group, pair.node.model_copy(update={"cards": 1}), pair.network)
     assert 2**36 / seconds(2**36, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(reached_Bps, rel=1e-3)
 
 
-def test_an_alltoall_over_many_nodes_fills_its_cards() -> None:
+def test_an_alltoall_over_many_nodes_saturates_the_cards() -> None:
     """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
     for nodes, each_Bps in ((2, 19.82e9), (8, 0.96 * 50e9)):
         many = links_of(Group.of(8 * nodes, 8), "450 GB/s", "3200 Gbit/s")
@@ -121,25 +121,25 @@ def test_an_alltoall_over_many_nodes_fills_its_cards() -> None:
         assert crossing / seconds(2**36, many, HOPPER, "pairwise", "alltoall") == pytest.approx(each_Bps, rel=1e-2)
 
 
-def test_messages_come_no_sooner_than_the_links_allow() -> None:
+def test_messages_respect_the_bandwidth_of_links() -> None:
     far = Link.model_validate({"bandwidth": "400 Gbit/s", "latency": "5 ms"})
     pair = GroupLinks(Group.of([0, 8], 8), H100.node, far)
     assert seconds(0, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(5e-3)
 
 
-def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:
+def test_plugin_latency_counts_for_each_step_between_nodes() -> None:
     slow = AMPERE.model_copy(update={"network_latency_s": 75e-6})
     more_s = seconds(8, TWO_A100, slow, "tree") - seconds(8, TWO_A100, AMPERE, "tree")
     assert more_s == pytest.approx(2 * 75e-6)
 
 
-def test_large_rings_reach_what_a_link_carries() -> None:
+def test_large_rings_reach_the_link_bandwidth() -> None:
     assert 2**36 * 2 * 7 / 8 / seconds(2**36, A100, AMPERE, "ring") == pytest.approx(
         12 * 20e9, rel=1e-2
     )  # twelve NVLinks of 20 GB/s
 
 
-def test_a_switch_that_reduces_beats_the_ring_at_large_sizes_and_loses_at_small_ones() -> None:
+def test_nvls_beats_the_ring_at_large_sizes_only() -> None:
     for size, faster in ((2**10, "ring"), (2**33, "nvls")):
         times = {name: seconds(size, H100, HOPPER, name) for name in ("ring", "nvls")}
         assert min(times, key=lambda name: times[name]) == faster
@@ -169,7 +169,7 @@ def test_a_larger_size_never_takes_less_time(op: Op, size: int, ranks: int) -> N
             assert 0 < collective_time(op, size, ranks, known) <= collective_time(op, 2 * size + 1, ranks, known) < float("inf")
 
 
-def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs_its_links() -> None:
+def test_unavailable_algorithms_are_rejected_and_non_nccl_ones_cost_their_links() -> None:
     with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree"):
         collective_time("allreduce", 8, 16, cluster("dgx-h100"), "nvls")
     assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
@@ -184,13 +184,13 @@ def test_every_shipped_cluster_has_a_collective_time(name: str) -> None:
     assert collective_time("allreduce", 2**63, known.devices, known) > 0
 
 
-def test_from_the_plateau_on_latency_takes_its_factor_longer() -> None:
+def test_latency_grows_by_the_plateau_factor_from_its_size_on() -> None:
     curve = Curve(10e-6, 1e9, plateau=1.4, plateau_bytes=1000)
     assert curve.seconds(999) == pytest.approx((10e-6, 10e-6 + 999e-9))
     assert curve.seconds(1000) == pytest.approx((14e-6, 14e-6 + 1000e-9))
 
 
-def test_protocol_overheads_of_a_ring() -> None:
+def test_ring_protocol_overheads_are_the_expected_ones() -> None:
     """Where nothing else limits them: half of LL's bytes are flags, and NCCL assumes 92 % for LL128 (tuning.cc)."""
     low_latency, low_latency_128, simple = curves("all_reduce", links_of(NODE, "5 GB/s", "400 GB/s"), HOPPER, "ring")
     assert low_latency.rate_Bps == pytest.approx(simple.rate_Bps / 2)

@@ -1,4 +1,4 @@
-"""`collective_time` as users meet it: what it refuses, its table, its command."""
+"""`collective_time` for users: rejected input, its table, its command."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.simulator.clusters import plain
         (("allreduce", 8, 2, "nvls"), "needs NVSwitch"),
     ],
 )
-def test_bad_input_says_what_to_do(arguments: tuple[str, float, int], message: str) -> None:
+def test_bad_input_gives_an_error_with_a_remedy(arguments: tuple[str, float, int], message: str) -> None:
     op, size, ranks, *algorithm = arguments
     with pytest.raises(InputError, match=message):
         collective_time(op, size, ranks, plain(4), *algorithm)
 
 
-def test_spellings_and_sweeps() -> None:
+def test_operation_spellings_and_size_sweeps_are_parsed() -> None:
     assert {parse_op(text) for text in ("allreduce", "AllReduce", "all-reduce", "all_reduce")} == {"all_reduce"}
     assert [parse_op(op.replace("_", "")) for op in OPS] == list(OPS)
     assert sweep_sizes(64) == [8, 16, 32, 64]
@@ -44,7 +44,7 @@ def test_spellings_and_sweeps() -> None:
     assert sweep_sizes(1) == [1]
 
 
-def test_ranks_are_how_many_or_which() -> None:
+def test_ranks_are_parsed_as_a_number_or_a_list() -> None:
     assert parse_ranks("64") == 64
     assert parse_ranks("0,8,16-19") == [0, 8, 16, 17, 18, 19]
     assert parse_ranks(" 3 , 5-5") == [3, 5]
@@ -53,7 +53,7 @@ def test_ranks_are_how_many_or_which() -> None:
             parse_ranks(text)
 
 
-def test_the_table_is_aligned_and_its_columns_agree() -> None:
+def test_the_table_is_aligned_and_its_columns_are_consistent() -> None:
     head, names, units, *rows = describe_times("all_reduce", [8, 2**30], 4, plain(4)).splitlines()
     assert "all_reduce on 4 ranks" in head
     ends = [[match.end() for match in re.finditer(r"\S+", line)][:5] for line in (names, units, *rows)]
@@ -76,6 +76,6 @@ def test_the_command_prints_one_size_or_a_sweep(capsys: pytest.CaptureFixture[st
     assert "has no unit" in capsys.readouterr().err
 
 
-def test_the_package_stays_light() -> None:
+def test_importing_the_package_imports_neither_numpy_nor_pydantic() -> None:
     code = "import sys, simulator; sys.exit(any(name in sys.modules for name in ('pydantic', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

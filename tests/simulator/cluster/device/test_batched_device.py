@@ -38,7 +38,7 @@ NUMBERS = {
 
 
 @given(shares)
-def test_each_point_has_what_a_function_says_of_its_own_device(found: list[float]) -> None:
+def test_per_device_evaluates_a_function_for_each_points_device(found: list[float]) -> None:
     devices, each = several("efficiency", found)
     for layer in LAYERS:
         batched = devices.per_device(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
@@ -56,20 +56,20 @@ def test_a_function_is_called_once_for_each_device() -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @given(shares)
-def test_each_point_has_the_numbers_of_its_own_device(name: str, found: list[float]) -> None:
+def test_each_point_uses_the_numbers_of_its_own_device(name: str, found: list[float]) -> None:
     devices, each = several("efficiency", found)
     (batched,) = values(NUMBERS[name](devices))
     np.testing.assert_array_equal(batched, np.array([NUMBERS[name](one) for one in each])[AT])
 
 
-def test_a_change_is_made_to_each() -> None:
+def test_changes_apply_to_every_device() -> None:
     devices, each = several("memory_bandwidth_Bps", [1e11, 2e11, 4e11])
     twice = devices.changed(lambda one: one.model_copy(update={"memory_bandwidth_Bps": 2 * one.memory_bandwidth_Bps}))
     np.testing.assert_array_equal(twice.memory_bandwidth_Bps.values, 2 * devices.memory_bandwidth_Bps.values)
     assert [one.memory_bandwidth_Bps for one in each] == [1e11, 2e11, 4e11]
 
 
-def test_shared_numbers_are_plain() -> None:
+def test_numbers_shared_by_all_devices_stay_scalars() -> None:
     devices, each = several("efficiency", [0.2, 0.3, 0.4])
     assert (devices.name, devices.kernels, devices.memory_bytes) == (each[0].name, each[0].kernels, each[0].memory_bytes)
     np.testing.assert_array_equal(values(devices.efficiency)[0], [0.3, 0.2, 0.4, 0.3])

@@ -1,4 +1,4 @@
-"""What layers take on a core that hides nothing: calls, arithmetic and bytes, each for itself."""
+"""Layer times on a CPU core without overlap: calls, arithmetic and bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def speed(kernels: Kernels) -> Speed:
     return Speed(kernels, peak_flops=1e9, memory_Bps=1e9, element_bytes=4)
 
 
-def test_a_product_takes_its_call_its_arithmetic_and_its_bytes() -> None:
+def test_product_time_is_call_plus_arithmetic_plus_bytes() -> None:
     operators = (Matmul("linear", rows=2, columns=3, inner=5),)
     forward_s, backward_s = passes_s(speed(core(product=2.0, backward_calls=3.0)), operators, (), 10)
     elements = 20 * 5 + 5 * 3 + 20 * 3
@@ -42,21 +42,21 @@ def test_a_product_takes_its_call_its_arithmetic_and_its_bytes() -> None:
     assert backward_s == pytest.approx(2 * (30e-6 + one_s))
 
 
-def test_what_reads_the_data_has_no_input_gradient() -> None:
+def test_the_first_layer_has_no_input_gradient() -> None:
     first, inner, last = (passes_s(speed(core(backward_calls=1.0)), layer.operators, (), 1) for layer in MLP.build_layers())
     assert first[1] < inner[1]
     assert last[0] > 0
 
 
 @pytest.mark.parametrize("kind", ["gelu", "relu", "embedding", "loss", "other"])
-def test_each_kind_takes_so_many_times_what_memory_takes(kind: str) -> None:
+def test_memory_bound_operators_take_their_factor_times_memory_time(kind: str) -> None:
     name = kind if kind != "other" else "residual"
     operators = (MemoryBound(name, read=100, written=50, backward_read=200, backward_written=100),)
     seconds = passes_s(speed(core("0 s", **{kind: 3.0})), operators, (), 10)
     assert seconds == pytest.approx((3 * 1500 * 4e-9, 3 * 3000 * 4e-9))
 
 
-def test_flash_attention_skips_what_the_mask_hides_and_makes_the_scores_again() -> None:
+def test_flash_attention_skips_masked_parts_and_recomputes_scores() -> None:
     whole = Attention("attention", 4, 4, 16, 16, 8, 8, seen=1.0, flash=True)
     half = Attention("attention", 4, 4, 16, 16, 8, 8, seen=0.5, flash=True)
     forward_s, backward_s = passes_s(speed(core("0 s")), (whole,), (), 1)
@@ -64,14 +64,14 @@ def test_flash_attention_skips_what_the_mask_hides_and_makes_the_scores_again() 
     assert passes_s(speed(core("0 s")), (half,), (), 1)[0] == pytest.approx(forward_s / 2)
 
 
-def test_attention_that_writes_its_scores_is_products_and_a_pass_between() -> None:
+def test_plain_attention_is_two_products_and_a_softmax_pass() -> None:
     work = forward_work((Attention("attention", 4, 4, 16, 16, 8, 8),), 3)
     assert work["calls"] == 3
     assert work["flops"] == 2 * 3 * 4 * 16 * 16 * 16
     assert work["other"] == 2 * 3 * 4 * 16 * 16
 
 
-def test_a_convolution_reads_a_value_once() -> None:
+def test_a_convolution_reads_each_value_once() -> None:
     convolution = Convolution("conv", inputs=3, outputs=8, kernel=(3, 3), positions=64, input_elements=192)
     work = forward_work((convolution,), 2)
     assert work["product"] == (192 + 64 * 8) * 2 + convolution.weights
@@ -79,7 +79,7 @@ def test_a_convolution_reads_a_value_once() -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.signature)
-def test_gradients_of_weights_are_a_part_of_the_backward_pass(layer: Layer) -> None:
+def test_weight_gradients_are_a_part_of_the_backward_pass(layer: Layer) -> None:
     part, whole = weights_work(layer.operators, 4), backward_work(layer.operators, 4)
     assert all(part[name] <= whole[name] for name in part)
     kernels = core(backward_calls=2.0, product=1.0)
@@ -99,7 +99,7 @@ def test_a_slowdown_scales_all_times(slowdown: float, samples: int) -> None:
         assert slower.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
 
 
-def test_only_factors_that_are_matrices_are_packed() -> None:
+def test_only_matrix_factors_are_packed() -> None:
     many, one = (forward_work((Matmul("linear", rows=1, columns=3, inner=5),), samples) for samples in (4, 1))
     assert many["packed"] == 4 * 5 + 5 * 3
     assert one["packed"] == 0
@@ -108,7 +108,7 @@ def test_only_factors_that_are_matrices_are_packed() -> None:
     )
 
 
-def test_costs_of_calls_by_operator_and_pass() -> None:
+def test_call_costs_depend_on_operator_and_pass() -> None:
     kernels = core(backward_calls=2.0, memory_calls=3.0, memory_backward_calls=4.0, attention_calls=5.0)
     device = speed(kernels)._replace(peak_flops=1e30, memory_Bps=1e30)
     operators = (

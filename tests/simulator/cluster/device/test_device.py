@@ -48,7 +48,7 @@ def a100() -> Device:
     return load_cluster(catalog.ROOT / "clusters" / "selene-a100.yaml").device
 
 
-def test_a_device_without_kernels_takes_the_same_share_of_its_peak_in_whatever_it_computes() -> None:
+def test_a_device_without_kernels_has_a_constant_efficiency() -> None:
     flat = device(efficiency=0.5, layer_overhead="1 ms")
     flops_s = 2 * 64 * 1024 * 1024 * 3 / 0.5e12
     mixed = block(LINEAR, MemoryBound("norm", 10**6, 10**6, 10**6, 10**6))
@@ -64,12 +64,12 @@ def test_kernel_times_depend_on_the_operator() -> None:
     assert [a - b for a, b in zip(with_norm, without, strict=True)] == pytest.approx([took_s, took_s])
 
 
-def test_an_efficiency_replaces_kernels() -> None:
+def test_a_given_efficiency_replaces_kernels() -> None:
     flat, both = device(efficiency=0.5), device(efficiency=0.5, kernels=KERNELS)
     assert both.layer_s(block(LINEAR), 3, "fp32") == flat.layer_s(block(LINEAR), 3, "fp32")
 
 
-def test_a_measured_layer_is_believed_before_kernels() -> None:
+def test_measured_layers_take_precedence_over_kernels() -> None:
     line = {"base": "1 ms", "per_sample": "2 ms"}
     measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
     own = device(kernels=KERNELS, measured_layers=[measured])
@@ -78,7 +78,7 @@ def test_a_measured_layer_is_believed_before_kernels() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"kernels": KERNELS}])
-def test_scores_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> None:
+def test_attention_scores_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> None:
     own, layer = device(**fields), block(LINEAR, PLAIN)
     forward_s, _ = own.layer_s(layer, 2, "fp32")
     alone_s, _ = own.layer_s(block(PLAIN), 2, "fp32")
@@ -87,7 +87,7 @@ def test_scores_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> Non
     assert own.scores_s(block(LINEAR), 2, "fp32") == 0
 
 
-def test_scores_of_a_measured_layer_are_that_part_of_what_was_measured() -> None:
+def test_score_time_of_a_measured_layer_scales_with_its_measurement() -> None:
     line = {"base": "1 s", "per_sample": 0}
     measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
     own, layer = device(kernels=KERNELS), block(LINEAR, PLAIN)
@@ -95,7 +95,7 @@ def test_scores_of_a_measured_layer_are_that_part_of_what_was_measured() -> None
     assert device(kernels=KERNELS, measured_layers=[measured]).scores_s(layer, 2, "fp32") == pytest.approx(share)
 
 
-def test_flash_attention_has_no_scores_to_make_again() -> None:
+def test_flash_attention_has_no_score_recomputation_time() -> None:
     flash = Attention("attention", 8, 8, 128, 128, 64, 64, flash=True)
     assert device(kernels=KERNELS).scores_s(block(LINEAR, flash), 2, "fp32") == 0
 
@@ -119,7 +119,7 @@ def test_equal_layers_are_timed_once() -> None:
         ({"kernels": KERNELS | {"generation": "maxwell"}}, "generation"),
     ],
 )
-def test_devices_by_which_nothing_can_be_timed_are_refused(fields: dict[str, object], message: str) -> None:
+def test_devices_without_usable_speeds_are_rejected(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         device(**fields)
 
@@ -127,7 +127,7 @@ def test_devices_by_which_nothing_can_be_timed_are_refused(fields: dict[str, obj
 # Devices as parts of a cluster
 
 
-def test_a_device_is_named_in_a_cluster(tmp_path: Path) -> None:
+def test_a_cluster_can_name_a_shipped_device(tmp_path: Path) -> None:
     shipped = a100()
     assert shipped.name == "A100-80GB-SXM"
     assert scenario(tmp_path, "{node: {}, device: a100-80gb-sxm}").cluster.device == shipped
@@ -160,7 +160,7 @@ def test_fields_next_to_a_base_override_it(tmp_path: Path) -> None:
     assert flat.layer_s(block(LINEAR), 3, "bf16")[0] == pytest.approx(2 * 64 * 1024**2 * 3 / (0.6 * 312e12))
 
 
-def test_overrides_reach_devices(tmp_path: Path) -> None:
+def test_overrides_apply_to_fields_of_devices(tmp_path: Path) -> None:
     own = "{node: {}, device: {name: own, peak: {fp32: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 100 GB/s}}"
     named = scenario(tmp_path, own, "cluster.device=h100-80gb-sxm", "cluster.device.efficiency=0.5").cluster.device
     assert (named.name, named.efficiency) == ("H100-80GB-SXM", 0.5)
@@ -186,19 +186,19 @@ def test_overrides_reach_devices(tmp_path: Path) -> None:
         ("{base: a100-80gb-sxm, kernels: {launch: 3}}", "cluster.device.kernels.launch: 3 has no unit"),
     ],
 )
-def test_devices_that_are_not_there_are_named_with_their_place(tmp_path: Path, given: str, message: str) -> None:
+def test_unknown_devices_are_reported_with_their_place(tmp_path: Path, given: str, message: str) -> None:
     (tmp_path / "based.yaml").write_text("base: a100-80gb-sxm\n")
     with pytest.raises(ScenarioError) as error:
         scenario(tmp_path, f"{{node: {{}}, device: {given}}}")
     assert message in str(error.value)
 
 
-def test_show_knows_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["show", "a100-80gb-sxm"]) == 0
     assert "name: A100-80GB-SXM" in capsys.readouterr().out
 
 
-def test_the_schema_knows_devices_by_name_and_base(tmp_path: Path) -> None:
+def test_the_schema_accepts_devices_by_name_and_base(tmp_path: Path) -> None:
     import jsonschema
 
     from scaleproof.simulator.scenario.json_schema import schema

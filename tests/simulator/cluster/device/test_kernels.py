@@ -61,7 +61,7 @@ def test_no_product_is_faster_than_the_peak_or_than_its_bytes(
     assert product_s(burst, m, n, k, batch) <= product_s(on, m, n, k, batch) * (1 + 1e-9)
 
 
-def test_full_waves_of_the_largest_tiles_reach_what_the_device_can() -> None:
+def test_full_waves_of_the_largest_tiles_reach_the_sustained_peak() -> None:
     on = speed(tile_share=0.8, sustained_share=1.0)
     busy = 2 * 256 * 128 * 100 * 8192 / FLOPS
     # where power would sustain the peak, the norm of the two bounds lies little above the tighter one
@@ -83,7 +83,7 @@ def test_more_processors_at_the_same_peak_never_help_small_products(m: int, n: i
     assert product_s(many, m, n, k) >= product_s(few, m, n, k) * (1 - 1e-9)
 
 
-def test_power_holds_long_products_back_and_short_ones_less() -> None:
+def test_the_power_limit_slows_long_products_more_than_short_ones() -> None:
     on, cool = speed(sustained_share=0.5, burst="100 us"), speed()
     slower = [product_s(on, side, 4096, 4096) / product_s(cool, side, 4096, 4096) for side in (256, 4096, 4 * 65536)]
     assert all(a < b for a, b in pairwise(slower))
@@ -95,7 +95,7 @@ def test_a_power_of_two_is_no_slower_than_a_head_of_108() -> None:
     assert product_s(speed(), 2048, 2048, 108, 32) > product_s(speed(), 2048, 2048, 128, 32)
 
 
-def test_misaligned_rows_cost_by_steps_on_tensor_cores_alone() -> None:
+def test_misaligned_rows_only_slow_tensor_cores() -> None:
     times = [product_s(speed(burst="1 s"), 4096, 4096, 4096 - off) for off in (0, 8, 4, 2, 1)]
     assert times[0] == pytest.approx(times[1])
     assert all(a < b for a, b in pairwise(times[1:]))
@@ -116,14 +116,14 @@ def test_few_tiles_of_a_long_inner_dimension_are_split() -> None:
     assert product_s(speed(), 256, 256, 2**20) < alone_s / 7
 
 
-def test_launches_add_up() -> None:
+def test_launch_times_add_up() -> None:
     linear = Matmul("linear", 1, 64, 64)
     plain, launched = (speed(launch=each) for each in (0, "5 us"))
     assert forward_s(launched, linear, linear) - forward_s(plain, linear, linear) == pytest.approx(10e-6)
     assert backward_s(launched, linear) - backward_s(plain, linear) == pytest.approx(10e-6)
 
 
-def test_a_host_that_issues_slowly_bounds_small_layers_and_no_large_ones() -> None:
+def test_a_slow_host_limits_only_small_layers() -> None:
     on = speed(issue="10 us")
     small, large = (tuple(Matmul("linear", rows, 256, 256) for _ in range(3)) for rows in (1, 2**22))
     assert forward_s(on, *small) == pytest.approx(30e-6)
@@ -132,14 +132,14 @@ def test_a_host_that_issues_slowly_bounds_small_layers_and_no_large_ones() -> No
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from([0.5, 1, 7]))
-def test_what_only_moves_bytes_takes_its_bytes(read: int, written: int, samples: float) -> None:
+def test_memory_bound_operators_take_the_time_of_their_bytes(read: int, written: int, samples: float) -> None:
     on = speed(BANDWIDTH_Bps, memory_share=0.5)
     norm = MemoryBound("norm", read, written, 2 * read, written)
     assert forward_s(on, norm, samples=samples) == pytest.approx(2 * (read + written) * samples / 1e12)
     assert backward_s(on, norm, samples=samples) == pytest.approx(2 * (2 * read + written) * samples / 1e12)
 
 
-def test_flash_attention_neither_moves_scores_nor_computes_what_is_masked() -> None:
+def test_flash_attention_moves_no_scores_and_skips_masked_parts() -> None:
     on = speed(BANDWIDTH_Bps, flash_forward_share=0.5, flash_backward_share=0.5)
     flash = forward_s(on, attention(True), samples=8)
     assert flash == pytest.approx(attention(True).forward_flops * 8 / 2 / (0.5 * FLOPS))
@@ -153,7 +153,7 @@ def test_a_flash_head_of_108_takes_as_long_as_one_of_128() -> None:
     assert narrow == wide
 
 
-def test_plain_attention_passes_over_its_scores() -> None:
+def test_plain_attention_reads_and_writes_its_scores() -> None:
     """In addition to the two products: softmax reads and writes them, dropout too, with a mask of a byte."""
     plain, mask = attention(False), (SavedActivation("mask", attention(False).scores, 1, "attention"),)
     slow = speed(1e9, flops=1e30, memory_share=1.0)
@@ -187,7 +187,7 @@ def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> 
             assert passed(direct, other, samples=64) == passed(transformed, other, samples=64)
 
 
-def test_products_timed_together_take_what_each_takes_alone() -> None:
+def test_vectorised_product_times_equal_separate_ones() -> None:
     sizes = np.array([[64, 64, 64], [4096, 4096, 4096], [100, 20_000, 16], [16, 16, 100_000]], dtype=np.float64)
     m, n, k = sizes.T
     on = speed(BANDWIDTH_Bps)
@@ -196,7 +196,7 @@ def test_products_timed_together_take_what_each_takes_alone() -> None:
 
 
 @given(st.floats(0.01, 64))
-def test_part_of_a_sample_takes_a_finite_time(samples: float) -> None:
+def test_fractional_samples_take_a_finite_time(samples: float) -> None:
     for seconds in passes_s(speed(BANDWIDTH_Bps), (Matmul("head", 1, 10, 64), attention(True)), (), samples):
         assert np.isfinite(seconds)
         assert seconds > 0
@@ -210,14 +210,14 @@ def grouped(loads: tuple[float, ...], rows: int, count: int) -> Matmul:
 
 
 @given(st.integers(1, 512), st.integers(1, 16), st.sampled_from(["ampere", "hopper", "tpu"]))
-def test_equal_loads_of_a_grouped_product_change_nothing(rows: int, count: int, generation: str) -> None:
+def test_a_grouped_product_with_equal_loads_takes_the_usual_time(rows: int, count: int, generation: str) -> None:
     on, rows = speed(BANDWIDTH_Bps, generation=generation), 8 * rows
     for seconds in (forward_s, backward_s):
         assert seconds(on, grouped((1.0,) * count, rows, count)) == pytest.approx(seconds(on, grouped((), rows, count)))
 
 
 @given(EXPERTS)
-def test_a_grouped_product_takes_what_the_tiles_of_its_experts_take(each: list[int]) -> None:
+def test_time_of_a_grouped_product_follows_from_its_experts_tiles(each: list[int]) -> None:
     """On one processor: as long as all products of whole tiles one after another, forward and for both gradients."""
     on = speed(processors=1, generation="tpu")
     rows = [128 * count for count in each]
@@ -229,7 +229,7 @@ def test_a_grouped_product_takes_what_the_tiles_of_its_experts_take(each: list[i
 
 
 @given(EXPERTS, st.integers(2, 8))
-def test_small_parts_of_a_grouped_product_fill_whole_tiles(each: list[int], rows: int) -> None:
+def test_small_parts_of_a_grouped_product_are_padded_to_tiles(each: list[int], rows: int) -> None:
     """A tile takes as long however few of its rows there are."""
     on = speed(processors=1, generation="tpu")
     mean = sum(each) / len(each)
@@ -239,7 +239,7 @@ def test_small_parts_of_a_grouped_product_fill_whole_tiles(each: list[int], rows
     assert unequal >= 0.95 * equal
 
 
-def test_what_moves_nothing_backward_has_no_kernel_there() -> None:
+def test_operators_without_backward_bytes_have_no_backward_kernel() -> None:
     on = speed(BANDWIDTH_Bps, launch="3 us")
     index = MemoryBound("sort by expert", 1000, 2000, 0, 0)
     assert forward_s(on, index) > 3e-6

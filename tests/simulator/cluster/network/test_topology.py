@@ -1,4 +1,4 @@
-"""Every kind of topology against what the literature says of it: links, capacities, rings, bisections; and what is refused."""
+"""Topologies compared with the literature: links, capacities, rings, bisections; and rejected input."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def topology(kind: str, **fields: object) -> Topology:
 
 
 def capacities(wiring: Wiring) -> dict[Pair, float]:
-    """Of each direction of each link of the graph."""
+    """Capacity of each direction of each link of the graph."""
     assert wiring.links is not None
     return dict(nx.get_edge_attributes(wiring.links, "capacity_Bps"))
 
 
-def closed(ring: list[int]) -> list[Pair]:
-    """The messages of a ring, the last to the first included."""
+def ring_edges(ring: list[int]) -> list[Pair]:
+    """The messages of a ring, including the one from the last to the first."""
     return list(itertools.pairwise([*ring, ring[0]]))
 
 
@@ -71,7 +71,7 @@ FULL: list[tuple[Topology, int]] = [
 
 
 @pytest.mark.parametrize(("known", "endpoints"), FULL, ids=lambda value: getattr(value, "kind", value))
-def test_the_bandwidth_is_what_each_endpoint_can_send_and_receive(known: Topology, endpoints: int) -> None:
+def test_link_bandwidth_is_the_send_and_receive_rate_of_an_endpoint(known: Topology, endpoints: int) -> None:
     wiring = known.wire(endpoints, BANDWIDTH)
     assert len(wiring) == endpoints
     for endpoint in range(endpoints):
@@ -86,7 +86,7 @@ def test_the_bandwidth_is_what_each_endpoint_can_send_and_receive(known: Topolog
 
 
 @pytest.mark.parametrize("endpoints", [1, 2, 3, 4, 8, 9])
-def test_a_mesh_joins_every_pair_once(endpoints: int) -> None:
+def test_a_mesh_links_every_pair_once(endpoints: int) -> None:
     found = capacities(topology("mesh").wire(endpoints, BANDWIDTH))
     assert set(found) == set(itertools.permutations(range(endpoints), 2))
     assert set(found.values()) <= {BANDWIDTH / max(1, endpoints - 1)}
@@ -105,7 +105,7 @@ def test_a_hybrid_cube_mesh_has_nvidias_links(links: int, doubled: list[Pair]) -
     assert all(found[pair] == found[pair[::-1]] for pair in found)
 
 
-def test_half_a_cube_mesh_is_a_quad() -> None:
+def test_half_a_cube_mesh_is_fully_connected() -> None:
     found = capacities(topology("hybrid_cube_mesh").wire(4, BANDWIDTH))
     assert set(found) == set(itertools.permutations(range(4), 2))
 
@@ -119,7 +119,7 @@ def test_rings_pass_every_endpoint_once(known: Topology, endpoints: int) -> None
 @pytest.mark.parametrize("endpoints", range(2, 18))
 def test_rings_of_a_mesh_use_its_links_evenly_or_not_at_all(endpoints: int) -> None:
     rings = topology("mesh").rings(endpoints)
-    uses = Counter(step for ring in rings for step in closed(ring))
+    uses = Counter(step for ring in rings for step in ring_edges(ring))
     assert len(set(uses.values())) == 1
     if endpoints <= 4:
         assert len(uses) == endpoints * (endpoints - 1)
@@ -131,7 +131,7 @@ def test_rings_of_a_mesh_use_its_links_evenly_or_not_at_all(endpoints: int) -> N
 @pytest.mark.parametrize("links", [4, 6])
 def test_rings_of_a_cube_mesh_use_each_link_once_each_way(links: int) -> None:
     known = topology("hybrid_cube_mesh", links=links)
-    uses = Counter(step for ring in known.rings(8) for step in closed(ring))
+    uses = Counter(step for ring in known.rings(8) for step in ring_edges(ring))
     found = capacities(known.wire(8, BANDWIDTH))
     assert dict(uses) == {pair: round(Bps / (BANDWIDTH / links)) for pair, Bps in found.items()}
 
@@ -147,7 +147,7 @@ def test_a_ring_in_a_torus_goes_to_neighbours(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[4], [5], [2, 3], [4, 4], [3, 1, 4], [4, 4, 4]])
-def test_places_of_a_torus_are_joined_along_each_dimension_modulo_its_size(sizes: list[int]) -> None:
+def test_nodes_of_a_torus_are_linked_along_each_dimension_modulo_its_size(sizes: list[int]) -> None:
     places = list(itertools.product(*map(range, sizes)))
     number = {place: i for i, place in enumerate(places)}  # the last dimension first
     long = [axis for axis, size in enumerate(sizes) if size > 1]
@@ -159,7 +159,7 @@ def test_places_of_a_torus_are_joined_along_each_dimension_modulo_its_size(sizes
 
 
 @pytest.mark.parametrize("sizes", [[4], [8], [4, 4], [8, 4], [4, 4, 4]])
-def test_the_bisection_of_a_torus_is_two_links_for_each_row_across_it(sizes: list[int]) -> None:
+def test_the_bisection_of_a_torus_is_two_links_per_row(sizes: list[int]) -> None:
     places = list(itertools.product(*map(range, sizes)))
     rows = len(places) // sizes[0]
     found = capacities(topology("torus", dimensions=sizes).wire(len(places), BANDWIDTH))
@@ -170,7 +170,7 @@ def test_the_bisection_of_a_torus_is_two_links_for_each_row_across_it(sizes: lis
 
 @pytest.mark.parametrize("oversubscription", [1.0, 2.0, 3.5])
 @pytest.mark.parametrize("spines", [1, 3])
-def test_half_of_a_leaf_spine_sends_the_other_its_share_of_the_bandwidth(oversubscription: float, spines: int) -> None:
+def test_bisection_bandwidth_of_a_leaf_spine_follows_its_oversubscription(oversubscription: float, spines: int) -> None:
     wiring = topology("leaf_spine", per_leaf=4, spines=spines, oversubscription=oversubscription).wire(16, BANDWIDTH)
     assert most_Bps(wiring, range(8), range(8, 16)) == pytest.approx(8 * BANDWIDTH / oversubscription)
     assert most_Bps(wiring, range(2), range(2, 4)) == pytest.approx(2 * BANDWIDTH)  # the leaf itself never limits
@@ -186,7 +186,7 @@ def test_a_fat_tree_is_oversubscribed_level_by_level(leaf: float, pod: float) ->
     assert most_Bps(wiring, range(16), range(16, 32)) == pytest.approx(16 * BANDWIDTH / leaf / pod)
 
 
-def test_a_rail_stays_on_one_switch_within_its_group_and_passes_a_spine_to_another() -> None:
+def test_rail_traffic_uses_one_switch_in_a_group_and_a_spine_between_groups() -> None:
     nodes, cards = 4, 3
     wiring = topology("rail_optimised", nodes_per_group=2, spines=2, oversubscription=2).wire(nodes * cards, BANDWIDTH, cards)
     for one, other in itertools.permutations(range(nodes * cards), 2):
@@ -197,7 +197,7 @@ def test_a_rail_stays_on_one_switch_within_its_group_and_passes_a_spine_to_anoth
     assert most_Bps(wiring, first, second) == pytest.approx(2 * cards * BANDWIDTH / 2)
 
 
-def test_pcie_goes_up_as_far_as_it_must() -> None:
+def test_pcie_routes_pass_the_lowest_common_switch() -> None:
     wiring = topology("pcie_tree", per_switch=2, switches_per_socket=2, between_sockets="20 GB/s").wire(8, BANDWIDTH)
     assert [wiring.route(0, other).extra_hops for other in (1, 2, 4)] == [0, 2, 3]
     assert [wiring.unshared_Bps(wiring.route(0, other)) for other in (1, 2, 4)] == [BANDWIDTH, BANDWIDTH, 20e9]
@@ -242,7 +242,7 @@ def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:
         assert crossed == pytest.approx(float(one // 2 != other // 2))
 
 
-def test_too_many_links_are_refused_in_words_and_in_time() -> None:
+def test_too_many_links_are_rejected_quickly() -> None:
     with pytest.raises(InputError, match=r"more than 500000 links between switches; give fewer"):
         topology("leaf_spine", per_leaf=1, spines=1000, routing="hashed").wire(1000, BANDWIDTH)
 
@@ -306,7 +306,7 @@ def in_scenario(path: Path) -> Scenario:
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
 @pytest.mark.parametrize(("read", "prefix"), [(in_cluster, ""), (in_scenario, "cluster.")])
-def test_what_does_not_fit_is_refused_with_its_place(
+def test_topologies_that_do_not_match_the_nodes_are_rejected_with_their_place(
     text: str, message: str, read: Callable[[Path], object], prefix: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "cluster.yaml"
@@ -328,7 +328,7 @@ def test_the_error_for_an_unknown_kind_lists_the_known_ones(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text", [GRAPH.replace("1 GB/s", "0 GB/s"), "{kind: switch}\n  exceptions: [{at: [-1], bandwidth: 1 GB/s}]"]
 )
-def test_one_wrong_item_of_a_list_is_one_problem(text: str, tmp_path: Path) -> None:
+def test_one_invalid_list_item_is_reported_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(CLUSTER.replace("SWITCH", text))
     with pytest.raises(ScenarioError) as caught:
@@ -336,7 +336,7 @@ def test_one_wrong_item_of_a_list_is_one_problem(text: str, tmp_path: Path) -> N
     assert len(caught.value.problems) == 1
 
 
-def test_a_node_of_nine_is_no_cube_mesh(tmp_path: Path) -> None:
+def test_a_cube_mesh_of_nine_devices_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     text = CLUSTER.replace("SWITCH", "{kind: switch}").replace("devices: 4", "devices: 9")
     path.write_text(text.replace("latency: 5 us", "latency: 5 us, topology: {kind: hybrid_cube_mesh}"))

@@ -37,7 +37,7 @@ def plain_links(pairs: list[Edge]) -> list[dict[str, object]]:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
-    """How many endpoints, and the links of a connected graph of them and of some switches."""
+    """Number of endpoints, and links of a connected graph of these and some switches."""
     endpoints, switches = draw(st.integers(2, 6)), draw(st.integers(0, 5))
     vertices: list[Any] = draw(st.permutations([*range(endpoints), *(f"s{i}" for i in range(switches))]))
     tree = [(vertices[draw(st.integers(0, i - 1))], vertices[i]) for i in range(1, len(vertices))]
@@ -90,7 +90,7 @@ def test_a_hashed_message_takes_one_of_the_shortest_paths(case: tuple[int, list[
 
 @given(graphs(), st.sampled_from(["spread", "hashed"]), st.sampled_from(["full", "half"]), st.randoms(use_true_random=False))
 @settings(max_examples=50, deadline=None)
-def test_loads_are_the_sums_over_messages(
+def test_link_loads_are_sums_over_messages(
     case: tuple[int, list[Edge]], routing: str, duplex: str, chance: random.Random
 ) -> None:
     endpoints, pairs = case
@@ -123,7 +123,7 @@ def of_automorphism(name: str) -> tuple[Wiring, Callable[[int], int], Callable[[
 @pytest.mark.parametrize("name", ["torus", "mesh", "cube_mesh", "v100_mesh", "leaf_spine"])
 @given(chance=st.randoms(use_true_random=False))
 @settings(max_examples=15, deadline=None)
-def test_renumbering_by_a_symmetry_moves_the_loads_and_changes_none(name: str, chance: random.Random) -> None:
+def test_renumbering_by_a_symmetry_permutes_the_loads(name: str, chance: random.Random) -> None:
     net, endpoint, vertex = of_automorphism(name)
     messages = [(*chance.sample(range(len(net)), 2), float(chance.randint(1, 9))) for _ in range(10)]
     moved = net.link_loads([(endpoint(source), endpoint(target), size) for source, target, size in messages])
@@ -153,7 +153,7 @@ def test_routes_are_the_same_in_every_process(routing: str) -> None:
 
 
 @pytest.mark.parametrize("spines", [2, 4, 8])
-def test_hashes_collide_as_often_as_chance_would_have_it(spines: int) -> None:
+def test_hash_collisions_are_as_frequent_as_random(spines: int) -> None:
     """As many flows as uplinks leave a leaf, each to the like endpoint of another leaf: balls into bins."""
     leaves = 48
     net = wiring(leaves * spines, "leaf_spine", per_leaf=spines, spines=spines, routing="hashed")
@@ -168,7 +168,7 @@ def test_hashes_collide_as_often_as_chance_would_have_it(spines: int) -> None:
     assert statistics.mean(busiest) == pytest.approx(statistics.mean(balls), abs=5 * error)
 
 
-def test_endpoints_own_links_carry_all_that_they_send_and_get() -> None:
+def test_endpoint_links_carry_all_sent_and_received_bytes() -> None:
     net = wiring(8, "leaf_spine", per_leaf=2, spines=2, oversubscription=2)
     near, far = net.route(0, 1), net.route(0, 7)
     assert near.shares == {("out", 0): 1, ("in", 1): 1}
@@ -179,7 +179,7 @@ def test_endpoints_own_links_carry_all_that_they_send_and_get() -> None:
     assert far.extra_hops == 2
 
 
-def test_the_rate_of_a_single_message_is_the_sum_of_its_paths() -> None:
+def test_the_rate_of_a_single_message_is_the_sum_over_its_paths() -> None:
     # a leaf of two endpoints of 8 GB/s has uplinks of 16 / 4 = 4 GB/s, on two spines of 2 GB/s
     net = {routing: wiring(4, "leaf_spine", per_leaf=2, spines=2, oversubscription=4, routing=routing) for routing in ROUTINGS}
     assert {routing: known.unshared_Bps(known.route(0, 2)) for routing, known in net.items()} == {"spread": 4e9, "hashed": 2e9}
@@ -217,23 +217,23 @@ def test_a_link_exception_affects_only_its_endpoints() -> None:
     assert [net.unshared_Bps(net.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
 
 
-def test_uplinks_are_made_for_the_links_bandwidth_and_limit_faster_endpoints() -> None:
+def test_uplinks_are_sized_for_the_usual_bandwidth_and_limit_faster_endpoints() -> None:
     """A leaf of one endpoint has one uplink as wide as the links of others; without spreading nothing changes that."""
-    unlike, leaf = {"exceptions": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
-    hashed, spread = (wiring(2, "leaf_spine", link=unlike, routing=routing, **leaf) for routing in ("hashed", "spread"))
+    different, leaf = {"exceptions": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
+    hashed, spread = (wiring(2, "leaf_spine", link=different, routing=routing, **leaf) for routing in ("hashed", "spread"))
     assert hashed.unshared_Bps(hashed.route(0, 1)) == spread.unshared_Bps(spread.route(0, 1)) == 8e9
 
 
 def test_the_bandwidth_of_an_exception_is_shared_among_its_cards() -> None:
-    unlike = {"exceptions": [{"at": [1], "bandwidth": "2 GB/s"}]}
-    net = wiring(2, "rail_optimised", cards=4, link=unlike, nodes_per_group=2, oversubscription=2)
+    different = {"exceptions": [{"at": [1], "bandwidth": "2 GB/s"}]}
+    net = wiring(2, "rail_optimised", cards=4, link=different, nodes_per_group=2, oversubscription=2)
     assert [net.capacity_Bps(net.out_of(card)) for card in range(8)] == [2e9] * 4 + [0.5e9] * 4
 
 
 SQUARE = plain_links([(0, 1), (1, 2), (2, 3), (3, 0)])
 
 
-def test_a_fixed_route_leads_both_ways_and_other_pairs_go_as_before() -> None:
+def test_a_fixed_route_applies_to_both_directions_of_its_pair_only() -> None:
     net, plain = wiring(4, "graph", links=SQUARE, routes=[[0, 3, 2, 1]]), wiring(4, "graph", links=SQUARE)
     assert net.route(0, 1).shares == {(0, 3): 1, (3, 2): 1, (2, 1): 1}
     assert net.route(1, 0).shares == {(1, 2): 1, (2, 3): 1, (3, 0): 1}
@@ -243,12 +243,12 @@ def test_a_fixed_route_leads_both_ways_and_other_pairs_go_as_before() -> None:
     assert net.link_loads([(0, 1, 5.0), (0, 1, 1.0)]) == {(0, 3): 6, (3, 2): 6, (2, 1): 6}
 
 
-def test_each_direction_may_have_a_route_of_its_own() -> None:
+def test_each_direction_can_have_its_own_route() -> None:
     net = wiring(4, "graph", links=SQUARE, routes=[[0, 1, 2], [2, 3, 0]])
     assert net.route(0, 2).shares == {(0, 1): 1, (1, 2): 1}
     assert net.route(2, 0).shares == {(2, 3): 1, (3, 0): 1}
 
 
-def test_a_star_drawn_as_a_graph_costs_no_further_hops_like_the_switch_it_is() -> None:
+def test_a_star_graph_has_the_latency_of_a_switch() -> None:
     star = wiring(3, "graph", links=plain_links([(i, "switch") for i in range(3)]))
     assert star.route(0, 1).extra_hops == wiring(3).route(0, 1).extra_hops == 0

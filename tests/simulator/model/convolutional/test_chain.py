@@ -40,14 +40,14 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_and_flops_are_the_published_ones(name: str) -> None:
+def test_parameters_and_flops_equal_published_ones(name: str) -> None:
     model, parameters, multiply_adds = PUBLISHED[name]
     assert model.parameters() == parameters
     assert sum(layer.forward_flops for layer in model.build_layers()) / 2e9 == pytest.approx(multiply_adds, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_backward_pass_does_twice_the_work_but_for_the_gradient_of_the_data(name: str) -> None:
+def test_backward_flops_are_twice_forward_except_for_the_input_gradient_of_the_data(name: str) -> None:
     layers = PUBLISHED[name][0].build_layers()
     first = next(operator for operator in layers[0].operators if isinstance(operator, Convolution))
     forward, backward = (sum(getattr(layer, which) for layer in layers) for which in ("forward_flops", "backward_flops"))
@@ -55,7 +55,7 @@ def test_the_backward_pass_does_twice_the_work_but_for_the_gradient_of_the_data(
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_layers_with_one_signature_cost_the_same(name: str) -> None:
+def test_layers_of_equal_signature_cost_the_same(name: str) -> None:
     layers = PUBLISHED[name][0].build_layers()
     assert len({layer.name for layer in layers}) == len(layers)
     for layer in layers:
@@ -66,7 +66,7 @@ def test_layers_with_one_signature_cost_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", [ResNet(), Vgg(), AlexNet(), InceptionV3()], ids=lambda model: model.kind)
-def test_each_layer_reads_what_the_one_before_hands_on(model: Convnet) -> None:
+def test_each_layer_reads_the_output_of_the_previous_one(model: Convnet) -> None:
     layers = model.build_layers()
     for before, layer in itertools.pairwise(layers):
         read = sum(kept.elements for kept in layer.kept if kept.group == "input")
@@ -88,7 +88,7 @@ def test_grouped_convolutions_have_their_share_of_weights_and_flops() -> None:
     assert one.forward_flops == 2 * two.forward_flops
 
 
-def test_a_chain_keeps_each_activation_once() -> None:
+def test_each_activation_of_a_chain_is_kept_once() -> None:
     """The input, batch norm's input, and the ReLU's output, which the next convolution reads too."""
     [layer] = layers_of([Block("a", "a", chain(conv_norm_relu(4, 3), convolution(8, 1)))], channels=3, side=10)
     assert layer.kept == (
@@ -110,19 +110,19 @@ def test_the_output_of_a_relu_is_kept_in_addition_to_its_copy_in_a_concatenation
     assert layer.output_elements == 1000
 
 
-def test_the_auxiliary_classifier_changes_one_layer_and_not_what_it_hands_on() -> None:
+def test_the_auxiliary_classifier_changes_one_layer_but_not_its_output() -> None:
     pairs = list(zip(InceptionV3().build_layers(), InceptionV3(auxiliary=False).build_layers(), strict=True))
     assert [a.name for a, b in pairs if a != b] == ["mixed7a"]
     assert all(a.output_elements == b.output_elements for a, b in pairs)
 
 
 @pytest.mark.parametrize("model", [AlexNet(image=30), InceptionV3(image=40)], ids=lambda model: model.kind)
-def test_an_image_too_small_for_the_network(model: Convnet) -> None:
+def test_images_too_small_for_the_network_are_rejected(model: Convnet) -> None:
     with pytest.raises(FieldError, match=r"model.image: the image becomes smaller than a window"):
         model.build_layers()
 
 
-def test_convnets_are_not_divided() -> None:
+def test_convnets_reject_tensor_parallelism() -> None:
     with pytest.raises(FieldError, match="a vgg cannot be divided among ranks"):
         Vgg().build_layers(Shard(tensor=2))
 
@@ -138,6 +138,6 @@ def test_convnets_are_not_divided() -> None:
         ("siamese-resnet50", 23.8),
     ],
 )
-def test_models_that_ship(name: str, parameters: float) -> None:
+def test_shipped_convnets_load(name: str, parameters: float) -> None:
     model = load_model(catalog.find_part("model", name, catalog.ROOT))
     assert model.parameters() / 1e6 == pytest.approx(parameters, abs=0.05)

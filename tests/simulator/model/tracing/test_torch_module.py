@@ -1,4 +1,4 @@
-"""Modules written in plain torch, traced without weights, come to what the built-in models say and what torch itself counts."""
+"""Plain torch modules, traced without weights, equal built-in models and torch's own counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Write = Callable[[str], str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a user's module into the working folder and gives its name, which no other test uses."""
+    """Writes a user's module to the working folder; returns its name, which is unique."""
     monkeypatch.chdir(tmp_path)
 
     def written(text: str) -> str:
@@ -54,7 +54,7 @@ def total(layers: list[Layer], which: str) -> float:
 
 
 def kept_bytes(layers: list[Layer]) -> int:
-    """Of a sample in single precision."""
+    """Bytes kept for one sample in single precision."""
     return sum(kept.elements * (kept.element_bytes or 4) for layer in layers for kept in layer.kept)
 
 
@@ -84,13 +84,13 @@ def test_the_built_in_model_has_the_same_parameters_and_flops(name: str) -> None
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_it_is_cut_into_the_same_stages(name: str) -> None:
+def test_traced_models_are_partitioned_like_builtin_ones(name: str) -> None:
     traced, built_in = trace(f"{MODELS}:{name}").build_layers(), BUILT_IN[name].build_layers()
     assert cut_into_stages(traced, 3) == cut_into_stages(built_in, 3)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt", "scores_gpt", "tied_gpt"])
-def test_flops_are_those_that_torch_counts(name: str) -> None:
+def test_flops_equal_those_that_torch_counts(name: str) -> None:
     with torch.device("meta"):
         module, x = getattr(torch_models, name)()
         with FlopCounterMode(display=False) as counter:
@@ -103,19 +103,19 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet50", "scores_gpt"])
-def test_what_is_kept_is_what_autograd_keeps(name: str) -> None:
+def test_kept_activations_equal_those_of_autograd(name: str) -> None:
     with torch.device("meta"):
         kept = torch_keeps(*getattr(torch_models, name)()) / torch_models.BATCH
     assert kept_bytes(trace(f"{MODELS}:{name}").build_layers()) == pytest.approx(kept, rel=1e-3)
 
 
-def test_the_built_in_resnet_keeps_what_autograd_keeps() -> None:
+def test_kept_activations_of_the_builtin_resnet_equal_those_of_autograd() -> None:
     with torch.device("meta"):
         kept = torch_keeps(*torch_models.resnet50()) / torch_models.BATCH
     assert kept_bytes(ResNet().build_layers()) == pytest.approx(kept, rel=0.01)
 
 
-def test_parallel_branches_keep_what_autograd_keeps() -> None:
+def test_kept_activations_of_parallel_branches_equal_those_of_autograd() -> None:
     block = concatenation(
         conv_norm_relu(16, 1),
         chain(conv_norm_relu(8, 1), conv_norm_relu(16, (1, 3))),
@@ -128,7 +128,7 @@ def test_parallel_branches_keep_what_autograd_keeps() -> None:
     assert kept_bytes(layers) + 4 * layers[-1].output_elements == pytest.approx(kept, rel=1e-4)
 
 
-def test_fused_attention_keeps_no_scores() -> None:
+def test_fused_attention_does_not_keep_scores() -> None:
     fused, products = (trace(f"{MODELS}:{name}").build_layers() for name in ("gpt", "scores_gpt"))
     heads, sequence = torch_models.GPT["heads"], torch_models.GPT["sequence"]
     scores, mask = heads * sequence * sequence, sequence * sequence / torch_models.BATCH
@@ -139,7 +139,7 @@ def test_fused_attention_keeps_no_scores() -> None:
     assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, seen=0.5, flash=True)
 
 
-def test_kernels_that_the_meta_device_decomposes_are_one(write: Write) -> None:
+def test_kernels_decomposed_on_the_meta_device_count_as_one(write: Write) -> None:
     text = """
 class Net(nn.Module):
     def __init__(self):
@@ -157,7 +157,7 @@ def build(): return nn.Sequential(nn.Linear(64, 64), Net()), torch.randn(2, 16, 
     assert [kept.elements for kept in layer.kept if kept.element_bytes == 1] == [16 * 64], "dropout's mask"
 
 
-def test_parameters_that_are_frozen_count_as_trained(write: Write) -> None:
+def test_frozen_parameters_count_as_trained(write: Write) -> None:
     text = """
 def free(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(2, 8)
 def frozen():
@@ -169,7 +169,7 @@ def frozen():
     assert free == frozen
 
 
-def test_operators_have_the_shapes_of_the_modules_that_run() -> None:
+def test_operators_have_the_shapes_of_their_modules() -> None:
     block = trace(f"{MODELS}:gpt").build_layers()[1]
     hidden, sequence = torch_models.GPT["hidden"], torch_models.GPT["sequence"]
     products = [operator for operator in block.operators if isinstance(operator, Matmul)]
@@ -183,18 +183,18 @@ def test_operators_have_the_shapes_of_the_modules_that_run() -> None:
     assert names.count("native_layer_norm") == names.count("add") == 2
 
 
-def test_the_convolution_that_reads_the_data_has_no_gradient_of_it() -> None:
+def test_the_first_convolution_has_no_input_gradient() -> None:
     layers = trace(f"{MODELS}:resnet50").build_layers()
     convolutions = [operator for layer in layers for operator in layer.operators if isinstance(operator, Convolution)]
     assert [operator.input_gradient for operator in convolutions] == [False] + [True] * 52
 
 
-def test_weights_that_are_tied_are_counted_once() -> None:
+def test_tied_weights_are_counted_once() -> None:
     free, tied = (trace(f"{MODELS}:{name}").parameters() for name in ("gpt", "tied_gpt"))
     assert free - tied == torch_models.GPT["vocabulary"] * torch_models.GPT["hidden"]
 
 
-def test_a_value_read_by_a_later_layer_crosses_each_cut_between() -> None:
+def test_a_value_read_by_a_later_layer_crosses_all_cuts_between() -> None:
     layers = trace(f"{MODELS}:skipping").build_layers()
     assert [layer.inputs for layer in layers] == [None, None, ("parts.0", "parts.1"), None]
     assert [crossing_elements(layers, cut) for cut in range(1, 4)] == [8, 16, 8]
@@ -230,7 +230,7 @@ def test_weights_are_never_allocated(write: Write) -> None:
     assert trace(f"python:{name}:build").parameters() == 20 * (10**10 + 10**5)
 
 
-def test_a_module_of_one_piece_and_what_stands_in_the_model_itself(write: Write) -> None:
+def test_single_modules_and_operators_of_the_root_module_are_traced(write: Write) -> None:
     text = """
 class Net(nn.Module):
     def __init__(self):
@@ -254,7 +254,7 @@ def net(): return Net().to("cpu"), torch.randn(5, 7, device="cpu")
     assert [operator.name for operator in first.operators] == ["mul", "add", "addmm"]
 
 
-def test_an_operator_whose_cost_is_not_known(write: Write) -> None:
+def test_an_operator_of_unknown_cost_is_rejected(write: Write) -> None:
     name = write("""
 class Net(nn.Linear):
     def forward(self, x):
@@ -293,7 +293,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_with_a_users_function_is_said_in_one_line(text: str, write: Write) -> None:
+def test_errors_of_a_users_function_are_reported_in_one_line(text: str, write: Write) -> None:
     with pytest.raises(FieldError, match=WRONG[text]) as caught:
         trace(f"python:{write(text)}:build")
     assert str(caught.value).startswith("model.source: python:users_")
@@ -301,24 +301,24 @@ def test_what_is_wrong_with_a_users_function_is_said_in_one_line(text: str, writ
 
 
 @pytest.mark.parametrize("reference", ["python:a", "a:b", "python::b", "python:a:"])
-def test_a_reference_of_another_form(reference: str) -> None:
+def test_malformed_references_are_rejected(reference: str) -> None:
     with pytest.raises(FieldError, match="not of the form python:module:function"):
         trace(reference)
 
 
-def test_a_module_that_is_not_there() -> None:
+def test_missing_modules_are_rejected() -> None:
     with pytest.raises(FieldError, match="there is no module no_such_module in "):
         trace("python:no_such_module.inner:build")
 
 
-def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_without_torch_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     torch_module._trace.cache_clear()
     with pytest.raises(MissingDependencyError, match="tracing needs it; pip install"):
         trace(f"{MODELS}:gpt")
 
 
-def test_a_traced_model_is_not_divided() -> None:
+def test_traced_models_reject_tensor_parallelism() -> None:
     with pytest.raises(FieldError, match="a traced cannot be divided"):
         trace(f"{MODELS}:gpt").build_layers(Shard(tensor=2))
 
@@ -338,7 +338,7 @@ def test_a_failure_leaves_no_hooks_and_modes_behind(write: Write) -> None:
     assert str(Path.cwd()) not in sys.path
 
 
-def test_a_scenario_names_a_traced_model(small: Callable[..., Scenario]) -> None:
+def test_a_scenario_can_name_a_traced_model(small: Callable[..., Scenario]) -> None:
     scenario = small(f"model={{kind: traced, source: '{MODELS}:gpt'}}", "strategy={kind: pipeline, stages: 3, microbatches: 4}")
     assert isinstance(scenario.model, Traced)
     with pytest.raises(ScenarioError, match=r"model.source: python:missing:build: there is no module missing"):

@@ -1,4 +1,4 @@
-"""Transformers: published sizes, published activation memory, and what ranks that share a layer have of it."""
+"""Transformers: published sizes, published activation memory, and shares of ranks that divide a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.read import load_model
 
 
 def kept_bytes(layer: Layer, recompute: str = "none", element_bytes: int = 2) -> float:
-    """Bytes that one sample's activations take in a layer."""
+    """Bytes of one sample's activations in a layer."""
     left = {"none": ("input", "attention", "layer"), "selective": ("input", "layer"), "full": ("input",)}[recompute]
     return sum(kept.elements * (kept.element_bytes or element_bytes) for kept in layer.kept if kept.group in left)
 
@@ -77,7 +77,7 @@ def test_shipped_models_have_the_published_parameters(name: str) -> None:
     assert load_model(name).parameters() == pytest.approx(parameters, rel=relative)
 
 
-def test_tied_heads_count_once() -> None:
+def test_tied_head_weights_are_counted_once() -> None:
     # GPT-2 XL as released; GPT-3's 174,600 M (arXiv 2005.14165, table D.1)
     assert Gpt(layers=48, hidden=1600, heads=25, vocabulary=50257, sequence=1024, tied=True).parameters() == 1_557_611_200
     gpt3 = Gpt(layers=96, hidden=12288, heads=96, vocabulary=50257, sequence=2048, tied=True)
@@ -86,7 +86,7 @@ def test_tied_heads_count_once() -> None:
 
 # arXiv 2401.04088, section 1; DeepSeek-V3's README_WEIGHTS: 36.6 B without the embedding
 @pytest.mark.parametrize(("name", "active"), [("mixtral-8x7b", 12.88e9), ("deepseek-v3", 36.6e9 + 129280 * 7168)])
-def test_active_parameters(name: str, active: float) -> None:
+def test_active_parameters_count_only_selected_experts(name: str, active: float) -> None:
     model = load_model(name)
     assert isinstance(model, Llama)
     assert model.active_parameters() == pytest.approx(active, rel=1.5e-3)
@@ -97,7 +97,7 @@ def test_active_parameters(name: str, active: float) -> None:
 
 @st.composite
 def gpts(draw: st.DrawFn) -> dict[str, int]:
-    """Sizes that eight ranks divide."""
+    """GPT sizes that are divisible by eight ranks."""
     heads, width = 8 * draw(st.integers(1, 16)), draw(st.integers(1, 64))
     tokens, words = 8 * draw(st.integers(1, 128)), 8 * draw(st.integers(1, 4000))
     return {"hidden": heads * width, "heads": heads, "sequence": tokens, "vocabulary": words}
@@ -114,25 +114,25 @@ def published(fields: dict[str, Any], shard: Shard = WHOLE) -> tuple[list[Layer]
 
 
 @given(GPTS)
-def test_a_layer_keeps_what_the_paper_says(fields: dict[str, Any]) -> None:
+def test_activations_of_a_layer_equal_the_papers_formula(fields: dict[str, Any]) -> None:
     layers, sbh, scores = published(fields)
     assert kept_bytes(layers[1]) == pytest.approx(sbh * (34 + scores))
 
 
 @given(GPTS, RANKS)
-def test_tensor_parallel_ranks_keep_what_the_paper_says(fields: dict[str, Any], ranks: int) -> None:
+def test_tensor_parallel_activations_equal_the_papers_formula(fields: dict[str, Any], ranks: int) -> None:
     layers, sbh, scores = published(fields, Shard(tensor=ranks))
     assert kept_bytes(layers[1]) == pytest.approx(sbh * (10 + 24 / ranks + scores / ranks))
 
 
 @given(GPTS, RANKS)
-def test_sequence_parallelism_divides_everything(fields: dict[str, Any], ranks: int) -> None:
+def test_sequence_parallelism_divides_all_activations(fields: dict[str, Any], ranks: int) -> None:
     layers, sbh, scores = published(fields, Shard(tensor=ranks, sequence=True))
     assert kept_bytes(layers[1]) == pytest.approx(sbh / ranks * (34 + scores))
 
 
 @given(GPTS, RANKS, st.booleans())
-def test_selective_recomputation_leaves_out_the_scores(fields: dict[str, Any], ranks: int, sequence: bool) -> None:
+def test_selective_recomputation_does_not_keep_scores(fields: dict[str, Any], ranks: int, sequence: bool) -> None:
     layers, sbh, _ = published(fields, Shard(tensor=ranks, sequence=sequence))
     left = 34 / ranks if sequence else 10 + 24 / ranks
     assert kept_bytes(layers[1], "selective") == pytest.approx(sbh * left)
@@ -145,13 +145,13 @@ def test_full_recomputation_keeps_the_input(fields: dict[str, Any], ranks: int) 
 
 
 @given(GPTS, RANKS)
-def test_the_ends_keep_what_the_paper_says(fields: dict[str, Any], ranks: int) -> None:
+def test_activations_of_embedding_and_head_equal_the_papers_formula(fields: dict[str, Any], ranks: int) -> None:
     layers, sbh, _ = published(fields, Shard(tensor=ranks, sequence=True))
     assert kept_bytes(layers[0]) == sbh / ranks
     assert kept_bytes(layers[-1]) == pytest.approx(4 * sbh / ranks * (1 + fields["vocabulary"] / fields["hidden"]))
 
 
-def test_flash_attention_keeps_a_number_for_each_row_in_place_of_scores() -> None:
+def test_flash_attention_keeps_one_number_per_row_instead_of_scores() -> None:
     fields = {"layers": 1, "hidden": 64, "heads": 4, "vocabulary": 8, "sequence": 32}
     plain, flash = (Gpt(flash=on, **fields).build_layers()[1] for on in (False, True))
     assert kept_bytes(plain) - kept_bytes(flash) == 4 * 32 * 32 * 2 - 4 * 32 * 4
@@ -176,7 +176,7 @@ def test_a_llama_has_the_flops_of_its_matrices_and_scores() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2))
-def test_a_token_costs_the_flops_of_the_experts_that_it_is_sent_to(count: int, active: int, shared: int) -> None:
+def test_flops_of_a_token_are_those_of_its_selected_experts(count: int, active: int, shared: int) -> None:
     experts = {"count": 4 * count, "active": active, "feedforward": 16, "shared": shared}
     fields = {"layers": 3, "hidden": 32, "heads": 4, "vocabulary": 8, "sequence": 64 * count}
     mixture = Llama.model_validate({"experts": experts, **fields})
@@ -186,14 +186,14 @@ def test_a_token_costs_the_flops_of_the_experts_that_it_is_sent_to(count: int, a
     assert mixture.active_parameters() == dense.parameters() + 3 * 32 * 4 * count
 
 
-def test_a_window_bounds_what_a_query_sees() -> None:
+def test_a_sliding_window_limits_attention_flops() -> None:
     model = load_model("mistral-7b")
     attention = next(operator for operator in model.build_layers()[1].operators if isinstance(operator, Attention))
     assert (attention.queries, attention.keys) == (8192, 4096)
 
 
 @pytest.mark.parametrize("name", ["gpt3-13b", "llama-3-8b", "bert-base", "t5-base", "mixtral-8x7b", "deepseek-v3"])
-def test_the_backward_pass_computes_twice_as_much(name: str) -> None:
+def test_backward_flops_are_twice_forward_flops(name: str) -> None:
     layers = load_model(name).build_layers()
     assert sum(layer.backward_flops for layer in layers) == pytest.approx(2 * flops(layers))
 
@@ -217,7 +217,7 @@ SHARED = [
 
 @pytest.mark.parametrize("model", SHARED, ids=lambda model: model.kind)
 @pytest.mark.parametrize("sequence", [False, True])
-def test_ranks_together_do_the_work_of_one(model: ModelSpec, sequence: bool) -> None:
+def test_work_of_all_ranks_adds_up_to_that_of_one(model: ModelSpec, sequence: bool) -> None:
     """Matrices are divided, but for a router and a pooler, and so are what is written between them with `sequence`."""
     whole, share = model.build_layers(), model.build_layers(Shard(tensor=4, sequence=sequence))
     for one, part in zip(whole, share, strict=True):
@@ -229,7 +229,7 @@ def test_ranks_together_do_the_work_of_one(model: ModelSpec, sequence: bool) -> 
 
 
 @pytest.mark.parametrize("model", SHARED, ids=lambda model: model.kind)
-def test_sequence_parallelism_sends_in_halves_what_all_reduce_sends(model: ModelSpec) -> None:
+def test_sequence_parallel_collectives_send_the_bytes_of_an_allreduce(model: ModelSpec) -> None:
     """An all-reduce is a reduce-scatter and an all-gather, so that no more bytes are sent (arXiv 2205.05198, section 4.2.2)."""
     plain, halves = (model.build_layers(Shard(tensor=4, sequence=on)) for on in (False, True))
     for one, other in zip(plain[1:-1], halves[1:-1], strict=True):
@@ -241,7 +241,7 @@ def test_sequence_parallelism_sends_in_halves_what_all_reduce_sends(model: Model
         assert not any(e.op == "all_reduce" for e in other.exchanges)
 
 
-def test_a_block_sums_twice_in_each_pass() -> None:
+def test_a_block_has_two_allreduces_in_each_pass() -> None:
     gpt = SHARED[0]
     exchanges = gpt.build_layers(Shard(tensor=2))[1].exchanges
     assert sorted((e.op, e.elements, e.backward) for e in exchanges) == [("all_reduce", 32 * 64, way) for way in (0, 0, 1, 1)]
@@ -249,7 +249,7 @@ def test_a_block_sums_twice_in_each_pass() -> None:
     assert not any(layer.exchanges for layer in gpt.build_layers())
 
 
-def test_key_heads_that_are_too_few_are_repeated() -> None:
+def test_key_heads_fewer_than_ranks_are_replicated() -> None:
     llama = Llama(layers=1, hidden=64, heads=8, key_heads=2, feedforward=96, vocabulary=80, sequence=32)
     for ranks, columns in ((2, (4 + 2) * 8), (4, (2 + 2) * 8), (8, (1 + 2) * 8)):
         qkv = llama.build_layers(Shard(tensor=ranks))[1].operators[1]
@@ -257,7 +257,7 @@ def test_key_heads_that_are_too_few_are_repeated() -> None:
         assert qkv.columns == columns
 
 
-def test_expert_parallel_ranks_divide_experts_and_send_tokens_to_and_fro() -> None:
+def test_expert_parallel_ranks_divide_experts_and_exchange_tokens_twice() -> None:
     model = SHARED[3]
     whole, part = model.build_layers()[2], model.build_layers(Shard(expert=4))[2]
     assert part.forward_flops == whole.forward_flops, "each rank's experts get the tokens of all ranks' samples"
@@ -268,7 +268,7 @@ def test_expert_parallel_ranks_divide_experts_and_send_tokens_to_and_fro() -> No
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [False, True])
-def test_ranks_that_divide_the_sequence_send_the_tokens_they_have(tensor: int, sequence: bool) -> None:
+def test_context_parallel_ranks_send_their_own_tokens(tensor: int, sequence: bool) -> None:
     """With sequence parallelism each has a part of the tokens, else all of them: arXiv 2205.05198, section 4.2.2."""
     part = SHARED[3].build_layers(Shard(tensor=tensor, sequence=sequence and tensor > 1, expert=4))[2]
     sent = [e.elements for e in part.exchanges if e.op == "alltoall"]
@@ -303,7 +303,7 @@ def test_ranks_that_divide_the_sequence_send_the_tokens_they_have(tensor: int, s
         ),
     ],
 )
-def test_errors_for_divisions_with_a_remainder(model: ModelSpec, shard: Shard, message: str) -> None:
+def test_divisions_with_a_remainder_are_rejected(model: ModelSpec, shard: Shard, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         model.build_layers(shard)
     assert message in str(caught.value)
@@ -313,7 +313,7 @@ def test_errors_for_divisions_with_a_remainder(model: ModelSpec, shard: Shard, m
 
 
 @pytest.mark.parametrize("model", SHARED, ids=lambda model: model.kind)
-def test_layers_of_the_same_signature_cost_the_same(model: ModelSpec) -> None:
+def test_layers_of_equal_signature_cost_the_same(model: ModelSpec) -> None:
     shards = (WHOLE, Shard(2), Shard(2, sequence=True))
     for layers in [other.build_layers(shard) for other in SHARED for shard in shards]:
         for mine in model.build_layers():
@@ -322,7 +322,7 @@ def test_layers_of_the_same_signature_cost_the_same(model: ModelSpec) -> None:
                     assert (layer.operators, layer.kept, layer.exchanges) == (mine.operators, mine.kept, mine.exchanges)
 
 
-def test_names_and_signatures_that_calibrated_clusters_know() -> None:
+def test_names_and_signatures_match_calibrated_clusters() -> None:
     layers = Gpt(layers=2, hidden=256, heads=4, vocabulary=100, sequence=64).build_layers()
     assert [(layer.name, layer.signature) for layer in layers] == [
         ("embedding", "gpt.embedding(h=256,v=100,s=64)"),
@@ -332,7 +332,7 @@ def test_names_and_signatures_that_calibrated_clusters_know() -> None:
     ]
 
 
-def test_a_decoder_reads_the_encoder() -> None:
+def test_decoder_layers_read_the_encoder_output() -> None:
     layers = {layer.name: layer for layer in SHARED[5].build_layers()}
     assert list(layers) == ["embedding", "encoder0", "encoder1", "decoder0", "decoder1", "head"]
     assert layers["decoder0"].inputs == ("encoder1",)
@@ -366,12 +366,12 @@ def test_pretraining_adds_its_heads_to_bert() -> None:
         ({"latent": {"key_rank": 8, "width": 8, "rotary_width": 4, "value_width": 8}, "head_width": 2}, "leave it out"),
     ],
 )
-def test_fields_that_contradict_one_another(fields: dict[str, Any], message: str) -> None:
+def test_contradictory_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Llama.model_validate({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 8, "sequence": 32, **fields})
 
 
-def test_a_window_as_wide_as_the_sequence_hides_what_the_causal_mask_hides() -> None:
+def test_a_window_as_wide_as_the_sequence_equals_the_causal_mask() -> None:
     def seen(window: int) -> float:
         model = Llama.model_validate(
             {"layers": 1, "hidden": 64, "heads": 4, "feedforward": 128, "vocabulary": 64, "sequence": 128, "window": window}

@@ -1,4 +1,4 @@
-"""How many tokens the fullest rank's experts get, by the distribution of tokens over experts, and what that costs."""
+"""Tokens of the fullest rank's experts by the distribution of tokens, and their cost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_more_unequal_tokens_fill_the_fullest_rank_more(kinds: tuple[Distributio
 
 @given(st.floats(0.05, 100), st.sampled_from([1, 2, 4]))
 @settings(deadline=None, max_examples=20)
-def test_one_rank_has_all_tokens(concentration: float, active: int) -> None:
+def test_a_single_rank_gets_all_tokens(concentration: float, active: int) -> None:
     """However its experts share them, the fullest first."""
     loads = fullest_loads(Dirichlet(concentration=concentration), 16, active, 1)
     assert sum(loads) == pytest.approx(16)
@@ -67,13 +67,13 @@ def test_dirichlet_shares_are_those_of_gamma_variates(concentration: float, rank
 
 
 @pytest.mark.parametrize("tokens", [1000, 10_000, 100_000])
-def test_chance_alone_leaves_one_of_two_ranks_fuller(tokens: int) -> None:
+def test_random_routing_alone_leaves_one_of_two_ranks_fuller(tokens: int) -> None:
     """Of n choices the fuller half has n / 2 + E|B − n/2|, and the mean deviation of a binomial is √(n / 2π)."""
     n = 2 * tokens
     assert room(Multinomial(tokens=tokens), 8, 2, 2) - 1 == pytest.approx(2 / n * math.sqrt(n / (2 * math.pi)), rel=0.05)
 
 
-def test_zipf_gives_each_expert_of_a_rank_of_its_own_its_popularity() -> None:
+def test_zipf_loads_equal_expert_popularities_with_one_expert_per_rank() -> None:
     """The most popular of 16 experts is alone on the fullest of 16 ranks: 16 / H(16)."""
     harmonic = sum(1 / number for number in range(1, 17))
     assert room(Zipf(exponent=1), 16, 1, 16) == pytest.approx(16 / harmonic)
@@ -81,14 +81,14 @@ def test_zipf_gives_each_expert_of_a_rank_of_its_own_its_popularity() -> None:
     assert room(Zipf(exponent=10), 16, 3, 16) == pytest.approx(16 / 3)
 
 
-def test_loads_are_the_same_whenever_they_are_drawn() -> None:
+def test_drawn_loads_are_reproducible() -> None:
     arguments = Dirichlet(concentration=3), 64, 4, 8
     first = fullest_loads(*arguments)
     fullest_loads.cache_clear()
     assert fullest_loads(*arguments) == first
 
 
-def test_equal_tokens_cost_what_no_imbalance_costs() -> None:
+def test_equal_loads_cost_the_same_as_no_imbalance() -> None:
     name = "mixtral-8x7b-experts-h100"
     even, drawn = (predict(load(name, more)) for more in ((), ("model.experts.imbalance={kind: zipf, exponent: 0}",)))
     assert drawn.step_time_s == pytest.approx(even.step_time_s, rel=1e-3)
@@ -108,14 +108,14 @@ def test_steps_take_longer_the_more_unequal_tokens_are(expert: int) -> None:
         assert worse.model_flops == less.model_flops
 
 
-def test_unequal_tokens_of_a_rank_with_all_experts_leave_its_work_as_it_is() -> None:
+def test_imbalance_does_not_affect_a_rank_with_all_experts() -> None:
     """But for tiles that are full or not."""
     even, *others = unequal(1)
     for other in others:
         assert other.step_time_s == pytest.approx(even.step_time_s, rel=0.05)
 
 
-def test_a_number_says_how_full_the_fullest_rank_is() -> None:
+def test_a_number_sets_the_load_of_the_fullest_rank() -> None:
     experts = Experts.model_validate({"count": 8, "active": 2, "feedforward": 8, "imbalance": 1.5})
     assert (experts.load_factor(4), experts.loads(4), experts.filled.load_factor(4)) == (1.5, (), 1)
 
@@ -131,12 +131,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("imbalance", REFUSED)
-def test_distributions_that_are_none_are_refused(imbalance: str) -> None:
+def test_invalid_distributions_are_rejected(imbalance: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"model.experts.{REFUSED[imbalance]}")):
         load("mixtral-8x7b-experts-h100", (f"model.experts.imbalance={imbalance}",))
 
 
-def test_a_capacity_leaves_no_imbalance() -> None:
+def test_expert_capacity_rejects_imbalance() -> None:
     overrides = ("model.experts.capacity=1.25", "model.experts.imbalance={kind: zipf, exponent: 1}")
     with pytest.raises(ScenarioError, match="imbalance: with a capacity"):
         load("mixtral-8x7b-experts-h100", overrides)

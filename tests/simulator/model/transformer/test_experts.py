@@ -26,7 +26,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import expected_visited
-from tests.simulator.programs import compiled, held_up_s
+from tests.simulator.programs import compiled, exchange_s
 
 Make = Callable[..., Scenario]
 FIELDS = "kind: llama, layers: 4, hidden: 64, heads: 8, vocabulary: 256, sequence: 32"
@@ -45,18 +45,16 @@ def mixtures(scenario: Scenario) -> list[Layer]:
 
 
 def delays_s(scenario: Scenario) -> tuple[float, float]:
-    """For which all-to-alls and other exchanges hold up the forward and the backward pass."""
+    """Seconds by which exchanges delay the forward and the backward pass."""
     program = compiled(scenario)
-    return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
+    return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
 
 
 @pytest.mark.parametrize("model", [MIXTURE, SHARING])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("more", ["tensor: 4", FOLDED, f"{FOLDED}, stages: 2, microbatches: 2"])
 @pytest.mark.parametrize("expert", [1, 2, 4])
-def test_as_many_ranks_for_experts_as_for_all_else_is_the_default(
-    small: Make, model: str, zero: int, more: str, expert: int
-) -> None:
+def test_expert_tensor_ranks_default_to_tensor_ranks(small: Make, model: str, zero: int, more: str, expert: int) -> None:
     numbers, training = f"workers: 4, expert: {expert}, {more}", f"training={{zero: {zero}}}"
     left_out, given_ = (hybrid(small, f"{numbers}{given_}", training, model=model) for given_ in ("", ", expert_tensor: 4"))
     assert predict(given_).step_time_s == predict(left_out).step_time_s
@@ -64,7 +62,7 @@ def test_as_many_ranks_for_experts_as_for_all_else_is_the_default(
 
 
 @pytest.mark.parametrize(("expert", "expert_tensor"), [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (2, 2)])
-def test_all_ranks_together_have_every_expert_as_often(small: Make, expert: int, expert_tensor: int) -> None:
+def test_every_expert_is_stored_equally_often(small: Make, expert: int, expert_tensor: int) -> None:
     """Parameters of a rank × ranks = all parameters × replicas of each part."""
     scenario = hybrid(small, f"workers: 4, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}")
     plan = scenario.strategy.plan
@@ -195,7 +193,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("numbers", REFUSED)
-def test_what_does_not_go_together_is_refused(small: Make, numbers: str) -> None:
+def test_incompatible_fields_are_rejected(small: Make, numbers: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"strategy.{REFUSED[numbers]}")):
         hybrid(small, numbers)
 
@@ -211,7 +209,7 @@ def test_matrices_that_expert_tensor_ranks_cannot_share_are_refused(small: Make)
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 12), st.integers(0, 10_000))
-def test_a_token_visits_as_many_nodes_as_draws_say(bins: int, each: int, active: int, seed: int) -> None:
+def test_expected_nodes_per_token_equal_random_draws(bins: int, each: int, active: int, seed: int) -> None:
     """Of `bins` nodes with `each` experts, `active` different experts drawn evenly."""
     active = min(active, bins * each)
     expected = expected_visited(bins, bins * each, active)
@@ -255,7 +253,7 @@ def test_deduplicated_tokens_are_sent_once_to_each_rank_of_a_node(small: Make) -
         assert delays_s(scenario)[0] == pytest.approx(2 * 4 * cost(4 * 32 * 64 * 4 * ranks).seconds)
 
 
-def test_precisions_say_how_many_bytes_are_sent(small: Make) -> None:
+def test_dispatch_precision_sets_the_bytes_sent(small: Make) -> None:
     """In fp32 training: 8 bits to the experts and 16 back take 1/4 and 1/2 of the time."""
     plain = delays_s(hybrid(small, "workers: 8, expert: 8"))[0]
     narrow = delays_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp8, combine_precision: bf16"))
@@ -317,7 +315,7 @@ def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
         assert bytes_ == pytest.approx(memory(own).worst.total_bytes)
 
 
-def test_plans_search_ranks_for_experts_matrices() -> None:
+def test_plans_vary_expert_tensor_ranks() -> None:
     found = every(space(load("mixtral-8x7b-experts-h100", ("batch=512",)), 64))
     assert set(found.expert_tensor.tolist()) == {0, 1}
     folded = found.take(found.expert_tensor == 1)
@@ -329,7 +327,7 @@ def test_plans_search_ranks_for_experts_matrices() -> None:
     assert set(dense.expert_tensor.tolist()) == {0}
 
 
-def test_layers_that_are_not_divided_by_experts_stay_as_they_are() -> None:
+def test_layers_without_experts_are_unchanged() -> None:
     model = Llama.model_validate(
         {
             **{"layers": 2, "hidden": 64, "heads": 8, "vocabulary": 80, "sequence": 32, "feedforward": 96},
@@ -344,7 +342,7 @@ def test_layers_that_are_not_divided_by_experts_stay_as_they_are() -> None:
             )  # fmt: skip
 
 
-def test_a_mixture_has_the_small_kernels_of_routing_once(small: Make) -> None:
+def test_routing_kernels_of_a_mixture_are_counted_once(small: Make) -> None:
     """Scores, the largest of them, weights, their order and the copies; moved thrice where ranks have several experts each."""
     names = ["router", "router scores", "top-k", "route weights", "sort by expert", "permute"]
     tokens, hidden, active, count = 32, 64, 2, 8

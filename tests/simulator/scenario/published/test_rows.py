@@ -1,4 +1,4 @@
-"""Published training runs as scenarios: what is printed loads to the same step time, and what is not known is assumed."""
+"""Published training runs as scenarios: printed scenarios give the same step time, and unknown cells are assumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE = sorted({*range(0, len(ROWS), 25), *FIRSTS.values()})
 
 
 def described_or_none(row: Row) -> Described | None:
-    """None for a row that lacks what a scenario needs."""
+    """The described row, or None if it lacks required cells."""
     try:
         return described(row)
     except InputError:
@@ -29,7 +29,7 @@ def described_or_none(row: Row) -> Described | None:
 
 
 def differing(row: Row) -> str:
-    """What differs between a row's scenario and the one that its YAML loads to, empty for nothing."""
+    """Differences between a row's scenario and its reloaded YAML, empty for none."""
     found = described_or_none(row)
     if found is None:
         with pytest.raises(InputError):
@@ -44,16 +44,16 @@ def differing(row: Row) -> str:
 
 
 @pytest.mark.parametrize("number", SAMPLE, ids=lambda number: ROWS[number]["id"])
-def test_what_is_printed_takes_the_same_time(number: int) -> None:
+def test_printed_scenarios_give_the_same_step_time(number: int) -> None:
     assert differing(ROWS[number]) == ""
 
 
 @pytest.mark.nightly
-def test_what_is_printed_takes_the_same_time_whatever_the_row() -> None:
+def test_printed_scenarios_of_all_rows_give_the_same_step_time() -> None:
     assert [problem for row in ROWS if (problem := differing(row))] == []
 
 
-def test_most_rows_are_scenarios() -> None:
+def test_most_rows_can_be_converted_to_scenarios() -> None:
     found = [described_or_none(ROWS[number]) for number in SAMPLE]
     assert sum(one is not None for one in found) > 0.9 * len(SAMPLE)
 
@@ -64,11 +64,11 @@ def changed(row: Row, **cells: str) -> Cells:
 
 
 def a_row() -> Row:
-    """A row that states everything."""
+    """A row without blank cells."""
     return next(row for row in ROWS if row["source_set"] == "korthikanti22")
 
 
-def test_software_that_is_not_known_is_assumed_and_takes_the_default() -> None:
+def test_unknown_software_is_assumed_to_be_the_default_framework() -> None:
     row = changed(a_row(), software="Trainer of our own", recompute="none", precision="bf16")
     assert software_of(row) is None
     found = described(row)
@@ -88,7 +88,7 @@ def test_each_row_with_known_software_names_its_framework() -> None:
             assert not found.scenario.framework_is_default
 
 
-def test_a_cluster_that_is_not_known_has_the_bandwidth_in_the_note() -> None:
+def test_an_unknown_cluster_takes_the_bandwidth_of_its_note() -> None:
     row = changed(
         a_row(), cluster="our-cluster", gpu="A100-80GB-SXM", gpus="32", gpus_per_node="4", note="4 x 50 Gbit/s InfiniBand"
     )
@@ -100,7 +100,7 @@ def test_a_cluster_that_is_not_known_has_the_bandwidth_in_the_note() -> None:
     assert assumed == ("cluster",)
 
 
-def test_a_cluster_that_is_not_known_has_the_usual_network_of_its_gpu() -> None:
+def test_an_unknown_cluster_takes_the_usual_network_of_its_gpu() -> None:
     cluster, assumed = cluster_of(changed(a_row(), cluster="", gpu="H100-80GB-SXM", gpus="64", gpus_per_node="", note=""))
     assert cluster.name == "dgx-h100"
     assert cluster.nodes >= 8
@@ -109,28 +109,28 @@ def test_a_cluster_that_is_not_known_has_the_usual_network_of_its_gpu() -> None:
         cluster_of(changed(a_row(), cluster="ours", gpu="TPU-v9"))
 
 
-def test_blanks_are_assumed() -> None:
+def test_blank_cells_are_assumed() -> None:
     found = described(changed(a_row(), recompute="", optimizer="?", microbatch_seqs=""))
     assert {"recompute", "optimizer", "microbatch_seqs"} <= set(found.assumed)
     assert found.scenario.training.optimizer == "adam"
     assert found.scenario.training.recompute.kind == "none"
 
 
-def test_a_row_without_a_run() -> None:
+def test_rows_without_a_valid_run_are_rejected() -> None:
     for cells in ({"layers": ""}, {"dp": "many"}, {"global_batch_seqs": "5", "dp": "2"}, {"precision": "int4"}):
         with pytest.raises(InputError):
             described(changed(a_row(), **cells))
 
 
 @pytest.mark.parametrize(("number", "hint"), [("korthikanti22-001", "did you mean korthikanti22-00"), ("?", "ids are in ")])
-def test_an_id_that_is_not_known(number: str, hint: str) -> None:
+def test_an_unknown_row_id_gives_an_error(number: str, hint: str) -> None:
     with pytest.raises(NotFoundError, match=f"no published training run has the id .*; {hint}"):
         load(f"published:{number}")
     with pytest.raises(NotFoundError):
         find_row(f"published:{number}")
 
 
-def test_overrides_change_what_is_printed() -> None:
+def test_overrides_change_the_printed_scenario() -> None:
     number = a_row()["id"]
     plain, faster = load(f"published:{number}"), load(f"published:{number}", ["framework=ideal"])
     assert timed(faster).step_time_s < timed(plain).step_time_s

@@ -54,7 +54,7 @@ def test_power_sgd_sends_two_factors_of_each_matrix(side: int, rank: int) -> Non
 
 
 @given(TENSORS, st.integers(1, 64), st.sampled_from([2, 4]))
-def test_power_sgd_never_sends_more_than_there_is(tensors: list[int], rank: int, element_bytes: int) -> None:
+def test_power_sgd_never_sends_more_than_the_gradient(tensors: list[int], rank: int, element_bytes: int) -> None:
     method = compression("power_sgd", rank=rank)
     assert sent_bytes(method, tensors, element_bytes) <= sum(tensors) * element_bytes
     alone = sum(sent_bytes(method, [tensor], element_bytes) for tensor in tensors)
@@ -106,7 +106,7 @@ def test_work_is_at_least_reading_the_gradients(method: Compression, precision: 
         assert sent_bytes(method, RESNET, ELEMENT_BYTES[precision]) == sum(RESNET) * ELEMENT_BYTES[precision]
 
 
-def test_it_works_on_a_device_without_kernels() -> None:
+def test_work_is_timed_on_devices_without_kernels() -> None:
     whole = cluster("dgx1").device
     plain = whole.model_copy(update={"kernels": None})
     for method in ALL:
@@ -122,8 +122,8 @@ def test_compression_pays_on_slow_networks_only(method: Compression) -> None:
         assert slow.network is not None
         network = slow.network.model_copy(update={"bandwidth_Bps": gbit * 1e9 / 8})
         on = slow.model_copy(update={"network": network})
-        wires = method.wire(RESNET, 4)
-        sent_s = sum(collective_time(wire.op, wire.collective_bytes(16), 16, on) for wire in wires)
+        messages = method.wire(RESNET, 4)
+        sent_s = sum(collective_time(wire.op, wire.collective_bytes(16), 16, on) for wire in messages)
         plain_s = collective_time("all_reduce", 4 * sum(RESNET), 16, on)
         return plain_s - sent_s - method.work_s(RESNET, 16, on.device, "fp32")
 

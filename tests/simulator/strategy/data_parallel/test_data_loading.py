@@ -37,7 +37,7 @@ def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
 
 
 def reading(seconds_a_step: float) -> str:
-    """A file system with a given time for the 48 samples of a step, whoever reads them."""
+    """A file system with a given time for the 48 samples of a step."""
     return f"input={{storage: {{sample: 1 MB, bandwidth: {48e6 / seconds_a_step!r} B/s, shared_by: cluster}}}}"
 
 
@@ -53,7 +53,7 @@ def test_a_step_takes_the_longer_of_training_and_loading(small: Make, strategy: 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
-def test_waiting_for_input_is_a_part_of_its_own(small: Make, strategy: str) -> None:
+def test_waiting_for_input_is_a_separate_part(small: Make, strategy: str) -> None:
     alone = run(small, strategy)
     fed = run(small, strategy, reading(2 * alone.step_time_s))
     assert fed.breakdown_s["waiting_for_input"] == pytest.approx(alone.step_time_s)
@@ -70,14 +70,14 @@ def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
-def test_with_equal_steps_one_batch_ahead_is_as_good_as_several(small: Make) -> None:
+def test_with_equal_steps_one_prefetched_batch_is_enough(small: Make) -> None:
     times = [
         run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
     ]
     assert times == pytest.approx([times[0]] * 3)
 
 
-def test_where_steps_vary_more_batches_ahead_do_more(small: Make) -> None:
+def test_with_varying_steps_more_prefetched_batches_help(small: Make) -> None:
     alone = run(small, "{kind: data_parallel, workers: 1}")
     vary = ("unevenness={compute_jitter: 0.8, seed: 3}", "steps=400")
     one, four = (
@@ -118,7 +118,7 @@ def test_a_straggler_in_a_class_of_its_own_shares_the_storage_with_the_rest(smal
 
 
 @given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))
-def test_both_engines_agree_if_different_ranks_share_nothing(strategy: str, decode_s: float, prefetch: int) -> None:
+def test_both_engines_give_equal_times_if_ranks_share_nothing(strategy: str, decode_s: float, prefetch: int) -> None:
     fields = {
         "model": {"kind": "mlp", "layers": 6, "inputs": 32, "hidden": 32, "outputs": 32},
         "cluster": {
@@ -137,7 +137,7 @@ def test_both_engines_agree_if_different_ranks_share_nothing(strategy: str, deco
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 
 
-def test_input_cannot_be_measured(small: Make) -> None:
+def test_input_is_rejected_for_measuring(small: Make) -> None:
     scenario = small("input={decode: 1 ms}")
     with pytest.raises(InputError, match=r"input is predicted but not measured: .*; leave it out to measure"):
         check_trainable(scenario)

@@ -32,7 +32,7 @@ def size_bytes(scenario: Scenario) -> float:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
-def test_all_gradients_enter_and_all_parameters_leave_the_main_worker(small: Make, workers: int) -> None:
+def test_the_main_worker_receives_all_gradients_and_sends_all_parameters(small: Make, workers: int) -> None:
     scenario = small(GATHER.format(workers), *BYTES)
     program = compiled(scenario)
     through = dict.fromkeys(program.resources.names, 0.0)
@@ -46,14 +46,16 @@ def test_all_gradients_enter_and_all_parameters_leave_the_main_worker(small: Mak
 
 @given(workers=st.integers(3, 8), devices=st.sampled_from([1, 4]), gbit=st.sampled_from([1, 10, 100]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
-def test_it_is_never_faster_than_a_ring_of_more_than_two(small: Make, workers: int, devices: int, gbit: int) -> None:
+def test_gather_average_is_never_faster_than_a_ring_of_more_than_two(
+    small: Make, workers: int, devices: int, gbit: int
+) -> None:
     no_latency = ("cluster.network.latency=0", "cluster.node.link.latency=0")
     on = ("batch={per_worker: 1}", f"cluster.node.devices={devices}", f"cluster.network.bandwidth={gbit} Gbit/s", *no_latency)
     gathered, ring = (predict(small(strategy.format(workers), *on)) for strategy in (GATHER, RING))
     assert gathered.step_time_s > ring.step_time_s
 
 
-def test_two_workers_move_as_many_bytes_as_a_ring_of_two_but_not_both_ways_at_once(small: Make) -> None:
+def test_two_workers_move_the_bytes_of_a_ring_in_one_direction_at_a_time(small: Make) -> None:
     gathered, ring = (compiled(small(strategy.format(2), *BYTES)) for strategy in (GATHER, RING))
     each_way = gathered.amount[gathered.kind == Kind.TRANSFER]
     # per direction and worker; what the ring sends one way it receives the other way meanwhile
@@ -87,7 +89,7 @@ def test_equivalent_workers_are_folded_without_changing_the_result(small: Make, 
     assert predict(folded).step_time_s == pytest.approx(predict(unfolded).step_time_s, rel=1e-9)
 
 
-def test_one_card_of_many_is_the_main_workers(small: Make) -> None:
+def test_the_main_worker_uses_one_card_of_its_node(small: Make) -> None:
     """A device uses its nearest network card, however many cards its node has."""
     on = ("batch={per_worker: 1}", "cluster.node.link.bandwidth=1 EB/s")
     one, four = (predict(small(GATHER.format(8), f"cluster.node.cards={cards}", *on)) for cards in (1, 4))
@@ -95,7 +97,7 @@ def test_one_card_of_many_is_the_main_workers(small: Make) -> None:
     assert four.breakdown_s["exposed_communication"] > 3 * one.breakdown_s["exposed_communication"]
 
 
-def test_a_straggler_is_waited_for_unless_the_main_workers_link_is_busy_meanwhile(small: Make) -> None:
+def test_stragglers_are_waited_for_unless_the_main_workers_link_is_busy(small: Make) -> None:
     slow = "unevenness={{stragglers: [{{ranks: {}, slowdown: 3}}]}}"
     even, worker = predict(small(GATHER.format(8))), predict(small(GATHER.format(8), slow.format(5)))
     assert worker.step_time_s == pytest.approx(even.step_time_s), "its message comes while others are still received"

@@ -38,7 +38,7 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
 @pytest.mark.parametrize("zero", [1, 2])
 @pytest.mark.parametrize("gathers", ["false", "true"])
 @pytest.mark.parametrize("workers", [2, 4, 12])
-def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: int, gathers: str, workers: int) -> None:
+def test_sharding_states_moves_the_bytes_of_plain_averaging(small: Make, zero: int, gathers: str, workers: int) -> None:
     """A reduce-scatter and an all-gather move the bytes of an all-reduce: arXiv 1910.02054, section 7.1."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, overlap_gather: {gathers}", f"training={{zero: {zero}}}")
@@ -47,7 +47,7 @@ def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: 
 
 @pytest.mark.parametrize("workers", [2, 4, 12])
 @pytest.mark.parametrize(("reshard", "times"), [("true", 1.5), ("false", 1.0)])
-def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: int, reshard: str, times: float) -> None:
+def test_sharding_parameters_moves_1_5_times_the_bytes(small: Make, workers: int, reshard: str, times: float) -> None:
     """Parameters are gathered for each pass, or once if they are kept between both: arXiv 1910.02054, section 7.2."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, reshard: {reshard}", "training={zero: 3}")
@@ -58,7 +58,9 @@ def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: i
 @pytest.mark.parametrize(
     ("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)]
 )
-def test_bytes_that_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
+def test_bytes_repeated_for_every_microbatch_equal_the_expected_ones(
+    small: Make, microbatches: int, zero: int, reshard: str, ways: int
+) -> None:
     """Rounds of the ring per step: of two, or three with resharding, some happen for each microbatch, the others once."""
     program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
     once = max(0, 2 - ways)
@@ -67,7 +69,7 @@ def test_bytes_that_every_microbatch_moves_again(small: Make, microbatches: int,
 
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2 * 4), (1, 4 + 2), (2, 4 + 2), (3, 4 + 2 * 2)])
-def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(small: Make, zero: int, ways: float) -> None:
+def test_gradients_can_have_more_bytes_than_gathered_parameters(small: Make, zero: int, ways: float) -> None:
     """ways: bytes per element times rounds of the ring."""
     program = averaged(
         small, "workers: 4", f"training={{zero: {zero}, precision: bf16, reduce_precision: fp32}}",
@@ -94,7 +96,7 @@ def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, shar
 
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2), (1, 2), (2, 2), (3, 3)])
-def test_ranks_that_divide_the_tokens_agree_like_workers(small: Make, zero: int, ways: int) -> None:
+def test_context_parallel_ranks_synchronise_gradients_like_workers(small: Make, zero: int, ways: int) -> None:
     """Context ranks have the same parameters and gradients of different tokens."""
     program = averaged(small, "workers: 1, context: 4", f"training={{zero: {zero}}}")
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, 4 * small().model.parameters()))
@@ -144,7 +146,7 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_gradients_of_weights_made_later_are_summed_later(small: Make, schedule: str, chunks: int, zero: int) -> None:
+def test_delayed_weight_gradients_are_synchronised_later(small: Make, schedule: str, chunks: int, zero: int) -> None:
     """With divided backward passes, sums follow the weight gradient: a microbatch's last task on its stage."""
     program = averaged(
         small, f"workers: 2, stages: 2, chunks: {chunks}, schedule: {schedule}, microbatches: 4, overlap: true",
@@ -186,7 +188,7 @@ def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int
 @pytest.mark.parametrize(
     "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
 )
-def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int, numbers: str) -> None:
+def test_overlapped_reduce_scatters_and_gathers_never_slow_a_step(small: Make, zero: int, numbers: str) -> None:
     """Without latency, more messages cost nothing."""
     free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
     separate_s, sums_s, gathers_s, both_s = (
@@ -205,7 +207,7 @@ TIED, UNTIED = (
 )
 
 
-def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
+def untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
     """The same ranks; the last has an untied head, or a copy of the embedding, with equal numbers of parameters."""
     return averaged(small, numbers, UNTIED, *more), averaged(small, numbers, TIED, *more)
 
@@ -222,10 +224,10 @@ def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[P
     ],
 )
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, numbers: str, zero: int) -> None:
+def test_tied_embedding_gradients_at_both_pipeline_ends_are_summed(small: Make, numbers: str, zero: int) -> None:
     """Once a step between the two, on top of what replicas sum (Megatron-LM, arXiv 2104.04473): all of it, or the part of it
     that a rank still has."""
-    separate, tied = with_words_untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
+    separate, tied = untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
     plan = small(f"strategy={{kind: hybrid, {numbers}}}").strategy.plan
     share = plan.workers * plan.context if zero >= 2 else 1
     assert moved_bytes(tied) - moved_bytes(separate) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
@@ -233,11 +235,11 @@ def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, 
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
-def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small: Make, tensor: int) -> None:
+def test_summing_tied_embedding_gradients_takes_a_collective_of_two(small: Make, tensor: int) -> None:
     """Every tensor-parallel rank sums its part over the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
     alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
-    separate, tied = with_words_untied_and_tied(small, numbers, *alone)
+    separate, tied = untied_and_tied(small, numbers, *alone)
     cluster = small(*alone, "cluster.node.devices=1").cluster
     assert step_s(tied) - step_s(separate) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
 
@@ -251,7 +253,9 @@ def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small:
         "workers: 4, stages: 4, context: 2, microbatches: 4, order: [stages, tensor, context, workers]",
     ],
 )
-def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_sum_tied_embedding_gradients_concurrently(
+    small: Make, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Equivalent workers are modelled once; modelled individually they take as long, with either engine."""
 
     def program() -> Program:
@@ -266,10 +270,8 @@ def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeyp
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
-def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizers(small: Make, zero: int) -> None:
-    _, tied = with_words_untied_and_tied(
-        small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}"
-    )
+def test_tied_embedding_gradients_are_summed_after_others_and_before_the_optimizer(small: Make, zero: int) -> None:
+    _, tied = untied_and_tied(small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}")
     before, members = tied.dependencies.lists(), tied.members.lists()
     ends = {rank for rank, name in enumerate(tied.ranks.names) if not name.endswith("stage 1")}
     (row,) = (row for row, ranks in enumerate(members) if set(ranks) == ends)
@@ -294,9 +296,9 @@ def ancestors(before: list[list[int]], row: int) -> set[int]:
 
 
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
-def test_words_whose_both_uses_are_on_one_rank_are_there_once(small: Make, numbers: str) -> None:
+def test_tied_embeddings_on_one_rank_are_stored_once(small: Make, numbers: str) -> None:
     """The same holds for the first rank of a V-shaped pipeline."""
-    separate, tied = with_words_untied_and_tied(small, numbers)
+    separate, tied = untied_and_tied(small, numbers)
     assert moved_bytes(separate) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
 
 
@@ -305,7 +307,7 @@ def served(small: Make, numbers: str, *more: str) -> Program:
 
 
 @pytest.mark.parametrize("expert", [1, 2, 4])
-def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
+def test_servers_update_the_experts_of_all_workers(small: Make, expert: int) -> None:
     """Equal bytes however many workers share the experts; each worker pushes and pulls its own."""
     program = served(small, f"workers: 4, expert: {expert}", MIXTURE)
     layers = small(MIXTURE).model.build_layers()
@@ -326,7 +328,7 @@ def updates_s(program: Program) -> float:
     return float(sum(found.values()) / len(servers))
 
 
-def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
+def test_servers_update_tied_embeddings_pushed_by_two_stages_once(small: Make) -> None:
     separate, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (UNTIED, TIED))
     assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(separate, Kind.TRANSFER))
     words = small(UNTIED).model.parameters() - small(TIED).model.parameters()
@@ -338,7 +340,7 @@ def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("overlap", ["false", "true"])
-def test_stages_without_weights_of_their_own_sum_nothing(small: Make, zero: int, overlap: str) -> None:
+def test_stages_without_weights_have_no_gradient_synchronisation(small: Make, zero: int, overlap: str) -> None:
     """The second tower of a siamese network has no weights of its own."""
     numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
     scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")

@@ -34,7 +34,7 @@ def moved_bytes(scenario: Scenario) -> float:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 10])
-def test_a_period_of_one_averages_as_often_and_as_much_as_data_parallelism(small: Make, workers: int) -> None:
+def test_a_period_of_one_communicates_like_data_parallelism(small: Make, workers: int) -> None:
     """The average of parameters after the optimizer's step has the size of the gradients before it."""
     batch = "batch={per_worker: 2}"
     local = small(f"strategy={{kind: local_sgd, workers: {workers}}}", batch)
@@ -45,7 +45,7 @@ def test_a_period_of_one_averages_as_often_and_as_much_as_data_parallelism(small
 
 @given(period=st.integers(1, 200), outer=st.sampled_from(["none", "nesterov"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-def test_it_communicates_once_in_a_period(small: Make, period: int, outer: str) -> None:
+def test_local_sgd_communicates_once_per_period(small: Make, period: int, outer: str) -> None:
     """DiLoCo's traffic is 1/H of data parallelism's (arXiv 2311.08105, section 2)."""
     batch = "batch={per_worker: 2}"
     local = small(f"strategy={{kind: local_sgd, workers: 8, period: {period}, outer: {outer}}}", batch)
@@ -58,7 +58,7 @@ def test_it_communicates_once_in_a_period(small: Make, period: int, outer: str) 
     assert period_s(local) == pytest.approx(period * period_s(alone) + communication_s + outer_s)
 
 
-def test_the_outer_step_moves_what_momentum_and_the_change_of_a_period_do(small: Make) -> None:
+def test_the_outer_step_moves_momentum_and_parameter_changes(small: Make) -> None:
     """Two reads and a write for the change; with momentum three reads and two writes for the step."""
     times_s = [period_s(small(f"strategy={{kind: local_sgd, workers: 8, outer: {outer}}}")) for outer in ("none", "nesterov")]
     size_bytes = 4 * small().model.parameters()
@@ -66,7 +66,7 @@ def test_the_outer_step_moves_what_momentum_and_the_change_of_a_period_do(small:
 
 
 @pytest.mark.parametrize("period", [1, 4, 40, 400])
-def test_with_overlap_the_slower_of_the_two_counts(small: Make, period: int) -> None:
+def test_with_overlap_the_maximum_of_compute_and_communication_counts(small: Make, period: int) -> None:
     strategy = "strategy={{kind: local_sgd, workers: 8, period: {}, overlap: {}}}"
     separate, overlapped = (
         period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true")
@@ -82,7 +82,7 @@ def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
     assert steps_s == sorted(steps_s, reverse=True)
 
 
-def test_workers_wait_for_one_another_once_in_a_period(small: Make) -> None:
+def test_workers_synchronise_once_per_period(small: Make) -> None:
     """Maximum of sums versus sum of maxima: jitter costs less if workers synchronise less often."""
     jitter, steps = "unevenness={compute_jitter: 0.5, seed: 3}", 200
 
@@ -96,7 +96,7 @@ def test_workers_wait_for_one_another_once_in_a_period(small: Make) -> None:
     assert mean_step_s(1) > mean_step_s(20) > period_s(even)
 
 
-def test_a_straggler_holds_up_every_period(small: Make) -> None:
+def test_a_straggler_delays_every_period(small: Make) -> None:
     strategy = "strategy={kind: local_sgd, workers: 8, period: 10}"
     even, slow = small(strategy), small(strategy, "unevenness={stragglers: [{ranks: 3, slowdown: 2}]}")
     alone = 10 * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch=6"))
@@ -105,7 +105,7 @@ def test_a_straggler_holds_up_every_period(small: Make) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("MBps", [1, 1000])
-def test_input_is_as_slow_for_a_period_as_for_as_many_steps(small: Make, MBps: int, prefetch: int) -> None:
+def test_input_of_a_period_takes_the_time_of_its_steps(small: Make, MBps: int, prefetch: int) -> None:
     given = INPUT.format(MBps, prefetch)
     one, ten = (period_s(small(f"strategy={{kind: local_sgd, workers: 4, period: {n}}}", given)) for n in (1, 10))
     size_s = moved_bytes(small("strategy={kind: local_sgd, workers: 4}")) / 10e9
@@ -135,7 +135,7 @@ def test_impossible_values_are_rejected(small: Make) -> None:
         compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
 
 
-def test_a_runs_step_is_one_of_a_worker(small: Make) -> None:
+def test_a_step_of_the_run_is_one_local_step(small: Make) -> None:
     """The mean over a period; samples are those that all workers train on in one such step."""
     local, alone = (small(f"strategy={{kind: local_sgd, workers: {n}, period: 20}}", "batch={per_worker: 2}") for n in (8, 1))
     run = predict(local)

@@ -51,7 +51,7 @@ def test_gradients_are_scattered_once_a_step(
 
 @pytest.mark.parametrize("kind", ["data_parallel", "hybrid"])
 @pytest.mark.parametrize("zero", [2, 3])
-def test_whole_gradients_are_kept_until_then(small: Make, zero: int, kind: str) -> None:
+def test_unsharded_gradients_are_kept_until_the_scatter(small: Make, zero: int, kind: str) -> None:
     def gradients_bytes(scatter: str, microbatches: int) -> float:
         strategy = f"strategy={{kind: {kind}, workers: 4, microbatches: {microbatches}, scatter: {scatter}}}"
         scenario = small(*ON, strategy, f"training.zero={zero}", "training.offload=[]", "framework=ideal")
@@ -65,7 +65,7 @@ def test_whole_gradients_are_kept_until_then(small: Make, zero: int, kind: str) 
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_scattering_once_takes_no_longer(small: Make, zero: int) -> None:
+def test_scattering_once_per_step_is_never_slower(small: Make, zero: int) -> None:
     each_s, once_s = (
         timed(small(*ON, hybrid(workers=8, microbatches=4, scatter=scatter), f"training.zero={zero}")).step_time_s
         for scatter in ("microbatch", "step")
@@ -73,7 +73,7 @@ def test_scattering_once_takes_no_longer(small: Make, zero: int) -> None:
     assert once_s <= each_s
 
 
-def test_whole_gradients_are_added_to_by_each_microbatch(small: Make) -> None:
+def test_each_microbatch_accumulates_into_unsharded_gradients(small: Make) -> None:
     def step_s(*fields: str) -> float:
         return timed(small(*ON, hybrid(workers=4, microbatches=4, scatter="step"), "training.zero=3", *fields)).step_time_s
 
@@ -87,7 +87,7 @@ def test_whole_gradients_are_added_to_by_each_microbatch(small: Make) -> None:
         (1, "true", 2 * 8), (1, "false", 8), (2, "true", 2 * 8), (2, "false", 1), (4, "false", 1),
     ],
 )  # fmt: skip
-def test_pipelines_keep_what_they_gather(small: Make, stages: int, reshard: str, gathers: int) -> None:
+def test_pipelines_keep_gathered_parameters(small: Make, stages: int, reshard: str, gathers: int) -> None:
     """Every gather of parameters and every microbatch's gradients are a round of the ring."""
     fields = {"workers": 4, "stages": stages, "microbatches": 8, "reshard": reshard}
     program = compiled(small(hybrid(**fields), "batch=96", "training={zero: 3}"))
@@ -97,7 +97,7 @@ def test_pipelines_keep_what_they_gather(small: Make, stages: int, reshard: str,
     assert shared == pytest.approx((gathers + 8) * ring_bytes(4, size_bytes))
 
 
-def test_unscattered_gradients_are_whole_in_memory(small: Make) -> None:
+def test_unscattered_gradients_are_fully_in_memory(small: Make) -> None:
     kept, dropped = (
         memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
         for reshard in ("false", "true")
@@ -109,7 +109,7 @@ def test_unscattered_gradients_are_whole_in_memory(small: Make) -> None:
 
 
 @pytest.mark.parametrize("batch", [64, 16])
-def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
+def test_estimates_of_kept_parameters_agree_with_replay(small: Make, batch: int) -> None:
     base = small(*ON, f"batch={batch}", hybrid(workers=4, reshard="false", overlap="true"), "training.zero=3")
     schedules = ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")
     space = Space(base, (8, 16), tensor=(1, 2), stages=(2, 4), chunks=(1, 2), samples=(1, 2), zero=(3,), schedules=schedules)
@@ -119,7 +119,7 @@ def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-def test_without_zero_2_there_is_no_scatter_once_per_step(small: Make, zero: int) -> None:
+def test_scatter_once_per_step_needs_zero_2(small: Make, zero: int) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(hybrid(workers=4, scatter="step"), f"training={{zero: {zero}}}")
     assert "strategy.scatter: gradients are not reduce-scattered; set training.zero to 2 or 3" in str(caught.value)

@@ -28,7 +28,7 @@ def averaged(small: Make, numbers: str, *more: str) -> Scenario:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
-def test_a_ring_moves_its_theory_each_way_through_every_card(small: Make, workers: int) -> None:
+def test_a_ring_moves_the_theoretical_bytes_through_every_card(small: Make, workers: int) -> None:
     """Each rank sends and receives 2 (n − 1) / n times the gradients: Patarasuk & Yuan 2009."""
     program = compiled(
         averaged(small, f"workers: {workers}, algorithm: ring", "cluster.node.devices=1", "batch={per_worker: 1}")
@@ -46,7 +46,7 @@ def test_a_ring_moves_its_theory_each_way_through_every_card(small: Make, worker
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "hierarchical"])
 @pytest.mark.parametrize("network", ["{bandwidth: 1 Gbit/s, latency: 0}", "{bandwidth: 1 Tbit/s, latency: 5 ms}"])
-def test_an_average_takes_as_long_as_its_algorithm(small: Make, algorithm: str, network: str) -> None:
+def test_an_average_takes_the_time_of_its_algorithm(small: Make, algorithm: str, network: str) -> None:
     scenario = averaged(small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "batch=32")
     run = predict(scenario)
     size_bytes = 4 * scenario.model.parameters()
@@ -83,7 +83,7 @@ def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: s
     assert step_s(often) >= step_s(once) * (1 - 1e-9)
 
 
-def test_sums_follow_the_last_microbatch_only(small: Make) -> None:
+def test_gradients_are_summed_after_the_last_microbatch_only(small: Make) -> None:
     program = compiled(averaged(small, "workers: 8, bucket: 50 KiB, microbatches: 4", "batch=64"))
     before = program.dependencies.lists()
     for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
@@ -113,7 +113,7 @@ def test_buckets_close_at_their_size_from_the_last_layer_on(small: Make, bucket:
     st.integers(2, 12), st.sampled_from([1, 2, 4]), st.sampled_from(["0", "20 KiB", "200 KiB", "1 GiB"]),
     st.sampled_from(["100 Mbit/s", "10 Gbit/s", "1 Tbit/s"]), st.integers(0, 3),
 )  # fmt: skip
-def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
+def test_overlap_never_slows_a_step_nor_hides_more_than_the_communication(
     small: Make, workers: int, microbatches: int, bucket: str, network: str, zero: int
 ) -> None:
     buckets = f"bucket: {bucket}, first_bucket: {bucket}"
@@ -160,7 +160,7 @@ def test_shares_are_split_into_microbatches_worker_by_worker(small: Make) -> Non
         ("[12, 12, 12, 13]", "they add up to 49 samples, the batch has 48; set batch.total=49"),
     ],
 )
-def test_shares_that_do_not_fit_are_refused(small: Make, shares: str, message: str) -> None:
+def test_invalid_shares_are_rejected(small: Make, shares: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message.replace(".", r"\.")):
         averaged(small, f"workers: 4, shares: {shares}", "batch=48")
 
@@ -176,7 +176,7 @@ def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
     assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(7 / 8 * 2 * compute_s, rel=1e-2)
 
 
-def test_queueing_behind_own_gathers_is_no_waiting_for_others(small: Make) -> None:
+def test_queueing_behind_own_gathers_does_not_count_as_waiting_for_ranks(small: Make) -> None:
     """All layers are equal and gathers take much longer than compute: each waits for a gather, which waits for earlier ones."""
     run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
 

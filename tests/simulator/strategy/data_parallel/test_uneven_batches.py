@@ -20,12 +20,12 @@ def test_shares_are_one_for_each_worker_and_add_up() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
-def test_even_shares_place_workers_as_no_shares_do(workers: int, per_node: int, distinguishable: set[int]) -> None:
+def test_equal_shares_are_placed_like_no_shares(workers: int, per_node: int, distinguishable: set[int]) -> None:
     assert place_shares([7] * workers, per_node, distinguishable) == place(workers, per_node, distinguishable)
 
 
 @given(SHARES, st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
-def test_every_worker_is_in_one_class_of_its_own_share(shares: list[int], per_node: int, distinguishable: set[int]) -> None:
+def test_every_worker_is_in_exactly_one_class_of_its_share(shares: list[int], per_node: int, distinguishable: set[int]) -> None:
     placed = place_shares(shares, per_node, distinguishable)
     counted: dict[int, int] = {}
     for one in placed:

@@ -20,20 +20,20 @@ def shapes_of(nodes: int, devices: int = 1, cards: int = 1, **network: object) -
 
 
 @given(st.floats(1e6, 1e12), st.floats(1e-9, 1.0))
-def test_networks_that_differ_only_in_speed_have_one_shape(bandwidth_Bps: float, latency_s: float) -> None:
+def test_networks_that_differ_only_in_speed_share_a_shape(bandwidth_Bps: float, latency_s: float) -> None:
     speed: Fields = {"bandwidth": f"{bandwidth_Bps} B/s", "latency": f"{latency_s} s"}
     assert shapes_of(4, **speed) is shapes_of(4)
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_others_are_not(other: dict[str, object]) -> None:
+def test_networks_of_different_structure_have_different_shapes(other: dict[str, object]) -> None:
     assert shapes_of(4, 2, 2, **other) is not shapes_of(4, 2, 2)
     assert shapes_of(4, 2, 2) is not shapes_of(4, 2, 1)
 
 
 @pytest.mark.parametrize(("duplex", "ways"), [("full", {"in": 1.0, "out": 1.0}), ("half", {"both": 2.0})])
 @given(nodes=st.integers(2, 12))
-def test_a_ring_passes_all_but_a_part_twice(duplex: str, ways: dict[str, float], nodes: int) -> None:
+def test_a_ring_moves_all_but_one_part_twice(duplex: str, ways: dict[str, float], nodes: int) -> None:
     load = CollectiveLoad("ring", "all_reduce", Group.of(nodes, 1), shapes_of(nodes, duplex=duplex), False)
     share = 2 * (nodes - 1) / nodes
     expected = {(way, 0): times * share for way, times in ways.items()}

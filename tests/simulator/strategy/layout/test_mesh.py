@@ -87,7 +87,7 @@ def drawn(
 
 @few
 @given(two_to, st.sampled_from([2, 4]), two_to, two_to, orders)
-def test_a_node_sends_on_what_each_of_its_ranks_sends_on(
+def test_boundary_messages_of_a_node_add_up_over_its_ranks(
     small: Make, workers: int, stages: int, tensor: int, context: int, order: tuple[Axis, ...]
 ) -> None:
     scenario = small(*drawn(workers, stages, tensor, context, order, 0, workers, 1))
@@ -105,7 +105,7 @@ def test_a_node_sends_on_what_each_of_its_ranks_sends_on(
 
 @few
 @given(two_to, st.sampled_from([1, 2]), two_to, two_to, orders, st.integers(0, 3), two_to, two_to)
-def test_a_node_sends_for_the_sums_and_gathers_of_all_groups_on_it(
+def test_collective_messages_of_a_node_add_up_over_its_groups(
     small: Make,
     workers: int,
     stages: int,

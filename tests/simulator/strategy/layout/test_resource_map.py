@@ -32,46 +32,48 @@ INSIDE = {
 }
 
 
-def on(small: Make, strategy: str, *overrides: str) -> float:
+def step_time_s(small: Make, strategy: str, *overrides: str) -> float:
     cards = "cluster.node.cards=4"
     return predict(small(STRATEGIES[strategy], "batch=960", cards, *overrides)).step_time_s
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("network", ["leaf_spine", "fat_tree", "rails"])
-def test_a_tree_that_never_limits_is_one_switch(small: Make, strategy: str, network: str) -> None:
+def test_a_non_blocking_tree_equals_one_switch(small: Make, strategy: str, network: str) -> None:
     """Every link and every rank modelled individually, against equivalent ones folded on one switch.
 
     If the topology distinguishes cards, a rank's messages cannot use the others' cards while they are free.
     """
-    one_switch_s = on(small, strategy)
+    one_switch_s = step_time_s(small, strategy)
     rel = 0.1 if network == "rails" else 2e-4
-    assert on(small, strategy, f"cluster.network.topology={NETWORKS[network]}") == pytest.approx(one_switch_s, rel=rel)
+    assert step_time_s(small, strategy, f"cluster.network.topology={NETWORKS[network]}") == pytest.approx(one_switch_s, rel=rel)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("network", [*NETWORKS, *INSIDE])
-def test_every_strategy_runs_on_every_topology_and_none_beats_one_switch(small: Make, strategy: str, network: str) -> None:
+def test_every_strategy_runs_on_every_topology_and_none_is_faster_than_one_switch(
+    small: Make, strategy: str, network: str
+) -> None:
     inside = network in INSIDE
     link, topology = ("node.link", INSIDE[network]) if inside else ("network", NETWORKS[network])
-    assert on(small, strategy, f"cluster.{link}.topology={topology}") >= on(small, strategy) * 0.999
+    assert step_time_s(small, strategy, f"cluster.{link}.topology={topology}") >= step_time_s(small, strategy) * 0.999
 
 
 @pytest.mark.parametrize("strategy", ["ring", "servers", "colocated", "hybrid"])
 def test_oversubscription_slows_what_crosses_leaves(small: Make, strategy: str) -> None:
     tree = "cluster.network.topology={{kind: leaf_spine, per_leaf: 1, spines: 1, oversubscription: {}}}"
-    times = [on(small, strategy, tree.format(factor)) for factor in (1, 2, 4)]
+    times = [step_time_s(small, strategy, tree.format(factor)) for factor in (1, 2, 4)]
     assert times[0] < times[1] < times[2]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, strategy: str) -> None:
-    plain_s = on(small, strategy)
+    plain_s = step_time_s(small, strategy)
     for change in ("duplex=half", "incast=0.1", "overhead=1 ms", "exceptions=[{at: [1], bandwidth: 1 Gbit/s}]"):
-        assert on(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
+        assert step_time_s(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
 
 
-def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
+def test_half_duplex_halves_bidirectional_bandwidth(small: Make) -> None:
     """A ring sends and receives all the time."""
     ring = "strategy={kind: data_parallel, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
     fixed = (
@@ -86,7 +88,7 @@ def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
     assert ratio == pytest.approx(2, rel=1e-6)
 
 
-def test_a_server_that_many_push_to_suffers_from_incast(small: Make) -> None:
+def test_servers_with_many_senders_are_slowed_by_incast(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 1}"
     one_device = "cluster.node.devices=1"
     plain, incast = (predict(small(servers, one_device, f"cluster.network.incast={i}")) for i in (0, 0.5))
@@ -95,14 +97,14 @@ def test_a_server_that_many_push_to_suffers_from_incast(small: Make) -> None:
     assert push_s[1] / push_s[0] == pytest.approx(2.5, rel=0.02)
 
 
-def test_a_host_that_is_slow_to_handle_messages_bounds_small_ones(small: Make) -> None:
+def test_host_overhead_limits_small_messages(small: Make) -> None:
     """Twelve microbatches' activations of 6 kB leave a stage in a step: at a millisecond each they take twelve."""
     fixed = ("strategy={kind: pipeline, stages: 2, microbatches: 12}", "cluster.node.devices=1", "batch=12")
     fast, slow = (predict(small(*fixed, f"cluster.network.overhead={overhead}")) for overhead in ("0", "1 ms"))
     assert slow.step_time_s > 12e-3 > fast.step_time_s
 
 
-def test_equivalent_nodes_stay_folded_if_the_network_acts_as_one_switch(small: Make) -> None:
+def test_equivalent_nodes_stay_folded_on_a_non_blocking_network(small: Make) -> None:
     def classes(*overrides: str) -> int:
         scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
         return len(scenario.strategy.compile(scenario.job(scenario.samples_per_worker)).ranks.names)

@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
-from tests.simulator.programs import compiled, held_up_s, step_s, work_s
+from tests.simulator.programs import compiled, exchange_s, step_s, work_s
 
 Make = Callable[..., Scenario]
 BLOCKS = 6
@@ -39,7 +39,7 @@ def blocks(scenario: Scenario) -> list[Layer]:
 def seconds(program_of: Scenario) -> tuple[float, float]:
     """Exposed seconds of collectives in the forward and the backward pass."""
     program = compiled(program_of)
-    return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
+    return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
 
 
 def computing(program_of: Scenario) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def test_tensor_parallel_ranks_compute_an_equal_part_each(small: Make, tensor: i
 
 
 @pytest.mark.parametrize("tensor", [2, 4])
-def test_two_sums_each_way_in_every_block(small: Make, tensor: int) -> None:
+def test_every_block_has_two_allreduces_in_each_pass(small: Make, tensor: int) -> None:
     """One sum each for attention and MLP: arXiv 1909.08053, section 3; one for the embedding, three for the loss."""
     scenario = shared(small, f"tensor: {tensor}", WIDE, *PLAIN_LINKS)
     for block in blocks(scenario):
@@ -70,7 +70,7 @@ def test_two_sums_each_way_in_every_block(small: Make, tensor: int) -> None:
 
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])
-def test_sequence_parallelism_moves_as_much_in_halves(small: Make, tensor: int) -> None:
+def test_sequence_parallelism_moves_the_same_bytes_in_two_collectives(small: Make, tensor: int) -> None:
     """An all-gather and a reduce-scatter replace an all-reduce; repeated gathers are hidden: arXiv 2205.05198, 4.2.2."""
     whole = shared(small, f"tensor: {tensor}", WIDE, *PLAIN_LINKS)
     halves = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
@@ -82,7 +82,7 @@ def test_sequence_parallelism_moves_as_much_in_halves(small: Make, tensor: int) 
 
 
 @pytest.mark.parametrize("numbers", ["tensor: 4", "tensor: 2, sequence_parallel: true", "context: 4, context_by: all_gather"])
-def test_full_recomputation_exchanges_again(small: Make, numbers: str) -> None:
+def test_full_recomputation_repeats_collectives(small: Make, numbers: str) -> None:
     """Full recomputation repeats the collectives of a block's forward pass in its backward pass."""
     kept, again = (
         seconds(shared(small, numbers, WIDE, *PLAIN_LINKS, f"training={{recompute: {kind}}}")) for kind in ("none", "full")
@@ -146,7 +146,7 @@ def test_one_piece_of_a_divided_collective_is_exposed_if_products_take_longer(sm
             assert shown_s == pytest.approx(whole_s / tensor)
 
 
-def test_collectives_without_products_leave_them_to_the_others(small: Make) -> None:
+def test_only_collectives_with_products_are_overlapped(small: Make) -> None:
     """The head's gather overlaps with the product alone, not with the loss: all but a piece is hidden."""
     numbers, many = "tensor: 4, sequence_parallel: true", 400
     (*_, head) = shared(small, numbers, WIDE).job().layers
@@ -160,7 +160,7 @@ def test_collectives_without_products_leave_them_to_the_others(small: Make) -> N
 
 
 @pytest.mark.parametrize("context", [2, 4, 8])
-def test_ranks_that_divide_the_tokens_do_an_equal_part_each(small: Make, context: int) -> None:
+def test_context_parallel_ranks_compute_an_equal_part_each(small: Make, context: int) -> None:
     """Each rank has beginnings and ends of samples, which balances the work under a causal mask."""
     alone, together = shared(small, "context: 1", LONG), shared(small, f"context: {context}", LONG, *FREE_LINKS)
     flops = [sum(layer.forward_flops + layer.backward_flops for layer in one.job().layers) for one in (alone, together)]
@@ -177,7 +177,7 @@ def attention_s(scenario: Scenario) -> tuple[float, float]:
 
 @pytest.mark.parametrize("context", [2, 4])
 @pytest.mark.parametrize("bandwidth", ["30 MB/s", "80 MB/s", "160 MB/s", "300 MB/s", "10 GB/s"])
-def test_a_ring_of_keys_is_hidden_as_far_as_attention_lasts(small: Make, context: int, bandwidth: str) -> None:
+def test_ring_attention_exchange_is_hidden_up_to_the_attention_time(small: Make, context: int, bandwidth: str) -> None:
     """Keys and values move during attention, in the backward pass again with their gradients: arXiv 2310.01889.
 
     Gathered instead, before attention, all of it shows.
@@ -215,7 +215,7 @@ def test_expert_parallel_workers_have_a_part_of_the_experts_and_send_tokens(smal
 
 @pytest.mark.parametrize("field", ["capacity", "imbalance"])
 @pytest.mark.parametrize("room", [1.5, 2.0, 4.0])
-def test_room_for_more_tokens_is_computed_and_sent(small: Make, field: Literal["capacity", "imbalance"], room: float) -> None:
+def test_expert_capacity_is_computed_and_sent(small: Make, field: Literal["capacity", "imbalance"], room: float) -> None:
     even = mixture(small, 4)
     roomy = mixture(small, 4, experts=f"count: 8, active: 2, feedforward: 128, {field}: {room}")
     assert seconds(roomy) == pytest.approx([room * one for one in seconds(even)])
@@ -252,7 +252,7 @@ def test_all_groups_of_a_node_share_its_cards(small: Make) -> None:
 
 
 @pytest.mark.parametrize("tensor", [3, 6])
-def test_groups_that_lie_across_nodes_set_the_pace(small: Make, tensor: int) -> None:
+def test_groups_across_nodes_determine_the_time(small: Make, tensor: int) -> None:
     """Of workers of three ranks on nodes of four devices every second lies across two, and none goes on before the others."""
     model = "model={kind: gpt, layers: 2, hidden: 96, heads: 6, vocabulary: 252, sequence: 32}"
     fitting, across = (

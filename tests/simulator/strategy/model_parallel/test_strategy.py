@@ -34,7 +34,7 @@ def test_two_towers_run_on_two_devices_at_the_same_time(small: Make) -> None:
     assert two.step_time_s < 0.75 * one.step_time_s
 
 
-def test_weights_that_both_towers_have_are_averaged(small: Make) -> None:
+def test_weights_shared_by_both_towers_are_averaged(small: Make) -> None:
     run = predict(towers(small, 2, "cluster.node.link.bandwidth=100 MB/s"))
     scenario = towers(small, 2)
     shared_bytes = 4 * sum(layer.parameters for layer in scenario.model.build_layers() if layer.name.startswith("left."))
@@ -44,7 +44,7 @@ def test_weights_that_both_towers_have_are_averaged(small: Make) -> None:
     assert ranks[0].holders_bytes["parameters"] == pytest.approx(ranks[1].holders_bytes["parameters"], rel=1e-3)
 
 
-def test_a_chain_cut_in_two_takes_as_long_as_on_one_device_and_its_messages(small: Make) -> None:
+def test_a_chain_on_two_devices_takes_the_time_of_one_plus_messages(small: Make) -> None:
     one = predict(small("strategy={kind: model_parallel, stages: 1}"))
     two = predict(small("strategy={kind: model_parallel, stages: 2}"))
     pipeline = predict(small("strategy={kind: pipeline, stages: 2, microbatches: 1, schedule: gpipe}"))

@@ -53,7 +53,7 @@ def test_each_rank_attends_to_all_tokens_with_a_share_of_the_heads(small: Make, 
 
 
 @pytest.mark.parametrize(("key_heads", "sent_heads"), [(16, 16), (8, 8), (4, 4), (2, 4)])
-def test_bytes_that_ranks_send(small: Make, key_heads: int, sent_heads: int) -> None:
+def test_ranks_send_the_expected_bytes(small: Make, key_heads: int, sent_heads: int) -> None:
     """Of N tokens and P ranks each sends N/P of queries, keys and values, and N/P of the output: 4·N·h/P in all where there are
     as many key heads. Of fewer key heads than ranks each is sent to several."""
     layer = block(small(llama(key_heads), *ON, hybrid(context=4, context_by="ulysses")))
@@ -67,7 +67,7 @@ def test_bytes_that_ranks_send(small: Make, key_heads: int, sent_heads: int) -> 
         assert sum(one.elements for one in layer.exchanges if not one.backward) == 4 * TOKENS * HIDDEN // 4
 
 
-def test_it_sends_less_than_a_gather_of_keys_and_values_to_many_ranks(small: Make) -> None:
+def test_ulysses_sends_less_than_gathering_keys_and_values_on_many_ranks(small: Make) -> None:
     """The more ranks, the less each sends, where a gather's bytes stay the same."""
 
     def exchanged_s(context: int, way: str) -> float:
@@ -81,7 +81,7 @@ def test_it_sends_less_than_a_gather_of_keys_and_values_to_many_ranks(small: Mak
 
 @pytest.mark.parametrize("flash", ["true", "false"])
 @pytest.mark.parametrize("context", [2, 8])
-def test_activations_are_shared_out(small: Make, context: int, flash: str) -> None:
+def test_activations_are_divided_among_ranks(small: Make, context: int, flash: str) -> None:
     """Queries, keys, values and scores as a share 1/P; what attention writes and what the projection reads are both kept."""
 
     def kept(**fields: object) -> dict[str, int]:
@@ -92,7 +92,7 @@ def test_activations_are_shared_out(small: Make, context: int, flash: str) -> No
     assert {name: elements * context for name, elements in ours.items()} == whole
 
 
-def test_recomputed_attention_exchanges_nothing_again(small: Make) -> None:
+def test_recomputed_attention_does_not_repeat_exchanges(small: Make) -> None:
     strategy = hybrid(context=4, context_by="ulysses")
     plain, again = (small(llama(), *ON, strategy, f"training.recompute={kind}") for kind in ("none", "{modules: [core_attn]}"))
     plan = plain.strategy.plan
@@ -101,7 +101,7 @@ def test_recomputed_attention_exchanges_nothing_again(small: Make) -> None:
     assert memory(again).worst.total_bytes < memory(plain).worst.total_bytes
 
 
-def test_estimates_of_it(small: Make) -> None:
+def test_estimates_of_ulysses_agree_with_replay(small: Make) -> None:
     base = small(llama(8), *ON, "framework=torchtitan", hybrid(context=4, context_by="ulysses", overlap="true"))
     space = Space(
         base, (8, 16), tensor=(1, 2), context=(1, 2, 4, 8), stages=(1, 2), samples=(1, 2), zero=(0, 1, 3),

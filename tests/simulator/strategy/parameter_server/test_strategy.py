@@ -35,7 +35,7 @@ function_scoped = settings(suppress_health_check=[HealthCheck.function_scoped_fi
 
 
 def servers(workers: int, servers: int = 1, **fields: object) -> str:
-    """A strategy as an override."""
+    """An override that sets a parameter-server strategy."""
     given = {"kind": "parameter_server", "workers": workers, "servers": servers} | fields
     yaml = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
     return "strategy={" + ", ".join(f"{name}: {value}" for name, value in yaml.items()) + "}"
@@ -55,7 +55,7 @@ def size_bytes(scenario: Scenario) -> float:
 
 
 def leaving_bytes(program: Program, node: int) -> float:
-    """Bytes that leave a node over its card in a step."""
+    """Bytes that a node's card sends in a step."""
     card = program.resources.names.index(f"network {node} out")
     uses = zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True)
     return sum(amount * use.per_unit for route, amount, kind in uses for use in route if use.resource == card)
@@ -65,7 +65,7 @@ def leaving_bytes(program: Program, node: int) -> float:
 
 
 @pytest.mark.parametrize(("workers", "count"), [(4, 1), (4, 4), (8, 2), (6, 8)])
-def test_dedicated_servers_move_what_the_busier_side_must(small: Make, workers: int, count: int) -> None:
+def test_dedicated_servers_take_the_time_of_the_busier_side(small: Make, workers: int, count: int) -> None:
     """Per direction n·S/k bytes pass the card of a server, S that of a worker; overlap hides them but moves no fewer."""
     scenario = small(servers(workers, count), *ALONE, *PLAIN)
     least_s = max(workers / count, 1) * size_bytes(scenario) / NIC_BPS
@@ -117,7 +117,7 @@ def test_overlap_in_one_bucket_hides_nothing(small: Make) -> None:
 @given(
     st.integers(1, 3), st.integers(1, 3), st.sampled_from([20, 60, 200]), st.sampled_from(["bytes", "tensor", "round_robin"])
 )
-def test_whichever_engine_is_chosen_gives_the_reference(small: Make, workers: int, count: int, kilo: int, shard: str) -> None:
+def test_the_chosen_engine_equals_the_event_engine(small: Make, workers: int, count: int, kilo: int, shard: str) -> None:
     fields = {"overlap": True, "bucket": f"{kilo} KB", "shard": shard, "two_level": True}
     program = compiled(small(servers(workers * 3, count, **fields), "batch={per_worker: 64}", "cluster.node.devices=3"))
     chosen, reference = simulate(program, 3), by_events(program, 3)
@@ -141,7 +141,7 @@ def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[flo
 
 
 @pytest.mark.parametrize("bound", [1, 3])
-def test_workers_use_the_bound_where_one_is_slow(small: Make, bound: int) -> None:
+def test_fast_workers_run_ahead_up_to_the_bound(small: Make, bound: int) -> None:
     run = predict(small(servers(4, 1, mode="stale_synchronous", bound=bound), *ALONE, ONE_SLOW, "batch={per_worker: 16}"))
     assert server_stats(run)["clock_gap"]["max"] == bound
 
@@ -157,7 +157,7 @@ def test_a_bound_of_zero_is_synchronous(small: Make, unevenness: str) -> None:
     assert server_stats(stale)["clock_gap"]["max"] == server_stats(synchronous)["clock_gap"]["max"] == 0
 
 
-def test_a_looser_bound_is_never_slower_and_ends_in_none_at_all(small: Make) -> None:
+def test_a_larger_bound_is_never_slower_and_tends_to_asynchronous(small: Make) -> None:
     jitter = "unevenness={compute_jitter: 0.4}"
     modes = [*({"mode": "stale_synchronous", "bound": bound} for bound in (0, 1, 3, 50)), {"mode": "asynchronous"}]
     runs = [predict(small(servers(8, 1, **mode), *ALONE, *PLAIN, *FREE, jitter, "steps=100")) for mode in modes]
@@ -199,7 +199,7 @@ def test_asynchronous_workers_do_not_wait_for_a_slow_one(small: Make) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3, 16, 40])
-def test_asynchronous_steps_are_bound_by_the_server_s_card_or_a_worker_alone(small: Make, workers: int) -> None:
+def test_asynchronous_steps_are_limited_by_the_servers_card_or_the_workers_own_step(small: Make, workers: int) -> None:
     """n·S/k bytes pass a server's card in each direction at the same time; a worker's own step is passes, push and pull."""
     scenario = small(servers(workers, 2, mode="asynchronous"), *ALONE, *PLAIN)
     run = predict(scenario)
@@ -216,7 +216,7 @@ def test_asynchronous_steps_are_bound_by_the_server_s_card_or_a_worker_alone(sma
     st.integers(1, 6), st.integers(1, 3), st.sampled_from(["dedicated", "colocated"]), st.integers(1, 3), st.floats(0, 0.5),
     st.sampled_from(MODES),
 )  # fmt: skip
-def test_the_parts_of_a_step_add_up(
+def test_breakdown_adds_up_to_the_step(
     small: Make, workers: int, count: int, placement: str, devices: int, jitter: float, mode: Mapping[str, object]
 ) -> None:
     run = predict(
@@ -289,14 +289,14 @@ def of_units(small: Make, assignment: str, *more: str, units: int = 48) -> Run:
     return predict(small(servers(4, 1, **fields), *ALONE, *PLAIN, *FREE, *more))
 
 
-def test_who_takes_units_does_not_matter_where_workers_are_even(small: Make) -> None:
+def test_dynamic_assignment_equals_fixed_with_equal_workers(small: Make) -> None:
     fixed, dynamic = (of_units(small, assignment) for assignment in ("fixed", "dynamic"))
     assert dynamic.step_time_s == pytest.approx(fixed.step_time_s)
     endless = predict(small(servers(4, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE))
     assert fixed.step_time_s == pytest.approx(endless.step_time_s)
 
 
-def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) -> None:
+def test_dynamic_assignment_is_faster_with_unequal_workers(small: Make) -> None:
     """Fixed parts end with the slowest worker's; dynamically taken units end within one unit of each other."""
     fixed, dynamic = (of_units(small, assignment, ONE_SLOW, units=100) for assignment in ("fixed", "dynamic"))
     even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
@@ -308,7 +308,7 @@ def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) ->
 
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
 @pytest.mark.parametrize("units", [4, 7, 10])
-def test_all_units_are_taken(small: Make, assignment: str, units: int) -> None:
+def test_all_work_units_are_executed(small: Make, assignment: str, units: int) -> None:
     fields = {"mode": "asynchronous", "units": units, "assignment": assignment}
     program = compiled(small(servers(4, 2, **fields), ONE_SLOW, "batch={per_worker: 16}"))
     timeline = simulate(program, 5)
@@ -335,17 +335,17 @@ def test_shards_are_equal_bytes_or_whole_tensors() -> None:
     assert pushed("round_robin", 2) == [[440.0, 120.0]]
 
 
-def test_buckets_close_at_their_size_from_the_last_tensor_on_and_come_first_layers_first() -> None:
+def test_buckets_are_filled_from_the_last_tensor_and_pulled_first_layer_first() -> None:
     found = buckets(LAYERS, 1, "bytes", 4, 100.0, None, 1)
     assert [(bucket.layer, bucket.sent_bytes.tolist()) for bucket in found] == [(0, [440.0]), (1, [120.0])]
 
 
 @given(st.integers(1, 9), st.sampled_from(["bytes", "tensor", "round_robin"]), st.floats(1, 600))
-def test_all_parameters_are_on_some_server_and_in_some_bucket(count: int, sharding: Any, limit_bytes: float) -> None:
+def test_every_parameter_is_on_one_server_and_in_one_bucket(count: int, sharding: Any, limit_bytes: float) -> None:
     assert np.sum(pushed(sharding, count, limit_bytes)) == pytest.approx(560)
 
 
-def test_one_huge_tensor_is_one_server_s_load(small: Make) -> None:
+def test_a_huge_whole_tensor_loads_one_server(small: Make) -> None:
     model = "model={kind: gpt, layers: 1, hidden: 8, heads: 1, vocabulary: 100000, sequence: 8, tied: true}"
     scenario = small(servers(4, 4, shard="tensor"), *ALONE, model, *PLAIN)
     by_tensor, by_bytes = predict(scenario), predict(small(servers(4, 4), *ALONE, model, *PLAIN))
@@ -357,7 +357,7 @@ def test_one_huge_tensor_is_one_server_s_load(small: Make) -> None:
 
 
 @pytest.mark.parametrize("rows", [0.01, 0.1, 1.0])
-def test_sparse_parameters_move_as_many_rows_as_are_touched(small: Make, rows: float) -> None:
+def test_sparse_parameters_move_only_touched_rows(small: Make, rows: float) -> None:
     """The word embedding's V·h elements are sparse, with 8 more bytes per row. Positions are dense."""
     words, hidden = 256, 64
     dense = small(servers(4, 2), *ALONE)
@@ -371,7 +371,7 @@ def test_sparse_parameters_move_as_many_rows_as_are_touched(small: Make, rows: f
 
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("fields", [{}, {"overlap": True, "bucket": "100 KB"}, {"mode": "asynchronous"}])
-def test_two_levels_move_one_worker_s_bytes_from_each_node(small: Make, devices: int, fields: Mapping[str, object]) -> None:
+def test_two_level_reduction_moves_one_workers_bytes_per_node(small: Make, devices: int, fields: Mapping[str, object]) -> None:
     one, two = (
         compiled(small(servers(8, 2, two_level=two_level, **fields), f"cluster.node.devices={devices}", "batch=512"))
         for two_level in (False, True)
@@ -380,25 +380,25 @@ def test_two_levels_move_one_worker_s_bytes_from_each_node(small: Make, devices:
         assert leaving_bytes(two, node) == pytest.approx(leaving_bytes(one, node) / devices)
 
 
-def test_two_levels_pay_where_the_network_is_slow(small: Make) -> None:
+def test_two_level_reduction_is_faster_on_slow_networks(small: Make) -> None:
     flat, levels = (predict(small(servers(16, 2, two_level=two_level), *PLAIN)) for two_level in (False, True))
     assert levels.step_time_s < flat.step_time_s
     assert levels.breakdown_s["waiting_for_ranks"] >= 0
 
 
-def test_a_node_of_two_levels_goes_as_one(small: Make) -> None:
+def test_two_level_workers_of_a_node_count_as_one_for_staleness(small: Make) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous", two_level=True), *PLAIN))
     assert server_stats(run)["version_staleness"]["mean"] == pytest.approx(2 - 1)
 
 
-def test_actors_spend_their_rollout_before_each_step(small: Make) -> None:
+def test_rollout_time_precedes_each_step(small: Make) -> None:
     without, acting = (predict(small(servers(4, 1, rollout=rollout), *ALONE, *PLAIN)) for rollout in ("0 s", "50 ms"))
     assert acting.step_time_s == pytest.approx(without.step_time_s + 0.05)
     assert acting.breakdown_s["waiting_for_input"] == pytest.approx(0.05)
     assert server_stats(acting)["bottleneck"] == "input"
 
 
-def test_actors_act_with_all_parameters(small: Make) -> None:
+def test_actors_pull_all_parameters_before_the_rollout(small: Make) -> None:
     """Pulls overlap with the backward pass before a rollout, but not with the rollout or the passes after it."""
     fields = {"overlap": True, "bucket": "100 KB", "rollout": "50 ms"}
     scenario = small(servers(4, 1, **fields), *ALONE, *PLAIN)
@@ -412,14 +412,14 @@ def test_actors_act_with_all_parameters(small: Make) -> None:
 # --- server statistics -----------------------------------------------------------------------------------------------------
 
 
-def test_synchronous_workers_keep_in_step(small: Make) -> None:
+def test_synchronous_workers_have_no_clock_gap(small: Make) -> None:
     synchronous = server_stats(predict(small(servers(6, 2), *ALONE, *PLAIN)))
     assert synchronous["clock_gap"]["histogram"] == {"0": 6}
     assert set(synchronous["version_staleness"]["histogram"]) == {"0"}
     assert synchronous["dropped"] == 0
 
 
-def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
+def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
     """n pushes arrive at once: the last waits for n − 1 services, and the mean is half of that."""
     scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
     run, cluster = predict(scenario), scenario.cluster
@@ -440,7 +440,7 @@ def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
         (("input={storage: {bandwidth: 1 KB/s, sample: 1 KB, shared_by: cluster}}",), "input"),
     ],
 )
-def test_the_bottleneck_is_what_is_busiest(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
+def test_the_bottleneck_is_the_busiest_resource(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous"), *ALONE, "batch={per_worker: 8}", *overrides))
     assert server_stats(run)["bottleneck"] == bottleneck
 
@@ -475,7 +475,7 @@ def test_incompatible_fields_are_rejected(small: Make, fields: Mapping[str, obje
         small(servers(4, **fields))
 
 
-def test_a_model_without_embedding_is_not_sparse(small: Make) -> None:
+def test_models_without_embedding_reject_sparse(small: Make) -> None:
     mlp = "model={kind: mlp, inputs: 8, layers: 2, hidden: 8, outputs: 2}"
     with pytest.raises(ScenarioError, match=r"strategy\.sparse: the model has no layer called embedding.*leave sparse out"):
         small(servers(4, sparse="{rows: 0.1}"), mlp)

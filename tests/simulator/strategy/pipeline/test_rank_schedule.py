@@ -18,7 +18,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.plan import Plan
-from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, held_up_s, step_s, work_s
+from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, exchange_s, step_s, work_s
 
 Make = Callable[..., Scenario]
 SCHEDULES: tuple[tuple[ScheduleName, int], ...] = (
@@ -41,7 +41,7 @@ def test_the_bubble_falls_with_the_chunks(small: Make, chunks: int, stages: int,
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 2), (4, 16), (6, 6)])
-def test_the_bubble_of_one_chunk(small: Make, schedule: str, stages: int, microbatches: int) -> None:
+def test_the_bubble_of_one_chunk_equals_the_formula(small: Make, schedule: str, stages: int, microbatches: int) -> None:
     """The bubble is (p − 1) / (m + p − 1) of a step in either order: arXiv 1811.06965, section 2.3."""
     numbers = f"stages: {stages}, microbatches: {microbatches}, schedule: {schedule}"
     run = predict(small(EVEN, f"strategy={{kind: pipeline, {numbers}}}", *ONLY_COMPUTE, f"batch={microbatches}"))
@@ -49,7 +49,7 @@ def test_the_bubble_of_one_chunk(small: Make, schedule: str, stages: int, microb
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 3), st.integers(1, 3), st.booleans(), st.integers(1, 4))
-def test_rank_schedules_are_the_passes_of_the_schedule_in_pieces(
+def test_rank_schedules_split_the_passes_of_the_schedule(
     schedule: tuple[ScheduleName, int], stages: int, rounds: int, all_cut: bool, pieces: int
 ) -> None:
     """Each pass covers every layer once, backward passes from the last layer on; waiting tasks cover none."""
@@ -84,7 +84,7 @@ def test_rank_schedules_are_the_passes_of_the_schedule_in_pieces(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_a_hint_of_an_order_is_above_all_that_a_task_follows(small: Make, schedule: tuple[str, int], zero: int) -> None:
+def test_order_hints_exceed_those_of_predecessors(small: Make, schedule: tuple[str, int], zero: int) -> None:
     """The hint saves engines a search for an order; zb and dualpipe_v schedules with ZeRO 3 have none."""
     name, chunks = schedule
     if zero == 3 and name in ("zb_h1", "zb_v", "dualpipe_v"):
@@ -117,7 +117,7 @@ def sharded_s(small: Make, prefetch: int, *more: str, microbatches: int = 1) -> 
     return step_s(compiled(small(*LAYERS, sharded, "training={zero: 3}", *more)))
 
 
-def test_gathers_ahead_are_hidden_and_others_are_not(small: Make) -> None:
+def test_only_prefetched_gathers_are_hidden(small: Make) -> None:
     """All gathers are exposed if each waits for the previous pass; one ahead hides all but the first of the step."""
     gather_s = 7 / 8 * (512 * 512 + 512) * 4 / 1e9
     passes_s = 2 * 8 * 2e-3 + 6 * 4 * 8 * 512 * 512 / 1e12 - 2 * 4 * 512 * 512 / 1e12
@@ -185,7 +185,7 @@ def test_overlapped_sends_are_never_slower(small: Make, numbers: str, network: s
     ],
 )
 @pytest.mark.parametrize("overlap_sends", ["false", "true"])
-def test_messages_to_one_rank_follow_each_other(small: Make, numbers: str, overlap_sends: str) -> None:
+def test_messages_to_one_rank_are_sequential(small: Make, numbers: str, overlap_sends: str) -> None:
     """Messages arrive in the order of sending, however slow the network."""
     strategy = f"strategy={{kind: pipeline, {numbers}, overlap_sends: {overlap_sends}}}"
     program = compiled(small(strategy, "cluster.node.devices=1", "cluster.network.bandwidth=10 Mbit/s"))
@@ -199,7 +199,7 @@ def test_messages_to_one_rank_follow_each_other(small: Make, numbers: str, overl
 
 
 @pytest.mark.parametrize("tensor", [2, 4])
-def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make, tensor: int) -> None:
+def test_split_sends_move_a_part_per_tensor_rank_and_gather_it(small: Make, tensor: int) -> None:
     """Between nodes each message has 1 / t of the bytes; the shards are then gathered inside the node."""
     whole, parts = (
         compiled(small(f"strategy={{kind: hybrid, stages: 2, tensor: {tensor}, microbatches: 2, order: "
@@ -213,7 +213,7 @@ def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make,
     assert late[1] - late[0] == pytest.approx(gather_s)
 
 
-def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: Make) -> None:
+def test_split_sends_across_nodes_gather_between_nodes(small: Make) -> None:
     """Two tensor-parallel ranks, and another worker's on the same node."""
     numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
     whole, parts = (
@@ -230,11 +230,11 @@ def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: 
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
-def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chunks: int) -> None:
+def test_input_and_weight_gradient_passes_add_up_to_the_backward_pass(small: Make, schedule: str, chunks: int) -> None:
     numbers = f"tensor: 2, stages: 2, chunks: {chunks}, microbatches: 4"
     halves = compiled(small(f"strategy={{kind: hybrid, {numbers}, schedule: {schedule}}}", "batch=4"))
     whole = compiled(small("strategy={kind: hybrid, tensor: 2, stages: 2, microbatches: 4}", "batch=4"))
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
-        assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
+        assert exchange_s(halves, phase).sum() == pytest.approx(exchange_s(whole, phase).sum())
     assert (halves.stream == COLLECTIVE_STREAM).sum() == 0

@@ -46,7 +46,7 @@ _NAMES = {Pass.FORWARD: "FORWARD", Pass.BACKWARD: "FULL_BACKWARD", Pass.INPUT: "
 )
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_receives_are_posted_where_torch_posts_them(schedule: ScheduleName, chunks: int, stages: int, rounds: int) -> None:
+def test_receives_are_posted_in_the_order_of_torch(schedule: ScheduleName, chunks: int, stages: int, rounds: int) -> None:
     plan = _plan(schedule, stages, stages * rounds, chunks)
     tasks = rank_schedule(plan, [[range(1)]] * (stages * chunks), False, EQUAL)
     count = stages * chunks, plan.microbatches

@@ -74,7 +74,7 @@ def replayed(
 
 
 def needs(kind: Pass, stage: int, microbatch: int, last: int) -> Key | None:
-    """The pass that a pass follows, in addition to the previous one of its rank."""
+    """The pass that a pass depends on, in addition to the previous one of its rank."""
     if kind == Pass.FORWARD:
         return (False, stage - 1, microbatch) if stage else None
     if kind == Pass.WEIGHT:
@@ -105,7 +105,7 @@ def numbers(draw: st.DrawFn) -> tuple[ScheduleName, int, int, int]:
 
 
 @given(numbers(), TIMES)
-def test_every_pass_comes_once_and_after_all_that_it_needs(
+def test_every_pass_occurs_once_and_after_its_dependencies(
     numbers: tuple[ScheduleName, int, int, int], times: PassTimes
 ) -> None:
     schedule, ranks, microbatches, chunks = numbers
@@ -140,13 +140,13 @@ def test_a_slot_is_the_longest_path_to_its_pass(schedule: ScheduleName) -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @given(ranks=st.integers(1, 6), microbatches=st.integers(1, 12))
-def test_bubble_of_gpipe_and_1f1b(schedule: ScheduleName, ranks: int, microbatches: int) -> None:
+def test_bubble_of_gpipe_and_1f1b_equals_the_formula(schedule: ScheduleName, ranks: int, microbatches: int) -> None:
     """(p − 1) / (m + p − 1), also with fewer microbatches than ranks: arXiv 1811.06965, 2006.09503."""
     assert bubble(schedule, ranks, microbatches) == pytest.approx((ranks - 1) / (microbatches + ranks - 1))
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(2, 4))
-def test_bubble_of_interleaved_1f1b(ranks: int, rounds: int, chunks: int) -> None:
+def test_bubble_of_interleaved_1f1b_equals_the_formula(ranks: int, rounds: int, chunks: int) -> None:
     """(p − 1) / (v · m + p − 1): arXiv 2104.04473."""
     microbatches = ranks * rounds
     theory = (ranks - 1) / (chunks * microbatches + ranks - 1)
@@ -164,7 +164,7 @@ def test_zb_h1_has_a_third_of_the_idle_time_of_1f1b(ranks: int, extra: int) -> N
 
 
 @given(st.integers(1, 6), st.integers(0, 12))
-def test_no_bubble_is_left_where_ranks_need_not_end_a_step_together(ranks: int, extra: int) -> None:
+def test_zero_bubble_schedules_have_no_bubble_without_step_synchronisation(ranks: int, extra: int) -> None:
     microbatches = max(1, 2 * ranks - 1) + extra
     schedules: tuple[tuple[ScheduleName, int], ...] = (("zb_h2", 1), ("zb_2p", 1), ("zb_v", 2))
     for schedule, chunks in schedules:
@@ -172,7 +172,7 @@ def test_no_bubble_is_left_where_ranks_need_not_end_a_step_together(ranks: int, 
 
 
 @given(st.integers(2, 6), st.integers(1, 20), TIMES)
-def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbatches: int, times: PassTimes) -> None:
+def test_searched_schedules_are_no_slower_than_fixed_ones(ranks: int, microbatches: int, times: PassTimes) -> None:
     seconds = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
     def step_s(schedule: ScheduleName) -> float:
@@ -184,7 +184,7 @@ def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbat
 
 
 @given(st.integers(1, 6), st.integers(1, 16), TIMES)
-def test_peak_activations_of_ranks(ranks: int, microbatches: int, times: PassTimes) -> None:
+def test_peak_activations_of_ranks_equal_the_expected_ones(ranks: int, microbatches: int, times: PassTimes) -> None:
     def peaks(schedule: ScheduleName, chunks: int = 1) -> list[float]:
         return list(peak_activations(schedule, ranks, microbatches, chunks, times))
 
@@ -252,7 +252,7 @@ def test_orders_are_shared_and_cannot_be_changed() -> None:
         (32, 96, 6144, 48, (10.419, 10.207, 7.715, 0.408), (0.2646, 0.1421, 0.0641, 0.1421, 0.0038)),
     ],
 )
-def test_bubbles_are_those_that_the_authors_computed(
+def test_bubbles_equal_those_of_the_paper(
     ranks: int,
     microbatches: int,
     hidden: int,
@@ -303,7 +303,7 @@ def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, c
         ("dualpipe_v", "DualPipeV", (2,)),
     ],
 )
-def test_orders_are_those_of_torch(schedule: ScheduleName, name: str, chunks: tuple[int, ...]) -> None:
+def test_orders_equal_those_of_torch(schedule: ScheduleName, name: str, chunks: tuple[int, ...]) -> None:
     """Numbers that torch rejects are rejected here. Its own 1F1B is wrong for fewer microbatches than ranks."""
     compared = 0
     for ranks, microbatches, each in product((1, 2, 3, 4, 6), (1, 2, 3, 4, 5, 6, 8, 9, 12, 13), chunks):

@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, peak_a
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.clusters import plain
-from tests.simulator.programs import compiled, held_up_s, work_s
+from tests.simulator.programs import compiled, exchange_s, work_s
 
 Make = Callable[..., Scenario]
 HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
@@ -55,7 +55,9 @@ def cuts(layers: Sequence[Layer], stages: int) -> Iterator[list[range]]:
 @given(
     st.lists(weights, min_size=4, max_size=9), st.integers(0, 1), st.integers(0, 1), st.integers(1, 4), st.sampled_from([1, 2])
 )
-def test_no_cut_has_a_faster_slowest_stage(sizes: list[int], lead: int, trail: int, stages: int, chunks: int) -> None:
+def test_no_other_partition_has_a_faster_slowest_stage(
+    sizes: list[int], lead: int, trail: int, stages: int, chunks: int
+) -> None:
     layers = model(sizes, lead, trail)
     total = stages * chunks
     if total > len(sizes) - lead - trail:
@@ -71,7 +73,7 @@ def test_no_cut_has_a_faster_slowest_stage(sizes: list[int], lead: int, trail: i
 
 
 @given(st.lists(weights, min_size=4, max_size=9), st.integers(2, 4), st.sampled_from(ONE_CHUNK))
-def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, schedule: ScheduleName) -> None:
+def test_no_other_partition_has_less_peak_memory(kept: list[int], stages: int, schedule: ScheduleName) -> None:
     """A stage of 1F1B keeps activations of one microbatch for itself and for each later stage."""
     layers = model([1] * len(kept), 0, 0, kept)
     plan = Plan(stages=stages, microbatches=12, schedule=schedule)
@@ -86,7 +88,7 @@ def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, sched
 
 
 @pytest.mark.parametrize("blocks", [[4, 1, 1], [1, 1, 4], [2, 2, 2], [1, 4, 1]])
-def test_stages_have_as_many_blocks_as_they_are_given(small: Make, blocks: list[int]) -> None:
+def test_stages_have_the_given_number_of_blocks(small: Make, blocks: list[int]) -> None:
     scenario = small(f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {blocks}}}")
     parts = scenario.strategy.parts(scenario.job())
     assert [sum(not layer.pinned_to_end for layer in part) for part in parts] == blocks
@@ -94,7 +96,7 @@ def test_stages_have_as_many_blocks_as_they_are_given(small: Make, blocks: list[
     assert parts[-1][-1].pinned_to_end
 
 
-def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
+def test_given_block_counts_apply_to_interleaved_chunks(small: Make) -> None:
     scenario = small(
         "strategy={kind: pipeline, stages: 2, chunks: 2, microbatches: 2, schedule: interleaved_1f1b, balance: [1, 2, 1, 2]}"
     )
@@ -108,7 +110,7 @@ def test_the_stage_of_a_heavy_head_has_fewer_blocks(small: Make, balance: str) -
     assert counts[-1] < min(counts[:-1])
 
 
-def test_balance_by_time_is_faster_and_by_memory_is_smaller(small: Make) -> None:
+def test_balance_by_time_is_faster_and_balance_by_memory_needs_less_memory(small: Make) -> None:
     by_layers, by_time, by_memory = (
         predict(small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 12, balance: {balance}}}", "batch=12"))
         for balance in ("layers", "time", "memory")
@@ -119,7 +121,7 @@ def test_balance_by_time_is_faster_and_by_memory_is_smaller(small: Make) -> None
     assert by_memory.memory_bytes_per_rank < by_layers.memory_bytes_per_rank
 
 
-def test_messages_are_as_large_as_what_the_layer_before_the_cut_hands_on(small: Make) -> None:
+def test_message_size_is_the_output_of_the_layer_before_the_cut(small: Make) -> None:
     model = "model={kind: mlp, layers: 4, inputs: 8, hidden: 100, outputs: 5}"
     for blocks in ([1, 3], [2, 2], [3, 1]):
         scenario = small(model, f"strategy={{kind: pipeline, stages: 2, microbatches: 2, balance: {blocks}}}", "batch=6")
@@ -142,7 +144,7 @@ def test_balance_includes_collectives_within_passes(small: Make) -> None:
             small(model, f"strategy={{kind: hybrid, {numbers}}}", "cluster.node.link.bandwidth=100 MB/s", "batch=8")
         )
         forward_s, backward_s = (
-            work_s(program, phase) + held_up_s(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
+            work_s(program, phase) + exchange_s(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
         )
         return float((forward_s + backward_s).max())
 

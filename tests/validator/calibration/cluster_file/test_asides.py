@@ -1,4 +1,4 @@
-"""What probes tell beside what predictions are made from."""
+"""Probe results that are shown but not used by predictions."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ POINTS = [
 ]
 
 
-def test_each_probe_is_told_in_its_unit() -> None:
-    told = asides(POINTS)
-    assert tuple(told) == NAMES
+def test_each_probe_result_is_shown_in_its_unit() -> None:
+    reported = asides(POINTS)
+    assert tuple(reported) == NAMES
     products, sums = (
         "matrix products take 1.20 times as long while an all-reduce runs",
         "the all-reduce takes 3.00 times as long",
     )
-    assert told["overlap"] == f"{products}, {sums}"
-    assert told["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
-    assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
+    assert reported["overlap"] == f"{products}, {sums}"
+    assert reported["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
+    assert reported["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_did_not_run_or_failed_is_not_told(name: str) -> None:
+def test_skipped_and_failed_probes_are_omitted(name: str) -> None:
     assert name not in asides([point for point in POINTS if point.probe != name])
     assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
 
 
-def test_the_table_prints_them_from_the_file() -> None:
+def test_the_table_prints_results_from_the_file() -> None:
     cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
     assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
 
 
-def test_updates_are_told_of_a_size_that_all_have_in_one_order() -> None:
+def test_update_times_are_compared_at_a_common_size_in_fixed_order() -> None:
     sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
     adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
-    told = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
-    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == told
+    reported = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
+    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == reported

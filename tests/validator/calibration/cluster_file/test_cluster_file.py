@@ -1,4 +1,4 @@
-"""The cluster file: it loads, it says what was measured beside what was nominal, and what could not be used."""
+"""The cluster file: it loads, and names measured and nominal numbers and points that could not be used."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, fac
 POINTS = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
 
 
-def test_what_is_written_is_a_cluster_with_what_was_measured(tmp_path: Path) -> None:
-    cluster, told = described(POINTS, facts())
-    assert not told
+def test_the_written_file_is_a_cluster_with_measured_numbers(tmp_path: Path) -> None:
+    cluster, reported = described(POINTS, facts())
+    assert not reported
     path = tmp_path / "lab.yaml"
     write(cluster, path, POINTS)
     read = load_cluster(path)
@@ -41,13 +41,13 @@ def test_what_is_written_is_a_cluster_with_what_was_measured(tmp_path: Path) -> 
     assert tables.read(points_path(path)) == POINTS
 
 
-def test_ranks_on_cores_train_with_pytorch_over_gloo_by_default() -> None:
+def test_cpu_clusters_default_to_the_gloo_framework() -> None:
     assert described(POINTS, facts())[0]["framework"] == "gloo-cpu"
     assert described(POINTS, facts(BASE | {"framework": "pytorch-ddp"}))[0]["framework"] == "pytorch-ddp", "as described"
     assert "framework" not in described(POINTS, facts(on="cluster"))[0], "a GPU each"
 
 
-def test_the_file_tells_people_what_its_parts_are(tmp_path: Path) -> None:
+def test_the_file_has_comments_on_its_parts(tmp_path: Path) -> None:
     write(described(POINTS, facts())[0], tmp_path / "lab.yaml")
     text = (tmp_path / "lab.yaml").read_text()
     assert text.startswith("# Measured by `scaleproof calibrate`")
@@ -55,7 +55,7 @@ def test_the_file_tells_people_what_its_parts_are(tmp_path: Path) -> None:
     assert not points_path(tmp_path / "lab.yaml").exists()
 
 
-def test_what_was_not_probed_stays_as_described() -> None:
+def test_unprobed_quantities_keep_their_described_values() -> None:
     cluster, _ = described(sums(4, 4, 1e-3, 30e6), facts())
     assert cluster["network"] == BASE["network"]
     assert cluster["device"] == BASE["device"]
@@ -69,7 +69,7 @@ def test_nominal_numbers_survive_a_second_calibration() -> None:
     Cluster.model_validate(again)
 
 
-def test_what_a_topology_says_is_kept() -> None:
+def test_a_described_topology_is_kept() -> None:
     topology = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
     base = BASE | {"network": BASE["network"] | {"topology": topology}}
     points = [*sends([(0, 1), (2, 3)]), *sends([(0, 2), (1, 3)], "across")]
@@ -77,26 +77,26 @@ def test_what_a_topology_says_is_kept() -> None:
     assert topology.items() <= found.items()
 
 
-def test_too_few_sizes_and_failed_probes_are_told_and_the_rest_is_used() -> None:
+def test_too_few_sizes_and_failed_probes_are_reported_and_the_rest_is_used() -> None:
     few = [point for point in sends(all_pairs(4)) if point.size < 64]
-    failed = Point("overlap", "computation beside communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
-    cluster, told = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
+    failed = Point("overlap", "computation with communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
+    cluster, reported = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
     assert cluster["network"] == BASE["network"]
     assert cluster["collectives"]["measured"]
-    assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in told)
-    assert any("failed: rank 2 made no progress" in line for line in told)
+    assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in reported)
+    assert any("failed: rank 2 made no progress" in line for line in reported)
     assert "too few" in cluster["provenance"]["odd"]
-    assert not any("\n" in line for line in told)
+    assert not any("\n" in line for line in reported)
 
 
-def test_what_takes_either_of_two_times_is_told() -> None:
+def test_bimodal_times_are_reported() -> None:
     points = sends(all_pairs(2))
     points[0] = replace(points[0], seconds=(1e-4,) * 8 + (9e-4,) * 8)
-    _, told = described(points, facts(nodes=range(2)))
-    assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in told)
+    _, reported = described(points, facts(nodes=range(2)))
+    assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in reported)
 
 
-def test_a_rank_that_computes_slower_is_named() -> None:
+def test_a_slower_computing_rank_is_named() -> None:
     layers = [
         Point(
             "layer", "block forward", f"rank {rank}", (rank,), "", size, "samples",
@@ -105,17 +105,17 @@ def test_a_rank_that_computes_slower_is_named() -> None:
         for rank in range(4)
         for size in (1, 8)
     ]  # fmt: skip
-    _, told = described([*POINTS, *layers], facts())
-    assert any(line.startswith("rank 2 computes at 50 % of the others") for line in told)
+    _, reported = described([*POINTS, *layers], facts())
+    assert any(line.startswith("rank 2 computes at 50 % of the others") for line in reported)
 
 
-def test_a_machine_needs_probes_of_its_device() -> None:
+def test_an_undescribed_machine_needs_device_probes() -> None:
     with pytest.raises(InputError, match="do not give the device of a rank"):
         described(sends(all_pairs(4), "same node"), facts(None, nodes=[0] * 4, on="local"))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "reported"),
     [
         (("network", "latency"), "-60 us", "negative"),
         (("uncertainty", "network.bandwidth", "low"), "0 Mbit/s", "is no interval"),
@@ -126,8 +126,8 @@ def test_a_machine_needs_probes_of_its_device() -> None:
         (("uncertainty", "device"), {"low": "-4 %", "high": "104 %"}, "cannot read '-4 %'"),
     ],
 )
-def test_a_hand_edited_number_that_makes_no_sense_is_told_with_its_place(
-    tmp_path: Path, path: tuple[str, ...], value: Any, told: str
+def test_invalid_edited_numbers_are_reported_with_their_place(
+    tmp_path: Path, path: tuple[str, ...], value: Any, reported: str
 ) -> None:
     cluster, _ = described(POINTS, facts())
     parent = cluster
@@ -144,10 +144,10 @@ def test_a_hand_edited_number_that_makes_no_sense_is_told_with_its_place(
         .splitlines()[int(line) - 1][int(column) - 1 :]
         .startswith(path[1] if path[0] == "uncertainty" else path[-1])
     )
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
-def test_points_of_what_is_no_cluster_are_refused() -> None:
+def test_points_with_an_invalid_cluster_description_are_rejected() -> None:
     odd = {**BASE, "device": {**BASE["device"], "peak": {"fp02": "1 TFLOP/s"}}}
     with pytest.raises(InputError, match=r"the description of the measured cluster .* is invalid; measure again"):
         described(POINTS, facts(odd))

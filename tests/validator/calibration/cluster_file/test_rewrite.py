@@ -1,4 +1,4 @@
-"""A cluster file is changed where its numbers change, and nowhere else."""
+"""Updates of cluster files change only the lines of changed numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed(path: Path, slowdown_interval: dict[str, float]) -> str:
     return text
 
 
-def test_only_sections_whose_numbers_change_are_written_anew(tmp_path: Path) -> None:
+def test_only_sections_with_changed_numbers_are_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "cellar.yaml"
     path.write_text(TEXT)
     text = changed(path, {"network.bandwidth": 1.25})
@@ -60,7 +60,7 @@ def test_only_sections_whose_numbers_change_are_written_anew(tmp_path: Path) -> 
     assert [line for line in text.splitlines() if line in kept] == kept
 
 
-def test_a_device_by_its_name_becomes_that_device_with_changes(tmp_path: Path) -> None:
+def test_a_named_device_becomes_a_base_with_changes(tmp_path: Path) -> None:
     path = tmp_path / "cellar.yaml"
     path.write_text(TEXT)
     before = load_cluster(path).device
@@ -78,7 +78,7 @@ def test_a_device_by_its_name_becomes_that_device_with_changes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["cpu-2core", "netlab-500mbit", "netlab-tree", "p100-25gbe", "dgx-h100", "aws-p4d"])
-def test_files_that_ship_can_be_updated(name: str, tmp_path: Path) -> None:
+def test_shipped_files_can_be_updated(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text(catalog.find_part("cluster", name, Path()).read_text())
     before = load_cluster(path)
@@ -89,7 +89,7 @@ def test_files_that_ship_can_be_updated(name: str, tmp_path: Path) -> None:
     assert uncertain(load_cluster(path)) == pytest.approx(uncertain(after))
 
 
-def test_a_file_in_one_pair_of_braces_is_written_anew(tmp_path: Path) -> None:
+def test_a_file_in_flow_style_is_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "cellar.yaml"
     device = "{name: cpu, peak: {fp32: 1 GFLOP/s}, memory: 1 GiB, memory_bandwidth: 1 GB/s}"
     path.write_text("{nodes: 2, node: {devices: 1}, network: {bandwidth: 1 Gbit/s, latency: 1 us}, device: " + device + "}\n")
@@ -97,7 +97,7 @@ def test_a_file_in_one_pair_of_braces_is_written_anew(tmp_path: Path) -> None:
     assert "800 Mbit/s" in changed(path, {"network.bandwidth": 1.25}) or "0.8 Gbit/s" in path.read_text()
 
 
-def test_numbers_that_are_another_files_lists_are_refused(tmp_path: Path) -> None:
+def test_numbers_in_lists_of_another_file_are_rejected(tmp_path: Path) -> None:
     device = tmp_path / "mine.yaml"
     layer = "{signature: a, precision: fp32, forward: {base: 1 us, per_sample: 1 us}, backward: {base: 1 us, per_sample: 1 us}}"
     device.write_text(

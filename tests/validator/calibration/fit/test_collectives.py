@@ -1,4 +1,4 @@
-"""Collectives: lines for each operation and group, which predictions then go by."""
+"""Fits of collectives: lines for each operation and group, which predictions use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaleproof.validator.calibration.fit.collectives import measured
 from tests.validator.calibration.made import BASE, SIZES, sums
 
 
-def test_each_operation_and_group_has_its_line() -> None:
+def test_each_operation_and_group_has_its_own_line() -> None:
     section = measured([*sums(4, 4, 1e-3, 30e6), *sums(2, 2, 5e-4, 50e6), *sums(4, 4, 2e-3, 10e6, "alltoall")])
     found = {(one["op"], one["ranks"], one.get("nodes", 1)): one for one in section.fields["measured"]}
     assert set(found) == {("all_reduce", 4, 4), ("all_reduce", 2, 2), ("alltoall", 4, 4)}
@@ -25,33 +25,33 @@ def test_each_operation_and_group_has_its_line() -> None:
     assert section.intervals["collectives"]["measurements"] == 3 * len(SIZES[3:]) * 9
 
 
-def test_predictions_take_what_was_measured() -> None:
+def test_predictions_equal_measured_times() -> None:
     section = measured(sums(4, 4, 1e-3, 30e6))
     cluster = Cluster.model_validate(BASE | {"collectives": section.fields, "uncertainty": section.intervals})
     cost = collective_cost("all_reduce", 2**20, Group.of(range(4), 1), cluster)
     assert cost.seconds == pytest.approx(1e-3 + 2**20 / 30e6, rel=0.02)
 
 
-def test_a_group_with_too_few_sizes_is_left_out_and_told() -> None:
+def test_groups_with_too_few_sizes_are_skipped_and_reported() -> None:
     section = measured([*sums(4, 4, 1e-3, 30e6), *sums(2, 2, 1e-3, 30e6)[:2]])
     assert [one["ranks"] for one in section.fields["measured"]] == [4]
     (line,) = section.notes
     assert "all_reduce over 2 ranks on 2 nodes: 2 sizes are too few to fit; give 3" in line
 
 
-def test_what_was_not_measured_is_not_there() -> None:
+def test_unmeasured_operations_are_absent() -> None:
     failed = [replace(point, seconds=(), stopped="failed: timed out") for point in sums(4, 4, 1e-3, 30e6)]
     assert measured([]) == measured(failed) == Section()
 
 
-def test_small_sizes_make_the_interval_of_large_ones_no_wider() -> None:
+def test_noise_of_small_sizes_does_not_widen_intervals_of_large_ones() -> None:
     even = sums(4, 4, 1e-3, 30e6)
     odd = [replace(p, seconds=tuple(1.5 * one for one in p.seconds)) if p.size in (2**8, 2**12) else p for p in even]
     highs = [parse_share(measured(points).intervals["collectives"]["high"]) for points in (even, odd)]
     assert highs[1] == pytest.approx(highs[0], abs=0.01)
 
 
-def test_longer_times_count_more_and_an_interval_holds_what_lines_miss() -> None:
+def test_longer_times_weigh_more_and_intervals_include_the_misfit() -> None:
     even = sums(4, 4, 1e-3, 30e6)
     large = max(point.size for point in even)
 
@@ -65,7 +65,7 @@ def test_longer_times_count_more_and_an_interval_holds_what_lines_miss() -> None
     assert 1.01 < width(measured(even)) < 1.03
 
 
-def test_another_protocol_is_another_entry() -> None:
+def test_a_change_of_protocol_gives_another_entry() -> None:
     small, large = sums(4, 4, 1e-4, 10e6), sums(4, 4, 1e-2, 30e6)
     points = [one if one.size < 2**15 else other for one, other in zip(small, large, strict=True)]
     section = measured(points)

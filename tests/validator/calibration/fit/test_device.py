@@ -1,4 +1,4 @@
-"""What points of layers, made of a core whose numbers are known, come to in a cluster file."""
+"""Fits of a device: layers of a core with known numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def layer_points(
 
 
 def made(noise: float = 0.0) -> list[Point]:
-    """Everything that a probe finds."""
+    """Points of all probes."""
     points = [
         Point("matmul", f"fp32 {side}", "rank 0", (0,), "", 2.0 * side**3, "flops", (2.0 * side**3 / FLOPS,), "narrow")
         for side in (64, 512)
@@ -77,13 +77,13 @@ def made(noise: float = 0.0) -> list[Point]:
 
 
 def fitted(points: Sequence[Point]) -> Device:
-    """The device without what was measured of the layers themselves."""
+    """The fitted device without its measured layers."""
     fields = device_section(points, "fp32").fields
     return Device.model_validate({**{name: value for name, value in fields.items() if name != "cores"}, "measured_layers": []})
 
 
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 0.02), (0.05, 0.06)])
-def test_layers_that_nobody_has_timed_take_what_they_take(noise: float, within: float) -> None:
+def test_untimed_layers_are_predicted_within_the_bound(noise: float, within: float) -> None:
     device = fitted(made(noise))
     for model in UNSEEN:
         for samples in (2, 12):
@@ -93,7 +93,7 @@ def test_layers_that_nobody_has_timed_take_what_they_take(noise: float, within: 
             assert predicted_s == pytest.approx(sum(EACH_S[kind] * n for kind, n in work.items()), rel=within)
 
 
-def test_of_named_models_layers_are_told_as_they_were_measured() -> None:
+def test_layers_of_named_models_have_their_measured_times() -> None:
     fields = device_section(made(), "fp32").fields
     signatures = {layer.signature for layer in NAMED.build_layers()}
     assert {entry["signature"] for entry in fields["measured_layers"]} == signatures
@@ -102,7 +102,7 @@ def test_of_named_models_layers_are_told_as_they_were_measured() -> None:
     assert Device.model_validate(fields).optimizer_s(2e6, "adam", "fp32") == pytest.approx(4.1e-3, rel=1e-3)
 
 
-def test_a_point_that_is_far_off_moves_nothing_much() -> None:
+def test_an_outlier_point_hardly_changes_the_fit() -> None:
     points = made(0.01)
     spoilt = [replace(one, seconds=tuple(9 * s for s in one.seconds)) if n % 17 == 16 else one for n, one in enumerate(points)]
     for layer in UNSEEN[0].build_layers():
@@ -110,7 +110,7 @@ def test_a_point_that_is_far_off_moves_nothing_much() -> None:
         assert fitted(spoilt).layer_s(layer, 4, "fp32") == pytest.approx(seconds, rel=0.1)
 
 
-def test_intervals_hold_what_was_left_out_and_are_wider_the_noisier_it_is() -> None:
+def test_intervals_contain_held_out_layers_and_widen_with_noise() -> None:
     calm, noisy = (device_section(made(noise), "fp32").intervals["device"] for noise in (0.01, 0.3))
     low, high = (float(calm[end].removesuffix("%")) for end in ("low", "high"))
     assert 80 < low < 100 < high < 125
@@ -119,7 +119,7 @@ def test_intervals_hold_what_was_left_out_and_are_wider_the_noisier_it_is() -> N
     assert (optimizer["low"], optimizer["high"]) == ("100.0 %", "100.0 %")
 
 
-def test_cores_are_as_many_as_ranks_at_once_get_done() -> None:
+def test_useful_cores_follow_from_concurrent_ranks() -> None:
     together = [p for rank in range(4) for p in layer_points([NAMED], (1, 8), 0.0, ranks=4, slower=2.0)]
     assert useful_cores([*made(), *together]) == pytest.approx(2)
     assert device_section([*made(), *together], "fp32").fields  # see below
@@ -129,10 +129,10 @@ def test_cores_are_as_many_as_ranks_at_once_get_done() -> None:
 
 
 @pytest.mark.parametrize("probe", ["layer", "matmul", "memory"])
-def test_without_layers_products_or_memory_there_is_no_device(probe: str) -> None:
+def test_a_device_needs_layers_products_or_memory_probes(probe: str) -> None:
     assert device_section([point for point in made() if point.probe != probe], "fp32").fields == {}
 
 
-def test_what_no_layer_has_takes_what_memory_takes() -> None:
+def test_operators_without_measured_layers_take_memory_time() -> None:
     fields = device_section([p for p in made() if not p.what.startswith("gpt")], "fp32").fields
     assert set(KINDS) - set(fields["kernels"]["serial"]) == {"norm", "gelu", "embedding", "other"}

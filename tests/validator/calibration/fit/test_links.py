@@ -1,4 +1,4 @@
-"""Links: what was planted in messages is found in the file."""
+"""Fits of links recover the true numbers of simulated messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def between(points: list[Point], cluster: Cluster = CLUSTER, nodes: range = rang
     return links.between(points, nodes, cluster)
 
 
-def test_the_network_is_what_messages_took() -> None:
+def test_network_latency_and_bandwidth_follow_from_message_times() -> None:
     section = between(sends(all_pairs(4)))
     assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.02)
     assert parse_time_s(section.fields["latency"]) == pytest.approx(LATENCY_S, rel=0.03)
@@ -42,15 +42,15 @@ def test_the_network_is_what_messages_took() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.floats(1e6, 1e10), st.floats(1e-6, 1e-2))
-def test_any_network_is_found(bandwidth_Bps: float, latency_s: float) -> None:
+def test_any_latency_and_bandwidth_are_recovered(bandwidth_Bps: float, latency_s: float) -> None:
     section = between(sends(all_pairs(3), rate=lambda one, other: bandwidth_Bps, latency_s=latency_s))
     assert parse_time_s(section.fields["latency"]) == pytest.approx(latency_s, rel=0.05)
-    # where latency hides the rate of the largest messages, nothing tells it
+    # where latency hides the rate of the largest messages, it cannot be determined
     if SIZES[-1] / bandwidth_Bps > latency_s:
         assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(bandwidth_Bps, rel=0.1)
 
 
-def test_a_slow_host_is_named_and_left_out_of_the_others_rate() -> None:
+def test_a_slow_host_is_named_and_excluded_from_the_usual_rate() -> None:
     section = between(sends(all_pairs(4), rate=lambda one, other: BANDWIDTH_BPS / (2 if 3 in (one, other) else 1)))
     assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.02)
     (exceptions,) = section.fields["exceptions"]
@@ -59,13 +59,13 @@ def test_a_slow_host_is_named_and_left_out_of_the_others_rate() -> None:
     assert any("host 3" in line for line in section.notes)
 
 
-def test_one_slow_link_is_named_by_its_hosts() -> None:
+def test_a_slow_link_is_named_by_its_hosts() -> None:
     section = between(sends(all_pairs(4), rate=lambda *pair: BANDWIDTH_BPS * (0.6 if pair == (0, 2) else 1)))
     assert any("host 0 ↔ host 2 runs at 60 % of the others" in line for line in section.notes)
     assert section.fields["exceptions"] == []
 
 
-def test_hops_beyond_the_nearest_are_told_apart() -> None:
+def test_latency_of_further_hops_is_separate() -> None:
     near = sends([(0, 1), (2, 3)])
     far = sends([(0, 2), (1, 3)], "across", latency_s=LATENCY_S + 40e-6)
     section = between([*near, *far], TREE)
@@ -74,7 +74,7 @@ def test_hops_beyond_the_nearest_are_told_apart() -> None:
     assert parse_time_s(section.fields["topology"]["hop_latency"]) * hops == pytest.approx(40e-6, rel=0.1)
 
 
-def test_messages_in_a_row_tell_the_rate_where_the_first_bytes_are_let_through_faster() -> None:
+def test_streams_give_the_rate_of_links_with_an_initial_burst() -> None:
     bucket_bytes = 100_000
 
     def median_s(size: int) -> float:
@@ -92,12 +92,12 @@ def exchanges(factor: float) -> list[Point]:
 
 
 @pytest.mark.parametrize(("factor", "duplex"), [(1.05, None), (2.0, "half")])
-def test_messages_that_pass_one_another_tell_the_duplex(factor: float, duplex: str | None) -> None:
+def test_concurrent_exchanges_identify_half_duplex(factor: float, duplex: str | None) -> None:
     assert between([*sends(all_pairs(4)), *exchanges(factor)]).fields.get("duplex") == duplex
 
 
 @pytest.mark.parametrize(("planted", "found"), [(0.0, None), (0.1, 0.1)])
-def test_what_a_crowd_loses_is_measured(planted: float, found: float | None) -> None:
+def test_incast_loss_is_fitted(planted: float, found: float | None) -> None:
     moving_s = 3 * 2**20 / (BANDWIDTH_BPS / (1 + planted * 2))
     crowd = Point(
         "message", "incast", "ranks 1-3 to rank 0", (0, 1, 2, 3), "", 2**20, "bytes",
@@ -107,7 +107,7 @@ def test_what_a_crowd_loses_is_measured(planted: float, found: float | None) -> 
     assert incast == (None if found is None else pytest.approx(found, abs=0.03))
 
 
-def test_ranks_of_one_node_tell_of_its_link_alone() -> None:
+def test_intra_node_messages_only_determine_the_node_link() -> None:
     points = sends(all_pairs(4), "same socket", rate=lambda one, other: 5e9)
     assert between(points) == Section()
     section = links.inside(points)

@@ -1,4 +1,4 @@
-"""The whole check, dry: everything that it leaves can be read, and says that it is dry."""
+"""The whole GPU check as a dry run: its files are readable and marked as dry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def some_families(ranks: Iterable[int]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a dry run over some families leaves."""
+    """Files of a dry run over some families."""
     out = tmp_path_factory.mktemp("gpu-check")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "families", some_families)
@@ -57,12 +57,12 @@ def check_parts(out: Path) -> None:
     assert {part["state"] for part in results["parts"]} == {"done"}
 
 
-def test_no_part_fails(dry: Path) -> None:
+def test_no_part_of_a_dry_run_fails(dry: Path) -> None:
     check_parts(dry)
 
 
 @pytest.mark.nightly
-def test_no_part_of_all_families_fails(tmp_path: Path) -> None:
+def test_no_part_of_a_dry_run_of_all_families_fails(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -79,7 +79,7 @@ def test_no_part_of_all_families_fails(tmp_path: Path) -> None:
     check_parts(tmp_path)
 
 
-def test_the_cluster_file_is_what_scenarios_take(dry: Path, tmp_path: Path) -> None:
+def test_the_cluster_file_is_accepted_by_scenarios(dry: Path, tmp_path: Path) -> None:
     path = dry / "cluster.yaml"
     (tmp_path / "mine.yaml").write_text(SCENARIO)
     cluster = load_cluster(path)
@@ -89,7 +89,7 @@ def test_the_cluster_file_is_what_scenarios_take(dry: Path, tmp_path: Path) -> N
     assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
 
 
-def test_the_page_compares_and_says_that_it_is_dry(dry: Path) -> None:
+def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     page = (dry / "index.html").read_text()
     cases = json.loads((dry / "reconcile.json").read_text())["cases"]
     assert DRY in page
@@ -97,7 +97,7 @@ def test_the_page_compares_and_says_that_it_is_dry(dry: Path) -> None:
     assert all(case["measured"] and case["scenario"] in page for case in cases)
 
 
-def test_ranks_that_share_train_what_one_process_trains_and_promise_nothing_else(dry: Path) -> None:
+def test_ranks_sharing_a_device_are_a_functional_check_only(dry: Path) -> None:
     page = (dry / "functional" / "index.html").read_text()
     assert "functional check, not accuracy" in page
     assert DRY in page
@@ -114,12 +114,12 @@ def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == ("torch finds no GPU; run this on a machine with one, or a dry run with --dry-run\n")
 
 
-def test_nothing_begins_once_time_is_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_part_begins_after_the_time_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path), "--dry-run", "--limit", "0"]) == 1
     assert capsys.readouterr().err == "not run: out of time\n"
 
 
-def test_a_part_that_fails_does_not_end_the_rest(
+def test_a_failed_part_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[int] = []
@@ -128,7 +128,7 @@ def test_a_part_that_fails_does_not_end_the_rest(
 
     assert check.check(tmp_path, True, 60.0, None) == 1
 
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert begun == [3]
-    assert "failed: no matrix product was timed" in told.out
-    assert told.err == "failed: cluster file\n"
+    assert "failed: no matrix product was timed" in reported.out
+    assert reported.err == "failed: cluster file\n"

@@ -1,4 +1,4 @@
-"""What probes found becomes a cluster file that says the same."""
+"""Cluster files made from probes of a GPU."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def speed(tile_share: float, sustained_share: float) -> Speed:
 
 
 def timed(with_speed: Speed) -> list[Any]:
-    """Products as a device of that speed would take them."""
+    """Products with the times of a device of that speed."""
     m, n, k = np.array(SHAPES, dtype=np.float64).T
     return products(products_s(with_speed, m, n, k, np.ones_like(m), 2 * (m * k + k * n), 2 * m * n).tolist())
 
 
-def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None:
+def test_shipped_devices_keep_data_sheet_peaks(tmp_path: Path) -> None:
     found = ProbeResults(facts(), 1, matmuls=timed(speed(0.8, 0.7)), memory=moved((2**26, 1e-5), (2**30, 2**30 / 4.08e12)))
     found.launches = {"issue_s": 4e-6, "module_s": 15e-6, "launch_s": 2e-6}
     device, known = read_back(found, tmp_path).device, shipped("NVIDIA H200")
@@ -72,7 +72,7 @@ def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
-def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tuple[float, float]) -> None:
+def test_fitted_shares_reproduce_their_times(shares: tuple[float, float]) -> None:
     timings = timed(speed(*shares))
     fitted = timed(speed(*fitted_shares(speed(1.0, 1.0), timings)))
     pairs = zip(fitted, timings, strict=True)
@@ -83,9 +83,7 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
     ("capability", "generation"),
     [((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((9, 0), "hopper"), ((12, 0), "blackwell"), ((0, 0), "cpu")],
 )
-def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
-    capability: tuple[int, int], generation: str, tmp_path: Path
-) -> None:
+def test_unknown_devices_get_the_reached_peaks(capability: tuple[int, int], generation: str, tmp_path: Path) -> None:
     found = ProbeResults(facts("Unheard Of", capability), 1, matmuls=products([1e-3] * len(SHAPES)))
     device = read_back(found, tmp_path).device
     assert device.kernels is not None
@@ -93,12 +91,12 @@ def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
     assert device.peak_flops["bf16"] == pytest.approx(2 * 8192**3 / 1e-3, rel=1e-3)
 
 
-def test_a_device_of_which_nothing_is_known_is_refused() -> None:
+def test_devices_without_any_data_are_rejected() -> None:
     with pytest.raises(RunError, match="no matrix product was timed, and no Unheard Of ships"):
         describe(ProbeResults(facts("Unheard Of"), 1), "")
 
 
-def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_timed(tmp_path: Path) -> None:
+def test_layers_optimizers_links_and_collectives_are_fitted_lines(tmp_path: Path) -> None:
     found = ProbeResults(facts(), 2, messages=moved((4, 1e-5 + 4e-9), (2**20, 1e-5 + 2**20 * 1e-9)))
     found.allreduces = {2: moved((4, 2e-5 + 8e-9), (2**20, 2e-5 + 2**20 * 2e-9))}
     found.layers = {
@@ -125,9 +123,9 @@ def test_the_label_is_the_clusters_name(tmp_path: Path) -> None:
     assert read_back(ProbeResults(facts(), 1), tmp_path).name == "NVIDIA H200"
 
 
-def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
+def test_scenarios_on_the_cluster_use_measured_times(tmp_path: Path) -> None:
     assert read_back(ProbeResults(facts(), 1), tmp_path).framework == "pytorch-ddp"
 
 
-def test_every_name_that_drivers_give_is_of_a_device_that_ships() -> None:
+def test_every_known_driver_name_maps_to_a_shipped_device() -> None:
     assert set(described._SHIPPED.values()) <= set(catalog.names("devices"))

@@ -1,4 +1,4 @@
-"""What is missing comes from wheels, and where it does not, one line says what to do."""
+"""Missing packages are installed from wheels, or reported in one line."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
+def test_nothing_is_installed_if_nothing_is_missing(tmp_path: Path) -> None:
     assert dependencies.provide(tmp_path / "site", tmp_path / "wheels") is None
     assert not list(tmp_path.iterdir())
 
 
-def test_what_wheels_bring_is_imported_before_all_else(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_wheels_take_precedence_on_the_path(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def install(site: Path, _: Path) -> str:
         site.mkdir()
         (site / f"{NOWHERE}.py").write_text("here = True\n")
@@ -44,19 +44,19 @@ def test_what_wheels_bring_is_imported_before_all_else(wheels: Path, tmp_path: P
     del sys.modules[NOWHERE]
 
 
-def test_without_wheels_the_way_to_get_them_is_told(wheels: Path, tmp_path: Path) -> None:
+def test_missing_wheels_give_an_error_with_instructions(wheels: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError, match=rf"{NOWHERE} missing, and there are no wheels in .*; run 'make"):
         dependencies.provide(tmp_path / "site", wheels)
 
 
-def test_wheels_that_do_not_install_are_told_in_one_line(wheels: Path, tmp_path: Path) -> None:
+def test_wheels_that_fail_to_install_give_a_one_line_error(wheels: Path, tmp_path: Path) -> None:
     (wheels / "another-1.0-py3-none-any.whl").touch()
     with pytest.raises(MissingDependencyError, match=r"installing from .*wheels/ failed: .*; run 'make gpu-wheels") as caught:
         dependencies.provide(tmp_path / "site", wheels)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_not_carried_is_for_the_machine_to_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_without_wheels_must_be_installed_on_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependencies, "_OWN", ("torch", NOWHERE))
     with pytest.raises(MissingDependencyError, match=f"lacks {NOWHERE}; install them"):
         dependencies.provide(tmp_path / "site", tmp_path / "wheels")

@@ -1,4 +1,4 @@
-"""What is trained at full size can be trained and is forecast to fit, though no GPU is here to try."""
+"""Full-size trainings of the GPU check are measurable and predicted to fit, without a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def h200(devices: int) -> Cluster:
 
 
 @pytest.mark.parametrize("training_", sizes.FULL.trainings, ids=lambda t: t.name)
-def test_what_one_device_trains_fits_and_can_be_measured(training_: sizes.Training) -> None:
+def test_single_device_trainings_fit_and_can_be_measured(training_: sizes.Training) -> None:
     scenario = training._scenario(training_.name, training_, training_.batch, h200(1), ALONE, sizes.FULL.steps)
     check_trainable(scenario)
     run = predict(scenario)
@@ -35,7 +35,7 @@ def test_what_one_device_trains_fits_and_can_be_measured(training_: sizes.Traini
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4, 6, 8])
-def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int) -> None:
+def test_families_on_any_number_of_devices_can_be_measured_and_predicted(devices: int) -> None:
     cluster = h200(max(4, devices))
     for name, fields in families((2, 4, devices)).items():
         scenario = training._scenario(name, sizes.FULL.replicated, SAMPLES, cluster, fields, sizes.FULL.steps)
@@ -44,19 +44,19 @@ def test_families_over_any_number_of_devices_can_be_measured_and_forecast(device
         assert predict(scenario).step_time_s > 0
 
 
-def test_every_family_is_there_whether_devices_are_shared_or_not() -> None:
+def test_all_families_are_included_with_and_without_shared_devices() -> None:
     every = {"ddp", "ring", "fp16", "local-sgd", "servers", "asynchronous", "fsdp", "pipeline", "tensor", "hybrid"}
     assert {name.rpartition("-")[0] for name in families(RANKS)} == every
 
 
 @pytest.mark.parametrize("plan", [sizes.FULL, sizes.DRY])
-def test_layers_are_timed_of_models_that_exist(plan: sizes.Sizes) -> None:
+def test_timed_layers_belong_to_known_models(plan: sizes.Sizes) -> None:
     for fields, _, samples in plan.layers:
         assert model_of(fields).build_layers()
         assert len(samples) >= 2, "a line needs two points"
 
 
-def test_the_gpts_are_as_large_as_their_names_say() -> None:
+def test_gpt_sizes_match_their_names() -> None:
     of: Mapping[str, Any] = {"gpt-124m": sizes.GPT_124M, "gpt-774m": sizes.GPT_774M}
     untied = {name: model_of(fields).parameters() / 1e6 for name, fields in of.items()}
     # the papers' count a head that shares the embedding's weights once
@@ -65,18 +65,18 @@ def test_the_gpts_are_as_large_as_their_names_say() -> None:
     assert load_model("gpt2-small").parameters() == pytest.approx(124e6, rel=0.01)
 
 
-def test_samples_of_other_steps_do_not_count_as_a_steps_memory() -> None:
+def test_memory_excludes_samples_of_other_steps() -> None:
     [resnet] = [t for t in sizes.FULL.trainings if t.name == "resnet50-fp32-64"]
     scenario = training._scenario(resnet.name, resnet, 64, h200(1), ALONE, 10)
     assert training._ahead_bytes(scenario) == (10 + scenario.training.warmup_steps - 1) * 64 * (3 * 224 * 224 * 4 + 8)
 
 
-def test_forecasts_say_how_far_off_they_are() -> None:
+def test_predictions_are_reported_with_their_error() -> None:
     text = str(PredictionErrors(0.1, 0.11, 0.15, 2**30, 2**30))
     assert text == "measured 100 ms, predicted 110 ms (+10.0%), uncalibrated 150 ms (+50.0%); memory 1.00 GiB, predicted +0.0%"
     assert "uncalibrated" not in str(PredictionErrors(0.1, 0.11, None, 2**30, None))
 
 
-def test_devices_ship_with_forecasts_of_their_own() -> None:
+def test_shipped_devices_have_their_own_predictions() -> None:
     assert shipped("NVIDIA H200") is not None
     assert shipped("Unheard Of") is None

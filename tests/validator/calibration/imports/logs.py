@@ -1,4 +1,4 @@
-"""Logs, matrices and traces as other tools write them, small, with times that are known."""
+"""Small logs, matrices and traces in the formats of other tools, with known times."""
 
 from __future__ import annotations
 
@@ -51,21 +51,23 @@ def nccl_log(
 
 def kernel(name: str, ts: float, dur: float, correlation: int, **arguments: Any) -> dict[str, Any]:
     """A kernel of device 0, in microseconds."""
-    told = {"device": 0, "stream": 7, "correlation": correlation, **arguments}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": told}
+    reported = {"device": 0, "stream": 7, "correlation": correlation, **arguments}
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": reported}
 
 
 def all_reduce(ts: float, dur: float, correlation: int, elements: int, ranks: int = 2) -> dict[str, Any]:
-    """What torch tells beside a kernel of NCCL."""
-    told = {
+    """Fields that torch records with an NCCL kernel."""
+    reported = {
         "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "Group size": ranks,
         "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": str(list(range(ranks))),
     }  # fmt: skip
-    return kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ts, dur, correlation, **told)
+    return kernel(
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ts, dur, correlation, **reported
+    )
 
 
 def host(category: str, name: str, ts: float, dur: float, thread: int = 1, **arguments: Any) -> dict[str, Any]:
-    """Something on a thread of the host."""
+    """An event on a thread of the host."""
     return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": thread, "ts": ts, "dur": dur, "args": arguments}
 
 

@@ -45,9 +45,9 @@ def _node(number: int, name: str, kind: int, start: int, duration: int, *attribu
 
 
 def _collective(number: int, kind: int, size: int, start: int, duration: int, ranks: bytes = b"\x00\x01\x02\x03") -> bytes:
-    told = [_attribute("is_cpu_op", 27, 0), _attribute("comm_type", 9, kind), _attribute("comm_size", 9, size)]
-    told += [_attribute("pg_name", 29, "0"), _attribute("pg_ranks", 10, _field(1, ranks)), _attribute("weight", 3, 0.5)]
-    return _node(number, f"collective {number}", COLLECTIVE, start, duration, *told)
+    reported = [_attribute("is_cpu_op", 27, 0), _attribute("comm_type", 9, kind), _attribute("comm_size", 9, size)]
+    reported += [_attribute("pg_name", 29, "0"), _attribute("pg_ranks", 10, _field(1, ranks)), _attribute("weight", 3, 0.5)]
+    return _node(number, f"collective {number}", COLLECTIVE, start, duration, *reported)
 
 
 NODES = [
@@ -74,7 +74,7 @@ def _collectives(trace: Trace) -> list[Point]:
     return [point for point in steps.find("test", [trace], 0, ImportNotes())[0].points if point.probe == "collective"]
 
 
-def test_nodes_compute_and_communicate(tmp_path: Path) -> None:
+def test_nodes_are_classified_as_compute_or_communication(tmp_path: Path) -> None:
     trace, notes = _read(tmp_path, _messages())
     assert (trace.rank, trace.world, notes.lines()) == (3, 4, [])
     (times,) = steps.step_times(trace, 0)
@@ -87,20 +87,20 @@ def test_nodes_compute_and_communicate(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_trace_that_is_cut_off_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_traces_are_read_up_to_the_cut(tmp_path: Path) -> None:
     trace, notes = _read(tmp_path, _messages()[:-7])
     assert [point.what for point in _collectives(trace)] == ["all_reduce", "all_gather"]
     assert "it ends within a message; the 4 nodes before it are used" in notes.lines()[0]
 
 
-def test_without_durations_sizes_are_told_and_times_are_not(tmp_path: Path) -> None:
+def test_traces_without_durations_give_sizes_only(tmp_path: Path) -> None:
     trace, notes = _read(tmp_path, _messages([_collective(1, ALL_REDUCE, 4096, 0, 0)]))
     assert not _collectives(trace)
     assert "no node has a duration" in notes.lines()[0]
     assert steps.calls([trace]) == [("all_reduce", "4", "4.00 KiB", "1", "unknown")]
 
 
-def test_without_starts_nodes_follow_one_another(tmp_path: Path) -> None:
+def test_nodes_without_start_times_are_sequential(tmp_path: Path) -> None:
     nodes = [_node(1, "gemm", COMPUTE, 0, 300), _collective(2, ALL_REDUCE, 4096, 0, 200)]
     trace, notes = _read(tmp_path, _messages(nodes))
     assert "assumed to run in sequence" in notes.lines()[0]
@@ -108,7 +108,7 @@ def test_without_starts_nodes_follow_one_another(tmp_path: Path) -> None:
     assert (times.time_s, times.both_s) == (pytest.approx(500e-6), pytest.approx(0.0))
 
 
-def test_a_group_that_is_not_told_is_all_ranks_there_are_traces_of(tmp_path: Path) -> None:
+def test_an_unspecified_group_contains_all_traced_ranks(tmp_path: Path) -> None:
     trace, _ = _read(tmp_path, _messages([_collective(1, ALL_REDUCE, 4096, 1, 9, ranks=b"")]), files=8)
     assert [len(point.ranks) for point in _collectives(trace)] == [8]
 
@@ -117,12 +117,12 @@ def _jsonizer() -> str:
     def attr(name: str, kind: str, value: Any) -> dict[str, Any]:
         return {"name": name, kind: value}
 
-    told = [attr("comm_type", "int64Val", "0"), attr("comm_size", "int64Val", "4096"), attr("is_cpu_op", "boolVal", False)]
-    told += [attr("pg_ranks", "int64List", {"values": ["0", "1", "2", "3"]})]
+    reported = [attr("comm_type", "int64Val", "0"), attr("comm_size", "int64Val", "4096"), attr("is_cpu_op", "boolVal", False)]
+    reported += [attr("pg_ranks", "int64List", {"values": ["0", "1", "2", "3"]})]
     nodes = [
         {"version": "0.0.4"},
         {"id": "2", "name": "gemm", "type": "COMP_NODE", "startTimeMicros": "10", "durationMicros": "300"},
-        {"id": "3", "name": "c", "type": "COMM_COLL_NODE", "startTimeMicros": "210", "durationMicros": "200", "attr": told},
+        {"id": "3", "name": "c", "type": "COMM_COLL_NODE", "startTimeMicros": "210", "durationMicros": "200", "attr": reported},
     ]
     return "\n".join(json.dumps(node, indent=2) for node in nodes)
 
@@ -146,7 +146,7 @@ def _pytorch() -> str:
 
 
 @pytest.mark.parametrize("form", [_jsonizer, _astra_sim, _pytorch])
-def test_all_forms_of_json_say_the_same(form: Any, tmp_path: Path) -> None:
+def test_all_json_forms_are_equivalent(form: Any, tmp_path: Path) -> None:
     trace, _ = _read(tmp_path, form().encode(), "trace.0.json", files=4)
     (point,) = _collectives(trace)
     assert (point.what, point.size, len(point.ranks)) == ("all_reduce", 4096, 4)
@@ -154,7 +154,7 @@ def test_all_forms_of_json_say_the_same(form: Any, tmp_path: Path) -> None:
     assert steps.step_times(trace, 0)[0].compute_s == pytest.approx(300e-6)
 
 
-def test_json_that_is_cut_off_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_json_is_read_up_to_the_cut(tmp_path: Path) -> None:
     trace, notes = _read(tmp_path, (_jsonizer() + "\n{\n").encode(), "trace.json", files=4)
     assert _collectives(trace)
     assert "not JSON from here on; the 2 nodes before it are used" in notes.lines()[0]
@@ -163,7 +163,7 @@ def test_json_that_is_cut_off_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x05hello", b"nothing of the kind", b"{", b"[1, 2]", b'{"traceEvents": []}', b"\xff" * 20]
 )
-def test_what_is_no_chakra_trace_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+def test_files_that_are_no_chakra_trace_give_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a Chakra execution trace") as error:
         _read(tmp_path, content)
     assert "\n" not in str(error.value)
@@ -171,7 +171,9 @@ def test_what_is_no_chakra_trace_is_refused_in_one_line(content: bytes, tmp_path
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_damage_is_refused_or_told_but_never_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_traces_give_an_error_or_a_note_but_no_traceback(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     content = bytearray(_messages())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -189,7 +191,7 @@ _ANYTHING = st.one_of(
 @pytest.mark.parametrize("form", [_jsonizer, _astra_sim, _pytorch])
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_odd_values_are_refused_or_told_but_never_a_traceback(
+def test_unusual_values_give_an_error_or_a_note_but_no_traceback(
     form: Any, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     text = form()
@@ -207,12 +209,12 @@ def test_odd_values_are_refused_or_told_but_never_a_traceback(
 
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
-def test_numbers_survive_the_wire(number: int) -> None:
+def test_unsigned_varints_are_decoded_unchanged(number: int) -> None:
     assert protobuf.varint(_varint(number), 0) == (number, len(_varint(number)))
 
 
 @settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_signed_numbers_survive_the_wire(number: int) -> None:
+def test_signed_varints_are_decoded_unchanged(number: int) -> None:
     fields = protobuf.message(_field(9, number))
     assert protobuf.signed(protobuf.integer(fields, 9)) == number

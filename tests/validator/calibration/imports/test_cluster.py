@@ -38,7 +38,7 @@ def _written(folder: Path, found: ImportResult, base: str | None = None, node: d
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"])
-def test_what_is_predicted_is_what_the_log_says(op: Op, tmp_path: Path) -> None:
+def test_predictions_equal_the_times_of_the_log(op: Op, tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log(op, NODE, 30e-6, 200e9)))
     for size in SIZES:
         predicted = collective_cost(op, size, Group.of(8, 8), made)
@@ -47,7 +47,7 @@ def test_what_is_predicted_is_what_the_log_says(op: Op, tmp_path: Path) -> None:
         assert predicted.seconds == pytest.approx(1.01 * (30e-6 + size / 200e9), rel=0.03)
 
 
-def test_groups_between_nodes_are_kept_apart(tmp_path: Path) -> None:
+def test_groups_across_nodes_are_fitted_separately(tmp_path: Path) -> None:
     logs = nccl_log("all_reduce", NODE, 20e-6, 250e9), nccl_log("all_reduce", TWO, 50e-6, 100e9)
     made = _written(tmp_path, _found(tmp_path, *logs))
     assert (made.nodes, made.node.devices, made.device.name) == (2, 8, "H100-80GB-SXM")
@@ -57,7 +57,7 @@ def test_groups_between_nodes_are_kept_apart(tmp_path: Path) -> None:
         )
 
 
-def test_without_a_base_links_are_those_of_data_sheets_and_rings(tmp_path: Path) -> None:
+def test_without_a_base_links_follow_from_data_sheets_and_ring_times(tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", TWO, 50e-6, 100e9)))
     assert made.node.link is not None
     assert made.network is not None
@@ -66,7 +66,7 @@ def test_without_a_base_links_are_those_of_data_sheets_and_rings(tmp_path: Path)
     assert "latency is assumed" in made.provenance["network"]
 
 
-def test_messages_tell_of_links_with_intervals_beside_the_nominal(tmp_path: Path) -> None:
+def test_sendrecv_logs_give_link_numbers_with_intervals(tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log("sendrecv", ["one", "two"], 12e-6, 40e9)), base="dgx-h100")
     assert made.network is not None
     assert made.network.bandwidth_Bps == pytest.approx(8 * 40e9, rel=0.03)
@@ -78,20 +78,20 @@ def test_messages_tell_of_links_with_intervals_beside_the_nominal(tmp_path: Path
     assert made.node.link.bandwidth_Bps == pytest.approx(450e9)
 
 
-def test_the_interval_of_collectives_holds_the_log(tmp_path: Path) -> None:
+def test_intervals_of_collectives_contain_the_log(tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
     interval = made.uncertainty["collectives"]
     assert interval.measurements == 2 * len(SIZES)
     assert float(interval.low.split()[0]) < 100 < float(interval.high.split()[0]) < 106
 
 
-def test_points_lie_beside_the_file(tmp_path: Path) -> None:
+def test_points_are_saved_next_to_the_file(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9))
     _written(tmp_path, found)
     assert points.read(tmp_path / "made.points.parquet") == found.points
 
 
-def test_a_base_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
+def test_a_base_keeps_numbers_that_were_not_measured(tmp_path: Path) -> None:
     base = yaml.safe_load(catalog.find_part("cluster", "dgx-h100", Path()).read_text())
     old = [{"op": op, "ranks": 8, "latency": "1 ms", "bandwidth": "1 GB/s"} for op in ("all_reduce", "broadcast")]
     base["collectives"] = {"measured": old}
@@ -102,7 +102,7 @@ def test_a_base_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
     assert made.nodes == 32
 
 
-def test_a_base_of_other_machines_is_told(tmp_path: Path) -> None:
+def test_a_base_of_different_machines_is_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 200e9))
     _written(tmp_path, found, base="dgx1")
     lines = found.notes.lines()
@@ -110,20 +110,20 @@ def test_a_base_of_other_machines_is_told(tmp_path: Path) -> None:
     assert any("measured on 2 nodes, but dgx1 has 1" in line for line in lines)
 
 
-def test_a_gpu_that_does_not_ship_needs_a_base(tmp_path: Path) -> None:
+def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:
     log = nccl_log("all_reduce", NODE, 30e-6, 200e9, gpu="GPU of tomorrow")
     with pytest.raises(InputError, match="'GPU of tomorrow' is not a shipped device; give --cluster"):
         _written(tmp_path, _found(tmp_path, log))
 
 
-def test_few_sizes_are_used_and_told(tmp_path: Path) -> None:
+def test_few_sizes_are_used_and_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[2**10, 2**28]))
     made = _written(tmp_path, found)
     assert made.collectives.measured[0].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
     assert "2 sizes, too few for an interval" in found.notes.lines()[0]
 
 
-def test_sizes_that_show_no_bandwidth_are_left_out_and_told(tmp_path: Path) -> None:
+def test_sizes_without_bandwidth_information_are_skipped_and_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[8, 64, 512, 1024]))
     assert not cluster.measured_collectives(found.points, found.notes)
     assert "times are all latency, so the bandwidth is unknown" in found.notes.lines()[-1]
@@ -131,7 +131,7 @@ def test_sizes_that_show_no_bandwidth_are_left_out_and_told(tmp_path: Path) -> N
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
-def test_lines_are_found_whatever_their_slope(latency_s: float, Bps: float, first: int) -> None:
+def test_lines_of_any_slope_are_found(latency_s: float, Bps: float, first: int) -> None:
     medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
     chosen = cluster.informative(medians)
     assert len(chosen) >= 3
@@ -140,7 +140,7 @@ def test_lines_are_found_whatever_their_slope(latency_s: float, Bps: float, firs
     assert {0, len(medians) - 1} <= set(chosen)
 
 
-def test_a_matrix_makes_a_node(tmp_path: Path) -> None:
+def test_a_topology_matrix_gives_a_node(tmp_path: Path) -> None:
     found, matrix = topo.read(FILES / "dgx-1.txt")
     made = _written(tmp_path, found, node=topo.node(matrix, found))
     assert (made.device.name, made.node.devices, made.node.cards) == ("V100-32GB-SXM2", 8, 2)
@@ -148,7 +148,7 @@ def test_a_matrix_makes_a_node(tmp_path: Path) -> None:
     assert not (tmp_path / "made.points.parquet").exists()
 
 
-def test_a_matrix_leaves_what_was_measured(tmp_path: Path) -> None:
+def test_a_topology_matrix_keeps_measured_numbers(tmp_path: Path) -> None:
     sent = _found(tmp_path, nccl_log("sendrecv", ["one", "one"], 12e-6, 300e9))
     _written(tmp_path, sent, base="dgx-h100")
     (tmp_path / "made.yaml").rename(tmp_path / "base.yaml")

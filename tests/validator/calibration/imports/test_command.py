@@ -37,45 +37,47 @@ def traces(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_a_log_becomes_a_cluster_file_and_a_table(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_is_converted_to_a_cluster_file_and_a_table(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _run("nccl-tests", log, "--out", tmp_path / "out" / "made.yaml") == 0
-    told = capsys.readouterr()
-    assert "all_reduce  8 on 1" in told.out
-    assert "made.points.parquet" in told.out
-    assert not told.err
+    reported = capsys.readouterr()
+    assert "all_reduce  8 on 1" in reported.out
+    assert "made.points.parquet" in reported.out
+    assert not reported.err
     assert load_cluster(tmp_path / "out" / "made.yaml").collectives.measured
 
 
-def test_without_a_file_to_write_it_is_only_told(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_out_the_result_is_only_printed(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tmp_path.iterdir())
     assert _run("nccl-tests", log, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["tool"] == "nccl-tests"
-    assert told["found"][0]["collective"] == "all_reduce"
-    assert told["notes"] == []
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["tool"] == "nccl-tests"
+    assert reported["found"][0]["collective"] == "all_reduce"
+    assert reported["notes"] == []
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_was_left_out_goes_to_stderr_and_into_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_parts_are_reported_on_stderr_and_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("nccl-tests", FILES / "old.log", "--out", tmp_path / "made.yaml") == 0
     assert "old.log:16: 2 results were wrong" in capsys.readouterr().err
     assert "2 results were wrong" in load_cluster(tmp_path / "made.yaml").provenance["left out or assumed"]
 
 
-def test_a_matrix_becomes_a_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_matrix_is_converted_to_a_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("topo", FILES / "dgx-h100.txt", "--gpu", "h100-80gb-sxm", "--out", tmp_path / "made.yaml") == 0
     assert "6 by NV18" in capsys.readouterr().out
     assert load_cluster(tmp_path / "made.yaml").node.cards == 4
 
 
-def test_a_trace_becomes_a_scenario_that_takes_as_long(
+def test_a_trace_is_converted_to_a_scenario_of_equal_step_time(
     traces: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = tmp_path / "made.yaml"
     assert _run("kineto", *traces, "--out", made, "--model", "mlp-mini", "--samples", "16") == 0
-    told = capsys.readouterr()
-    assert "exposed" in told.out
-    assert "precision: bf16" in told.err
+    reported = capsys.readouterr()
+    assert "exposed" in reported.out
+    assert "precision: bf16" in reported.err
     assert load_cluster(made).collectives.measured[0].op == "all_reduce"
     scenario = load(tmp_path / "made.scenario.yaml")
     assert scenario.training.measured_step is not None
@@ -83,7 +85,7 @@ def test_a_trace_becomes_a_scenario_that_takes_as_long(
     assert predict(scenario).step_time_s >= 800e-6
 
 
-def test_annotated_layers_go_into_the_device(tmp_path: Path) -> None:
+def test_annotated_layers_become_measured_layers_of_the_device(tmp_path: Path) -> None:
     gradient = {"Sequence number": 6, "Fwd thread id": 1}
     events = [
         host("user_annotation", "ProfilerStep#1", 0.0, 500.0),
@@ -100,7 +102,7 @@ def test_annotated_layers_go_into_the_device(tmp_path: Path) -> None:
     assert (measured.forward.at(8), measured.backward.at(8)) == (pytest.approx(16e-6), pytest.approx(24e-6))
 
 
-def test_without_a_model_the_step_is_told(traces: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_model_the_step_is_printed(traces: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("kineto", *traces) == 0
     assert "--set 'training.measured_step={samples: N, time: 800 us}'" in capsys.readouterr().err
 
@@ -113,12 +115,12 @@ def test_without_a_model_the_step_is_told(traces: list[Path], capsys: pytest.Cap
         (["--layer", "a=b"], "--layer names layers of a model"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(arguments: list[str], why: str, traces: list[Path]) -> None:
+def test_incompatible_options_are_rejected(arguments: list[str], why: str, traces: list[Path]) -> None:
     with pytest.raises(InputError, match=why):
         _run("kineto", *traces, *arguments)
 
 
-def test_a_chakra_trace_goes_into_a_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chakra_trace_updates_a_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [
         {"Id": 1, "Name": "gemm", "NodeType": 4, "is_cpu_op": False, "runtime": 300},
         {"Id": 2, "Name": "c", "NodeType": 7, "is_cpu_op": False, "runtime": 200, "comm_type": 0, "comm_size": 2**20},
@@ -133,7 +135,7 @@ def test_a_chakra_trace_goes_into_a_base(tmp_path: Path, capsys: pytest.CaptureF
     assert "computation" in capsys.readouterr().out
 
 
-def test_what_has_no_times_makes_no_file(tmp_path: Path) -> None:
+def test_inputs_without_times_write_no_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.0.json"
     node = {"Id": 2, "Name": "c", "NodeType": 7, "comm_type": 0, "comm_size": 4096}
     path.write_text(json.dumps({"workload_graph": [node]}))

@@ -33,7 +33,7 @@ def _find(*texts: str, folder: Path, devices: int = 0) -> tuple[ImportResult, li
 TWO = [*step(1, 0.0), *step(2, 1000.0)]
 
 
-def test_a_step_is_computation_communication_what_both_share_and_idleness(tmp_path: Path) -> None:
+def test_a_step_is_divided_into_compute_communication_overlap_and_idle_time(tmp_path: Path) -> None:
     found, times = _find(trace(TWO), folder=tmp_path)
     assert [one.name for one in times] == ["ProfilerStep#1", "ProfilerStep#2"]
     for one in times:
@@ -49,7 +49,7 @@ def test_a_step_is_computation_communication_what_both_share_and_idleness(tmp_pa
     assert found.machines == Machines(H100, 1, 2)
 
 
-def test_of_several_ranks_the_last_to_come_tells_what_a_collective_takes(tmp_path: Path) -> None:
+def test_collective_time_is_that_of_the_last_rank_to_arrive(tmp_path: Path) -> None:
     late = [*step(1, 0.0, waits=50.0), *step(2, 1000.0)]
     early = [*step(1, 0.0), *step(2, 1000.0, waits=70.0)]
     found, _ = _find(trace(late), trace(early, rank=1), folder=tmp_path)
@@ -59,12 +59,12 @@ def test_of_several_ranks_the_last_to_come_tells_what_a_collective_takes(tmp_pat
     assert not found.notes.lines()
 
 
-def test_one_ranks_trace_alone_is_told_to_include_waiting(tmp_path: Path) -> None:
+def test_a_single_ranks_trace_is_reported_to_include_waiting(tmp_path: Path) -> None:
     found, _ = _find(trace(TWO), folder=tmp_path)
     assert any("include waiting for others; give all ranks' traces" in line for line in found.notes.lines())
 
 
-def test_what_is_launched_in_a_step_belongs_to_it_though_it_runs_later(tmp_path: Path) -> None:
+def test_kernels_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:
     events = [
         host("user_annotation", "ProfilerStep#1", 0.0, 100.0), launch(50.0, 1), kernel("gemm", 150.0, 40.0, 1),
         host("user_annotation", "ProfilerStep#2", 100.0, 100.0), launch(160.0, 2), kernel("gemm", 195.0, 20.0, 2),
@@ -73,7 +73,7 @@ def test_what_is_launched_in_a_step_belongs_to_it_though_it_runs_later(tmp_path:
     assert [one.compute_s for one in times] == pytest.approx([40e-6, 20e-6])
 
 
-def test_a_profile_without_communication_is_told_and_used(tmp_path: Path) -> None:
+def test_a_profile_without_communication_is_reported_and_used(tmp_path: Path) -> None:
     events = [event for event in TWO if "nccl" not in event["name"]]
     found, times = _find(trace(events, world=1), folder=tmp_path)
     assert [point.probe for point in found.points] == ["layer"]
@@ -81,13 +81,13 @@ def test_a_profile_without_communication_is_told_and_used(tmp_path: Path) -> Non
     assert times[0].alone_s == pytest.approx(1000e-6)
 
 
-def test_without_steps_the_whole_trace_is_one(tmp_path: Path) -> None:
+def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     found, times = _find(trace([event for event in TWO if "Step" not in event["name"]]), folder=tmp_path)
     assert [one.name for one in times] == ["the whole trace"]
     assert any("no ProfilerStep found" in line for line in found.notes.lines())
 
 
-def test_collectives_of_older_torch_take_time_but_have_no_size(tmp_path: Path) -> None:
+def test_collectives_of_older_torch_have_times_without_sizes(tmp_path: Path) -> None:
     event = kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 0.0, 10.0, 1)
     found, times = _find(trace([event, kernel("gemm", 20.0, 10.0, 2)]), folder=tmp_path)
     assert times[0].communication_s == pytest.approx(10e-6)
@@ -95,7 +95,7 @@ def test_collectives_of_older_torch_take_time_but_have_no_size(tmp_path: Path) -
     assert any("1 communications without size or collective" in line for line in found.notes.lines())
 
 
-def test_members_of_a_group_tell_how_many_nodes_it_is_on(tmp_path: Path) -> None:
+def test_the_number_of_nodes_follows_from_group_members(tmp_path: Path) -> None:
     found, _ = _find(trace([all_reduce(0.0, 10.0, 1, 4096, ranks=8)], world=8), folder=tmp_path, devices=4)
     assert [point.group for point in found.points if point.probe == "collective"] == ["8 ranks on 2 nodes"]
 
@@ -108,7 +108,7 @@ def test_all_gathers_count_what_is_received(tmp_path: Path) -> None:
     assert (point.what, point.size) == ("all_gather", 400)
 
 
-def test_compressed_and_truncated_traces_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+def test_compressed_and_truncated_traces_are_read_up_to_the_cut(tmp_path: Path) -> None:
     text = trace(TWO)
     packed = tmp_path / "rank0.json.gz"
     packed.write_bytes(gzip.compress(text.encode()))
@@ -123,7 +123,7 @@ def test_compressed_and_truncated_traces_are_read_as_far_as_they_go(tmp_path: Pa
     assert kineto.read(packed, ImportNotes()).works
 
 
-def test_events_without_a_time_are_left_out_and_told(tmp_path: Path) -> None:
+def test_events_without_a_time_are_skipped_and_reported(tmp_path: Path) -> None:
     odd: list[dict[str, Any]] = [*TWO, {"ph": "X", "cat": "kernel", "name": "odd", "ts": "soon", "dur": 1, "args": None}]
     notes = ImportNotes()
     read = kineto.read(_write(tmp_path, trace(odd)), notes)
@@ -137,13 +137,13 @@ _UNTIMED = '{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2}]}'
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "no", '{"traceEvents": []}', _UNTIMED, _UNTIMED.replace('"name"', '"cat": "b", "name"')]
 )
-def test_what_is_no_trace_of_torch_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+def test_files_that_are_no_torch_trace_give_a_one_line_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a trace that torch\.profiler exports") as error:
         kineto.read(_write(tmp_path, text), ImportNotes())
     assert "\n" not in str(error.value)
 
 
-def test_on_processors_operators_compute_and_gloo_communicates(tmp_path: Path) -> None:
+def test_cpu_traces_have_operators_as_compute_and_gloo_as_communication(tmp_path: Path) -> None:
     events = [
         host("user_annotation", "ProfilerStep#1", 0.0, 100.0),
         host("cpu_op", "aten::linear", 10.0, 40.0), host("cpu_op", "aten::addmm", 12.0, 30.0),
@@ -175,7 +175,7 @@ def _annotated(folder: Path) -> Trace:
     return kineto.read(_write(folder, trace(events)), ImportNotes())
 
 
-def test_annotations_tell_what_layers_take_both_ways(tmp_path: Path) -> None:
+def test_annotations_give_forward_and_backward_times_of_layers(tmp_path: Path) -> None:
     from scaleproof.simulator.model import Mlp
 
     model = Mlp(layers=2, inputs=8, hidden=16, outputs=4).build_layers()
@@ -193,12 +193,12 @@ def test_annotations_tell_what_layers_take_both_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["Block", "=linear0", "Block="])
-def test_names_of_layers_are_pairs(text: str) -> None:
+def test_malformed_layer_names_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match="expected ANNOTATION=LAYER"):
         layers.parse_names([text])
 
 
-def test_layers_that_a_model_has_not_are_refused(tmp_path: Path) -> None:
+def test_unknown_layers_are_rejected(tmp_path: Path) -> None:
     from scaleproof.simulator.model import Mlp
 
     model = Mlp(layers=2, inputs=8, hidden=16, outputs=4).build_layers()
@@ -215,7 +215,7 @@ _ANYTHING = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_odd_values_are_refused_or_told_but_never_a_traceback(
+def test_unusual_values_give_an_error_or_a_note_but_no_traceback(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     document = json.loads(trace(TWO))
@@ -233,6 +233,6 @@ def test_odd_values_are_refused_or_told_but_never_a_traceback(
         event(str(error).partition(":")[2])
 
 
-def test_a_list_of_events_alone_is_a_trace_too(tmp_path: Path) -> None:
+def test_a_plain_list_of_events_is_a_valid_trace(tmp_path: Path) -> None:
     read = kineto.read(_write(tmp_path, json.dumps(TWO)), ImportNotes())
     assert (read.rank, read.gpu, len(read.steps)) == (-1, "", 2)

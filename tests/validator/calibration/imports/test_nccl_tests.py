@@ -37,13 +37,13 @@ def test_every_size_of_a_log_is_a_point_of_its_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", "[prterun-a-7@1,0]<stdout>: ", "2026-01-02T03:04:05.6Z "]
 )
-def test_what_launchers_put_before_lines_is_ignored(prefix: str, tmp_path: Path) -> None:
+def test_prefixes_of_launchers_are_ignored(prefix: str, tmp_path: Path) -> None:
     plain = nccl_tests.read([_log(tmp_path, nccl_log("alltoall", NODE, 1e-5, 1e11))])
     prefixed = nccl_tests.read([_log(tmp_path, nccl_log("alltoall", NODE, 1e-5, 1e11, prefix=prefix))])
     assert prefixed.points == plain.points
 
 
-def test_several_tests_and_logs_come_together(tmp_path: Path) -> None:
+def test_several_tests_and_logs_are_combined(tmp_path: Path) -> None:
     both = nccl_log("all_reduce", NODE, 1e-5, 1e11) + nccl_log("sendrecv", ["one", "two"], 1e-5, 2e10)
     found = nccl_tests.read([_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 2e-5, 1e11), "b.log")])
     groups = {(point.what, point.group) for point in found.points}
@@ -51,7 +51,7 @@ def test_several_tests_and_logs_come_together(tmp_path: Path) -> None:
     assert {len(point.seconds) for point in found.points if point.what == "all_reduce"} == {4}
 
 
-def test_older_releases_have_other_columns(tmp_path: Path) -> None:
+def test_columns_of_older_releases_are_read(tmp_path: Path) -> None:
     found = nccl_tests.read([FILES / "old.log"])
     assert [point.what for point in found.points] == ["all_gather"] * 3
     assert found.points[0].seconds == pytest.approx([113.9e-6, 112.0e-6])
@@ -60,7 +60,7 @@ def test_older_releases_have_other_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_new_columns_are_told_and_the_known_ones_used(tmp_path: Path) -> None:
+def test_unknown_columns_are_reported_and_known_ones_used(tmp_path: Path) -> None:
     text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
     lines = [
         line + "  jitter" if "algbw" in line else line + "   0.5" if line.startswith("  ") else line
@@ -71,7 +71,7 @@ def test_new_columns_are_told_and_the_known_ones_used(tmp_path: Path) -> None:
     assert "unknown columns: jitter; the others are used" in found.notes.lines()[0]
 
 
-def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported_with_their_number(tmp_path: Path) -> None:
     lines = nccl_log("all_reduce", NODE, 1e-5, 1e11).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("  "))
     lines[first] = " ".join(lines[first].split()[:7])
@@ -95,7 +95,7 @@ def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) ->
         ("all_reduce", "#  Rank", "no '# Rank' lines"),
     ],
 )
-def test_a_collective_that_nothing_names_shows_in_its_rates(op: Op, cut: str, why: str | None, tmp_path: Path) -> None:
+def test_an_unnamed_collective_is_identified_by_its_bandwidths(op: Op, cut: str, why: str | None, tmp_path: Path) -> None:
     text = nccl_log(op, NODE, 1e-5, 1e11)
     path = _log(tmp_path, "\n".join(line for line in text.splitlines() if not line.startswith(cut)))
     if why is None:
@@ -106,20 +106,20 @@ def test_a_collective_that_nothing_names_shows_in_its_rates(op: Op, cut: str, wh
         assert "\n" not in str(error.value)
 
 
-def test_tests_without_a_collective_of_ours_are_left_out(tmp_path: Path) -> None:
+def test_tests_of_unknown_collectives_are_skipped(tmp_path: Path) -> None:
     text = nccl_log("all_gather", NODE, 1e-5, 1e11).replace("all_gather_perf", "hypercube_perf")
     with pytest.raises(InputError, match="unknown collective"):
         nccl_tests.read([_log(tmp_path, text)])
 
 
-def test_a_table_without_a_column_of_times_is_told(tmp_path: Path) -> None:
+def test_a_table_without_times_is_reported(tmp_path: Path) -> None:
     text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
     found = nccl_tests.read([_log(tmp_path, text.replace("time", "span"))])
     assert len(found.points) == len(SIZES)
     assert "no column is called 'time'; nccl-tests' usual columns are assumed" in found.notes.lines()[0]
 
 
-def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
+def test_the_positive_one_of_two_times_is_used(tmp_path: Path) -> None:
     lines = nccl_log("all_reduce", NODE, 1e-5, 1e11).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("  "))
     words = lines[first].split()
@@ -131,7 +131,7 @@ def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "osu_allreduce\n# Size  Latency(us)\n8   12.1\n16  12.5\n", "hello\n" * 100])
-def test_a_log_of_another_tool_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+def test_a_log_of_another_tool_gives_a_one_line_error(text: str, tmp_path: Path) -> None:
     path = _log(tmp_path, text)
     with pytest.raises(InputError) as error:
         nccl_tests.read([path])
@@ -141,7 +141,7 @@ def test_a_log_of_another_tool_is_refused_in_one_line(text: str, tmp_path: Path)
     )
 
 
-def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_binary_and_missing_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\x7fELF\0\0\0")
     with pytest.raises(InputError, match="not text; expected a log of nccl-tests"):
@@ -152,7 +152,7 @@ def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=200))
-def test_whatever_a_line_says_no_traceback_comes_of_it(tmp_path_factory: pytest.TempPathFactory, line: str) -> None:
+def test_no_line_of_a_log_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, line: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.log"
     path.write_text(nccl_log("all_reduce", NODE, 1e-5, 1e11) + line, encoding="utf-8", errors="replace")
     assert len(nccl_tests.read([path]).points) >= len(SIZES)

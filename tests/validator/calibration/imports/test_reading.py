@@ -10,21 +10,21 @@ from scaleproof.validator.calibration.imports import reading
 from scaleproof.validator.calibration.imports.reading import ImportNotes, read_bytes, read_json
 
 
-def test_what_unpacks_to_more_than_memory_holds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_that_expand_beyond_memory_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_MAX_BYTES", 2**22)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(2**23)))
     with pytest.raises(InputError, match="more than 0 GiB; record fewer steps"):
         read_bytes(tmp_path / "bomb.gz")
 
 
-def test_what_has_no_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_files_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_MAX_BYTES", 2**22)
     with pytest.raises(InputError, match="/dev/zero: more than"):
         read_bytes(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("cut", [0, 20, 1000])
-def test_packed_files_are_read_as_far_as_they_go(cut: int, tmp_path: Path) -> None:
+def test_truncated_archives_are_read_up_to_the_cut(cut: int, tmp_path: Path) -> None:
     content = bytes(range(256)) * 4000
     packed = gzip.compress(content) + gzip.compress(b"more")
     (tmp_path / "t.gz").write_bytes(packed[: len(packed) - cut])
@@ -32,13 +32,13 @@ def test_packed_files_are_read_as_far_as_they_go(cut: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"\x1f\x8b", b"\x1f\x8b" + bytes(50), gzip.compress(b"x" * 1000, mtime=0)[:-8] + bytes(8)])
-def test_damaged_ones_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_damaged_archives_are_rejected(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.gz").write_bytes(content)
     with pytest.raises(InputError, match="damaged, gzip cannot unpack it"):
         read_bytes(tmp_path / "t.gz")
 
 
-def test_numbers_of_thousands_of_digits_are_refused_in_words(tmp_path: Path) -> None:
+def test_numbers_of_thousands_of_digits_give_a_readable_error(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(f'{{"items": [{"1" * 5000}]}}')
     with pytest.raises(InputError, match="a number of thousands of digits; expected a trace"):
         read_json(tmp_path / "t.json", "a trace", "items", ImportNotes())

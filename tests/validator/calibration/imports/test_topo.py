@@ -30,12 +30,12 @@ def _all(kind: str, gpus: int) -> list[list[str]]:
     return [["X" if one == other else kind for other in range(gpus)] for one in range(gpus)]
 
 
-def test_nvswitch_carries_all_links_of_a_gpu_to_any_other() -> None:
+def test_nvswitch_gives_the_bandwidth_of_all_links_to_any_gpu() -> None:
     node = _node(FILES / "dgx-h100.txt", "h100-80gb-sxm")
     assert node == {"devices": 4, "cards": 4, "link": {"bandwidth": "450 GB/s", "latency": "5 us"}}
 
 
-def test_cards_that_serve_no_gpu_are_told() -> None:
+def test_network_cards_without_a_gpu_are_reported() -> None:
     found, matrix = topo.read(FILES / "dgx-h100.txt", "h100-80gb-sxm")
     topo.node(matrix, found)
     assert "5 network cards, of which 4 are behind a GPU's PCIe switch and count" in found.notes.lines()[0]
@@ -44,7 +44,7 @@ def test_cards_that_serve_no_gpu_are_told() -> None:
     assert rows["pairs of GPUs"] == "6 by NV18"
 
 
-def test_dgx_1_is_known_by_its_wiring_and_the_gpu_by_its_list() -> None:
+def test_dgx_1_is_identified_by_its_links_and_gpu_list() -> None:
     link = _node(FILES / "dgx-1.txt")["link"]
     assert link == {"bandwidth": "150 GB/s", "latency": "5 us", "topology": {"kind": "hybrid_cube_mesh", "links": 6}}
 
@@ -69,28 +69,28 @@ def test_speeds_follow_from_the_gpus_data_sheet(
     assert link.get("topology", {}).get("kind") == topology
 
 
-def test_pcie_switches_and_sockets_are_a_tree(tmp_path: Path) -> None:
+def test_pcie_switches_and_sockets_give_a_tree(tmp_path: Path) -> None:
     kinds = [["PIX" if a // 2 == b // 2 else "NODE" if a // 4 == b // 4 else "SYS" for b in range(8)] for a in range(8)]
     link = _node(_matrix(tmp_path, kinds), "Tesla P100-PCIE-16GB")["link"]
     tree = {"kind": "pcie_tree", "per_switch": 2, "switches_per_socket": 2, "between_sockets": "15.75 GB/s"}
     assert link["topology"] == tree
 
 
-def test_bridges_between_some_gpus_do_not_join_all(tmp_path: Path) -> None:
+def test_bridges_between_some_gpus_do_not_connect_all(tmp_path: Path) -> None:
     kinds = [["X" if a == b else "NV12" if a // 2 == b // 2 else "SYS" for b in range(4)] for a in range(4)]
     found, matrix = topo.read(_matrix(tmp_path, kinds), "NVIDIA H100 NVL")
     assert topo.node(matrix, found)["link"]["bandwidth"] == "63 GB/s"
     assert any("NVLink connects GPU0–GPU1, GPU2–GPU3 but not all" in line for line in found.notes.lines())
 
 
-def test_uneven_links_are_given_one_by_one(tmp_path: Path) -> None:
+def test_unequal_links_are_written_individually(tmp_path: Path) -> None:
     kinds = [["X", "NV2", "NV1"], ["NV2", "X", "NV1"], ["NV1", "NV1", "X"]]
     link = _node(_matrix(tmp_path, kinds), "v100-16gb-sxm2")["link"]
     assert link["topology"]["links"][0] == {"between": [0, 1], "bandwidth": "50 GB/s"}
     assert len(link["topology"]["links"]) == 3
 
 
-def test_without_a_gpus_name_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_gpu_name_is_requested(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not name the GPU; give --gpu"):
         _node(_matrix(tmp_path, _all("NV18", 8)))
     with pytest.raises(InputError, match="'GPU of tomorrow' is unknown"):
@@ -101,7 +101,7 @@ def test_one_gpu_needs_no_link(tmp_path: Path) -> None:
     assert _node(_matrix(tmp_path, _all("NV18", 1))) == {"devices": 1}
 
 
-def test_a_line_cut_off_is_told_and_its_column_used(tmp_path: Path) -> None:
+def test_a_truncated_line_is_reported_and_its_column_used(tmp_path: Path) -> None:
     path = _matrix(tmp_path, _all("NV18", 4))
     path.write_text("\n".join(path.read_text().splitlines()[:-1]))
     found, matrix = topo.read(path, "h100-80gb-sxm")
@@ -109,7 +109,7 @@ def test_a_line_cut_off_is_told_and_its_column_used(tmp_path: Path) -> None:
     assert "no line for GPU3" in found.notes.lines()[0]
 
 
-def test_a_class_that_is_not_known_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_unknown_connection_class_is_reported_with_its_line(tmp_path: Path) -> None:
     path = _matrix(tmp_path, _all("NV18", 3))
     path.write_text(path.read_text().replace("NV18\tX", "WARP\tX", 1))
     found, matrix = topo.read(path, "h100-80gb-sxm")
@@ -118,7 +118,7 @@ def test_a_class_that_is_not_known_is_told_with_its_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "GPU[0] : (Topology) Numa Node: 0\n", "\tGPU0\tGPU1\n"])
-def test_what_is_no_matrix_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+def test_files_without_a_matrix_give_a_one_line_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.txt"
     path.write_text(text)
     with pytest.raises(InputError, match="expected the matrix that `nvidia-smi topo -m` prints") as error:
@@ -126,7 +126,7 @@ def test_what_is_no_matrix_is_refused_in_one_line(text: str, tmp_path: Path) -> 
     assert "\n" not in str(error.value)
 
 
-def test_names_of_gpus_are_told_apart() -> None:
+def test_similar_gpu_names_are_distinguished() -> None:
     assert nominal_Bps("NVIDIA H100 80GB HBM3") == pytest.approx(450e9)
     assert nominal_Bps("NVIDIA H100 PCIe") == pytest.approx(63e9)
     assert nominal_Bps("h100-80gb-sxm") == pytest.approx(450e9)
@@ -134,11 +134,11 @@ def test_names_of_gpus_are_told_apart() -> None:
     assert links_of("TPU-v4") is None
 
 
-def test_what_would_steer_a_terminal_is_told_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = (FILES / "dgx-h100.txt").read_bytes()
     path = tmp_path / "m.txt"
     path.write_bytes(content.replace(b"NODE\tSYS", b"NODE\x05SYS", 1))
     assert scaleproof.main(["import", "topo", str(path), "--gpu", "h100-80gb-sxm"]) == 0
-    told = "".join(capsys.readouterr())
-    assert r"NODE\x05SYS" in told
-    assert told.replace("\n", "").isprintable()
+    reported = "".join(capsys.readouterr())
+    assert r"NODE\x05SYS" in reported
+    assert reported.replace("\n", "").isprintable()

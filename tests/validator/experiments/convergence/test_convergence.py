@@ -1,4 +1,4 @@
-"""Measured convergence: when a jumping loss is at its target, which runs count, what is kept, and what real runs tell."""
+"""Measured convergence: steps to a target under noise, runs that count, saved trials, and losses of real runs."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def problem(make_scenario: MakeScenario, text: Path) -> Scenario:
 
 
 @given(st.integers(1, 80), st.integers(0, 5))
-def test_a_loss_that_falls_is_at_its_target_when_it_gets_there(step: int, later: int) -> None:
+def test_a_falling_loss_reaches_its_target_at_the_crossing(step: int, later: int) -> None:
     losses = [3.0] * (step - 1) + [1.0] + [0.5] * (20 + step + later)
     assert steps_to(losses, 1.0) == step
     assert steps_to(losses, 2.9) == step
     assert steps_to(losses, 0.4) is None
 
 
-def test_noise_neither_hastens_nor_delays_it() -> None:
+def test_noise_does_not_bias_the_crossing() -> None:
     """The mean of many crossings is where the loss without noise crosses, to a step in a hundred."""
     steps = np.arange(400)
     generator = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_noise_neither_hastens_nor_delays_it() -> None:
     assert None not in found
 
 
-def test_a_lucky_batch_is_not_the_target() -> None:
+def test_a_single_low_loss_does_not_reach_the_target() -> None:
     losses = [3.0] * 200
     losses[50] = 0.1
     losses[-1] = 0.1
@@ -76,11 +76,11 @@ def test_a_lucky_batch_is_not_the_target() -> None:
 
 
 @pytest.mark.parametrize("losses", [[], [3.0, float("nan"), 0.1, 0.1], [3.0, float("inf"), 0.1, 0.1]])
-def test_what_diverges_never_gets_there(losses: list[float]) -> None:
+def test_a_diverging_loss_never_reaches_the_target(losses: list[float]) -> None:
     assert steps_to(losses, 1.0) is None
 
 
-def test_what_comes_too_late_to_tell_does_not_count() -> None:
+def test_a_crossing_too_close_to_the_end_does_not_count() -> None:
     assert steps_to([3.0] * 95 + [1.0] * 5, 1.0) is None
     assert steps_to([3.0] * 85 + [1.0] * 15, 1.0) == 86
 
@@ -102,7 +102,7 @@ def test_settings_are_of_batches_workers_and_bounds(problem: Scenario) -> None:
         assert each == one.batch
 
 
-def test_what_cannot_be_learned_is_refused(make_scenario: MakeScenario, problem: Scenario) -> None:
+def test_invalid_problems_are_rejected(make_scenario: MakeScenario, problem: Scenario) -> None:
     with pytest.raises(InputError, match="nothing can be learned from random data"):
         check(make_scenario(SERVERS))
     with pytest.raises(InputError, match="learned from emulated compute"):
@@ -119,7 +119,7 @@ def trial(rate: float, seed: int, updates: int | None, workers: int = 2) -> Tria
     return Trial("asynchronous", workers, 8, None, rate, seed, updates, 1.0)
 
 
-def test_the_rate_by_which_most_runs_get_there_soonest_counts() -> None:
+def test_the_learning_rate_with_most_and_fastest_successes_is_selected() -> None:
     fast_but_lost = [trial(1.0, 0, 40), trial(1.0, 1, None)]
     slow = [trial(0.1, 0, 400), trial(0.1, 1, 380)]
     best = [trial(0.3, 0, 120), trial(0.3, 1, 130)]
@@ -140,15 +140,19 @@ def test_losses_of_updates_are_in_the_order_of_pushes(make_scenario: MakeScenari
     """Worker 0 takes its steps first. Of each update the loss is that of the one push that it comes from."""
     scenario = make_scenario({**SERVERS, "mode": "asynchronous"})
     order = [0, 0, 1, 0, 1, 0, 1, 1]
-    log = [entry for crew in order for entry in (["add", 0, crew], ["add", 1, crew], ["update", 0, -1], ["answer", 0, crew])]
+    log = [
+        entry
+        for worker in order
+        for entry in (["add", 0, worker], ["add", 1, worker], ["update", 0, -1], ["answer", 0, worker])
+    ]
     workers = [outcome({"1": 10.0, "2": 11.0}), outcome({"1": 20.0, "2": 21.0})]
-    told = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
+    reported = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
     # each worker's first two steps are of the warm-up; shares of a mean over two workers
     assert warmup_steps(scenario) == 2
-    assert told == (20.0, 22.0, 40.0, 42.0)
+    assert reported == (20.0, 22.0, 40.0, 42.0)
 
 
-def test_losses_of_an_update_of_several_pushes_are_their_mean(make_scenario: MakeScenario) -> None:
+def test_the_loss_of_an_update_is_the_mean_over_its_pushes(make_scenario: MakeScenario) -> None:
     """The first round is of workers 0 and 1; worker 2 comes too late, and its loss counts for nothing."""
     scenario = make_scenario({**SERVERS, "workers": 3, "backups": 1}, batch=12)
     rounds = [["add", 0, 0], ["add", 0, 1], ["update", 0, -1], ["drop", 0, 2]]
@@ -157,19 +161,19 @@ def test_losses_of_an_update_of_several_pushes_are_their_mean(make_scenario: Mak
     assert by_update(make_scenario(SERVERS), workers) == ()
 
 
-def test_real_runs_tell_the_loss_of_each_update(problem: Scenario) -> None:
+def test_measured_runs_have_the_loss_of_each_update(problem: Scenario) -> None:
     """All pushes after the warm-up count once, in whatever order: both means are over the same losses."""
     free = measure(scenario_of(problem, Setting("asynchronous", 2, 8), 0.5, 0))
     assert len(free.update_losses) == 2 * len(free.losses) == problem.steps
     assert np.mean(free.update_losses) == pytest.approx(np.mean(free.losses))
-    # the text is a sentence again and again: it is learned
+    # the text repeats one sentence, which is learned
     assert np.mean(free.update_losses[-10:]) < np.mean(free.update_losses[:10]) - 0.3
     in_step = measure(scenario_of(problem, Setting("synchronous", 2, 8), 0.5, 0))
     assert in_step.update_losses == ()
     assert len(in_step.losses) == problem.steps
 
 
-def test_trials_are_kept_and_gone_on_with(problem: Scenario, tmp_path: Path) -> None:
+def test_trials_are_saved_and_resumed(problem: Scenario, tmp_path: Path) -> None:
     record = Record.opened(tmp_path / "out", problem, 2.0, "local", resume=False)
     record.add(trial(0.3, 0, 120))
     again = Record.opened(tmp_path / "out", problem, 2.0, "local", resume=True)
@@ -187,7 +191,7 @@ def test_trials_are_kept_and_gone_on_with(problem: Scenario, tmp_path: Path) -> 
             Record.opened(tmp_path / "out", problem, 2.0, "local", resume=True)
 
 
-def test_the_piece_is_what_a_scenario_takes(problem: Scenario, tmp_path: Path) -> None:
+def test_the_printed_section_is_accepted_by_scenarios(problem: Scenario, tmp_path: Path) -> None:
     fitted = FittedConvergence(TRUTH.model_copy(update={"uncertainty": 0.0712349}), {}, 0.1, ())
     path = tmp_path / "small.yaml"
     cluster = json.dumps(CLUSTER)
@@ -219,8 +223,8 @@ def trained_by(truth: Convergence) -> Callable[..., Run]:
         steps -= warmup_steps(scenario) * (strategy.workers if free else 1)
         losses = tuple([3.0] * (steps - 1) + [1.0] * (800 - steps))
         servers = {"version_staleness": {"mean": behind}} if free else None
-        told: dict[str, Any] = {"update_losses" if free else "losses": losses}
-        return Run("measured", scenario.name, "parameter_server", 3, 2, 16, 1.0, (1.0,), {}, {}, servers=servers, **told)
+        reported: dict[str, Any] = {"update_losses" if free else "losses": losses}
+        return Run("measured", scenario.name, "parameter_server", 3, 2, 16, 1.0, (1.0,), {}, {}, servers=servers, **reported)
 
     return measured
 
@@ -228,23 +232,23 @@ def trained_by(truth: Convergence) -> Callable[..., Run]:
 OPTIONS = ["--target", "2", "--batches", "4,8,16,32", "--workers", "2,4"]
 
 
-def test_the_command_finds_what_training_follows(
+def test_the_command_recovers_the_parameters_of_simulated_training(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.measure", trained_by(TRUTH))
     out = str(tmp_path / "out")
     assert scaleproof.main(["converge", str(file), *OPTIONS, "--out", out, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    found = told["convergence"]
+    reported = json.loads(capsys.readouterr().out)
+    found = reported["convergence"]
     assert found["minimum_steps"] == pytest.approx(60, rel=0.02)
     assert found["critical_batch"] == pytest.approx(12, rel=0.03)
     assert found["staleness_penalty"] == pytest.approx(0.8, rel=0.03)
     assert found["uncertainty"] < 0.03
-    assert len(told["held_out"]) == 6
-    assert len(told["trials"]) == 6 * 3
+    assert len(reported["held_out"]) == 6
+    assert len(reported["trials"]) == 6 * 3
     kept = (tmp_path / "out" / "convergence.yaml").read_text()
     assert kept.splitlines()[-1].startswith("convergence: {minimum_steps: ")
-    # what is there is not trained again
+    # saved trials are not repeated
     monkeypatch.setattr("scaleproof.validator.measure.measure", None)
     assert scaleproof.main(["converge", str(file), *OPTIONS, "--out", out, "--resume"]) == 0
     text = capsys.readouterr().out
@@ -253,7 +257,7 @@ def test_the_command_finds_what_training_follows(
     assert max(map(len, text.splitlines())) <= 110
 
 
-def test_what_was_trained_before_an_interruption_is_kept(
+def test_trials_finished_before_an_interruption_are_kept(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = iter(range(7))
@@ -275,7 +279,7 @@ def test_what_was_trained_before_an_interruption_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--target", "2", "--set", "training.data=null"], "nothing can be learned from random data"),
         (["--target", "2", "--resume"], "name its folder with --out DIR"),
@@ -283,29 +287,29 @@ def test_what_was_trained_before_an_interruption_is_kept(
         (["--target", "2", "--workers", "5000"], "devices"),
     ],
 )
-def test_the_commands_errors_are_one_line(
-    arguments: list[str], told: str, file: Path, capsys: pytest.CaptureFixture[str]
+def test_errors_of_the_command_are_one_line(
+    arguments: list[str], reported: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert scaleproof.main(["converge", str(file), *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert reported in error
     assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("option", ["--batches=0", "--batches=4,x", "--bounds=-1", "--rates=0", "--target=nan", "--seeds=0"])
-def test_options_that_are_none_are_refused(option: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(option: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         scaleproof.main(["converge", str(file), "--target", "2", option])
     assert "expected" in capsys.readouterr().err or option == "--seeds=0"
 
 
 @pytest.mark.nightly
-def test_real_training_by_batch_and_staleness_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_training_by_batch_and_staleness_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few runs each: larger batches need fewer updates, gradients that are behind more."""
     options = ["--target", "2.5", "--batches", "4,16,64", "--workers", "4", "--rates", "0.25,0.5", "--set", "steps=800"]
     assert scaleproof.main(["converge", str(file), *options, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    steps = {one["mode"] + str(one["batch"]): np.mean([run["steps"] for run in one["runs"]]) for one in told["settings"]}
+    reported = json.loads(capsys.readouterr().out)
+    steps = {one["mode"] + str(one["batch"]): np.mean([run["steps"] for run in one["runs"]]) for one in reported["settings"]}
     assert steps["synchronous4"] > steps["synchronous64"]
     assert steps["asynchronous8"] > steps["synchronous16"]
-    assert told["convergence"]["staleness_penalty"] > 0
+    assert reported["convergence"]["staleness_penalty"] > 0

@@ -1,4 +1,4 @@
-"""Made-up runs: what processes would note of a run in which everything takes what it is told to."""
+"""Artificial runs: records of processes for given durations of all parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KILL = Kill(host=2, after_step=11)
 
 
 def job(every: int = 4, **changes: float) -> Job:
-    """Three workers of which two may go on, seventeen steps."""
+    """A job of three workers, of which two can continue, with seventeen steps."""
     overrides = ["batch={total: 24}", "steps=14"]
     scenarios = {ranks: load("netlab-ddp-after", [f"strategy.workers={ranks}", *overrides]) for ranks in (2, 3)}
     return replace(Job(Path("nowhere"), scenarios, every), **changes)
@@ -25,7 +25,7 @@ def job(every: int = 4, **changes: float) -> Job:
 
 @dataclass
 class Timeline:
-    """Ranks in one model-parallel group, of which rank 0 saves."""
+    """Ranks of one model-parallel group, of which rank 0 saves."""
 
     job: Job
     step_s: float

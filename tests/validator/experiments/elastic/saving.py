@@ -1,4 +1,4 @@
-"""What ranks of tests do: train, save, and go on from what was saved."""
+"""Functions that ranks run in tests: train, save and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command tells what came of each fault, keeps it where it is asked to, and fails where parameters are wrong."""
+"""The command faults: it prints the outcome of each fault, saves it with --out, and fails for wrong parameters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.validator.experiments.elastic.test_outcome import OUTCOME
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds that were asked for; nothing is run."""
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requested kinds; nothing is run."""
     kinds: list[str] = []
 
     def inject_faults(wanted: Sequence[str], folder: Path, _: Callable[[str], None]) -> list[FaultOutcome]:
@@ -36,38 +36,42 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
-def test_all_faults_are_told(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_are_reported(requested: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["faults"]) == 0
-    assert asked == list(faults.KINDS)
+    assert requested == list(faults.KINDS)
     assert capsys.readouterr().out.startswith("a rank killed\n  in the middle\n")
 
 
-def test_those_that_are_asked_for_are_told_as_json_and_kept(
-    asked: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_selected_faults_are_printed_as_json_and_saved(
+    requested: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["faults", "--only", "rank", "--only", "link", "--json", "--out", str(tmp_path)]) == 0
-    assert asked == ["rank", "link"]
-    told = json.loads(capsys.readouterr().out)
-    assert told["faults"] == [json.loads(json.dumps(OUTCOME.plain()))]
-    assert {"host", "date", "cpu", "torch"} <= set(told["provenance"])
-    assert json.loads((tmp_path / "faults.json").read_text()) == told
+    assert requested == ["rank", "link"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["faults"] == [json.loads(json.dumps(OUTCOME.plain()))]
+    assert {"host", "date", "cpu", "torch"} <= set(reported["provenance"])
+    assert json.loads((tmp_path / "faults.json").read_text()) == reported
     assert (tmp_path / "rank" / "trainer-1.jsonl").exists()
 
 
-def test_wrong_parameters_fail(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+def test_wrong_parameters_after_recovery_set_the_exit_code(monkeypatch: pytest.MonkeyPatch, requested: list[str]) -> None:
     monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, right=False)])
     assert main(["faults"]) == 1
 
 
-def test_warnings_are_told_apart(monkeypatch: pytest.MonkeyPatch, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_go_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, requested: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(faults, "inject_faults", lambda *_: [replace(OUTCOME, warning="the machine is busy")])
     assert main(["faults"]) == 0
-    told = capsys.readouterr()
-    assert "busy" not in told.out
-    assert "warning: a rank killed: the machine is busy" in told.err.splitlines()
+    reported = capsys.readouterr()
+    assert "busy" not in reported.out
+    assert "warning: a rank killed: the machine is busy" in reported.err.splitlines()
 
 
-def test_where_no_lab_can_be_built_that_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lab_that_cannot_be_built_gives_a_one_line_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def require() -> None:
         raise RunError("netlab makes network namespaces, which only root may; run it with sudo")
 
@@ -76,7 +80,7 @@ def test_where_no_lab_can_be_built_that_is_told(monkeypatch: pytest.MonkeyPatch,
     assert capsys.readouterr().err == "netlab makes network namespaces, which only root may; run it with sudo\n"
 
 
-def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_faults_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["faults", "--only", "disk"])
     assert "choose from" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Each fault's forecast and cost are put side by side; made-up runs in which all is as predicted have no error."""
+"""Predicted and measured cost of each fault; artificial runs that follow the prediction have no error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOST = Loss(0.0, 0.06, 2.0, 9.0)
 
 
 class MadeLab:
-    """A lab that is not there. limits: what links were set to."""
+    """A stub of a lab. limits: rates that links were set to."""
 
     def __init__(self) -> None:
         self.limits: list[tuple[int, float]] = []
@@ -53,7 +53,7 @@ def run_of(job: Job, kill: Kill | None) -> list[LoggedEvent]:
 
 
 def measure_here(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Run:
-    """Steps as they are predicted; two in the middle are reported."""
+    """Predicted steps as if measured; two in the middle are reported."""
     half = scenario.steps // 2
     assert watch.progress is not None
     for step in (half, half + 1):
@@ -91,9 +91,9 @@ def rows_of(outcome: FaultOutcome) -> dict[str, TimeComparison]:
     return {row.name.strip(): row for row in outcome.rows}
 
 
-def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> None:
-    told: list[str] = []
-    rank, node = faults.inject_faults(["rank", "node"], tmp_path, told.append)
+def test_cost_of_a_killed_rank_follows_from_its_run(lab: MadeLab, tmp_path: Path) -> None:
+    reported: list[str] = []
+    rank, node = faults.inject_faults(["rank", "node"], tmp_path, reported.append)
     rows = rows_of(rank)
     assert rows["detection"].measured_s == pytest.approx(LOST.detection_s)
     assert rows["restart"].measured_s == pytest.approx(LOST.restart_s)
@@ -102,7 +102,7 @@ def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> 
         assert rows[exact].error == pytest.approx(0, abs=1e-6)
     assert rank.right
     assert "3 steps since the last checkpoint are done again by 3 ranks" in rank.description
-    assert told == [
+    assert reported == [
         "starting a process of netlab-ddp-after by itself",
         "training netlab-ddp-after undisturbed",
         "killing a rank under torchrun",
@@ -121,7 +121,7 @@ def test_a_killed_server_has_no_rendezvous(lab: MadeLab, tmp_path: Path, monkeyp
     assert outcome.name == "a server killed, and restored"
 
 
-def test_a_link_is_slowed_once_half_of_the_steps_are_done(lab: MadeLab, tmp_path: Path) -> None:
+def test_the_link_is_slowed_after_half_of_the_steps(lab: MadeLab, tmp_path: Path) -> None:
     (outcome,) = faults.inject_faults(["link"], tmp_path, lambda _: None)
     assert lab.limits == [(1, 200e6 / 8)]
     rows = rows_of(outcome)

@@ -1,4 +1,4 @@
-"""Processes of a job are started on a lab's hosts, killed as asked, and none is left, however the job ends."""
+"""Processes of a job are started on a lab's hosts and killed on request, and none is left when the job ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROCESSES = 8
 
 
 @needs_netlab
-def test_a_process_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "write", lambda job: job.folder.mkdir())
     job = workers_job(tmp_path / "job")
     with Netlab(cluster_of(job.scenario)) as lab, pytest.raises(RunError, match="cannot start: FileNotFoundError"):
@@ -36,7 +36,7 @@ def test_a_process_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest
 
 
 @needs_netlab
-def test_torchrun_that_does_not_start_in_time_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_torchrun_timeout_is_reported_and_leaves_no_process(tmp_path: Path) -> None:
     job = replace(workers_job(tmp_path / "job"), patience_s=0.05)
     before = children(os.getpid())
     with (
@@ -48,16 +48,16 @@ def test_torchrun_that_does_not_start_in_time_is_told_and_nothing_is_left(tmp_pa
 
 
 @needs_netlab
-def test_a_link_carries_less_from_when_it_is_slowed() -> None:
+def test_a_slowed_link_has_less_bandwidth() -> None:
     with Netlab(lab_cluster(3, "200 Mbit/s")) as lab:
         lab.limit(1, 40e6 / 8)
-        into, out, beside = (link.measured_Bps * 8 for link in sorted(lab.self_test().alone, key=lambda link: link.name))
+        into, out, between = (link.measured_Bps * 8 for link in sorted(lab.self_test().alone, key=lambda link: link.name))
     assert into < 60e6, "host 0 to host 1"
     assert out < 60e6, "host 1 to host 2"
-    assert beside > into, "host 2 to host 0"
+    assert between > into, "host 2 to host 0"
 
 
-def test_a_link_of_a_lab_that_does_not_stand_is_not_slowed() -> None:
+def test_links_of_a_closed_lab_cannot_be_slowed() -> None:
     with pytest.raises(RunError, match="the lab is not up"):
         Netlab(lab_cluster(2)).limit(0, 1e6)
 
@@ -65,11 +65,11 @@ def test_a_link_of_a_lab_that_does_not_stand_is_not_slowed() -> None:
 @needs_netlab
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_fault_costs_what_its_parts_say(kind: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    (outcome,) = inject_faults([kind], tmp_path, told.append)
+def test_cost_of_each_fault_is_the_sum_of_its_parts(kind: str, tmp_path: Path) -> None:
+    reported: list[str] = []
+    (outcome,) = inject_faults([kind], tmp_path, reported.append)
     assert outcome.right, outcome.state
-    assert told
+    assert reported
     rows = {row.name.strip(): row.measured_s for row in outcome.rows}
     assert rows["step before"] > 0
     if kind == "link":
@@ -84,7 +84,7 @@ def test_each_fault_costs_what_its_parts_say(kind: str, tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.nightly
 @pytest.mark.parametrize("end", [kill, lambda pid: os.kill(pid, 2)], ids=["killed", "interrupted"])
-def test_nothing_is_left_of_a_command_that_is_ended(end: Callable[[int], None], tmp_path: Path) -> None:
+def test_an_interrupted_command_leaves_no_process(end: Callable[[int], None], tmp_path: Path) -> None:
     arguments = ["-m", "scaleproof", "faults", "--only", "rank", "--out", str(tmp_path)]
     command = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert wait_until(lambda: len(descendants(command.pid)) >= _PROCESSES, 400.0)

@@ -1,4 +1,4 @@
-"""What other work takes of the cores is told where it is much."""
+"""Warnings about processor time taken by other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaleproof.validator.record.provenance import Usage
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> Others:
-    """Two cores, each of which worked for `busy_s`."""
+    """Two cores that each worked for `busy_s` seconds."""
     usages = iter([Usage(0.0, {0: 0.0, 1: 0.0}, 0.0), Usage(elapsed_s, {0: busy_s, 1: busy_s}, 0.0)])
     own = iter([0.0, own_s])
     monkeypatch.setattr(Usage, "now", lambda: next(usages))
@@ -20,19 +20,19 @@ def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, ow
     return watch
 
 
-def test_what_is_not_ours_is_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_time_of_other_processes_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watched(monkeypatch, elapsed_s=10.0, busy_s=8.0, own_s=4.0)
     assert watch.load == pytest.approx(0.6)
     assert watch.warning == "other work used 60% of the cores during the run; measure on a quiet machine"
 
 
-def test_a_quiet_machine_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_machine_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watched(monkeypatch, elapsed_s=10.0, busy_s=5.0, own_s=9.0)
     assert watch.load == pytest.approx(0.05)
     assert watch.warning == ""
 
 
-def test_processor_time_of_this_process_counts() -> None:
+def test_processor_time_of_this_process_counts_as_own() -> None:
     before_s = others._own_s()
     sum(range(3_000_000))
     assert others._own_s() > before_s > 0

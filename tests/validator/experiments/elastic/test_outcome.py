@@ -1,4 +1,4 @@
-"""What came of a fault is told with its forecast beside it."""
+"""Measured and predicted outcomes of a fault, as text and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = (TimeComparison("detection", 2.0, 1.6, 1.1, 2.9), TimeComparison("step", 
 OUTCOME = FaultOutcome("a rank killed", "in the middle", ROWS, "the same", True)
 
 
-def test_times_that_nobody_knows_have_what_they_are_between() -> None:
+def test_random_times_are_shown_with_their_range() -> None:
     rows = {one.name.strip(): one for one in loss_rows(FORECAST, Loss(1.0, 1.6, 3.0, 4.0))}
     drawn = rows["detection"]
     assert (drawn.predicted_s, drawn.low_s, drawn.high_s) == pytest.approx((2.0, 1.1, 2.9))
@@ -25,10 +25,10 @@ def test_times_that_nobody_knows_have_what_they_are_between() -> None:
     assert [name for name, one in rows.items() if one.low_s is not None] == ["detection", "rendezvous"]
 
 
-def test_hosts_that_need_not_meet_are_not_told_of() -> None:
+def test_rendezvous_rows_are_omitted_without_a_rendezvous() -> None:
     rows = list(loss_rows(FORECAST, Loss(1.0, 2.0, 3.0, 4.0)))
-    told = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
-    assert [one.name.strip() for one in rows] == told
+    reported = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
+    assert [one.name.strip() for one in rows] == reported
     assert {one.name: (one.predicted_s, one.measured_s) for one in rows}["lost in all"] == pytest.approx((8.0, 10.0))
     alone = list(loss_rows(FORECAST, Loss(1.0, 2.0, 0.0, 4.0)))
     assert [one.name for one in alone] == ["detection", "restart", "lost work", "lost in all"]
@@ -45,6 +45,6 @@ def test_text_has_a_line_for_each_time() -> None:
 
 
 def test_json_has_the_errors() -> None:
-    told = json.loads(json.dumps(OUTCOME.plain()))
-    assert [one["error"] for one in told["rows"]] == pytest.approx([0.25, 0.25])
-    assert told["right"] is True
+    reported = json.loads(json.dumps(OUTCOME.plain()))
+    assert [one["error"] for one in reported["rows"]] == pytest.approx([0.25, 0.25])
+    assert reported["right"] is True

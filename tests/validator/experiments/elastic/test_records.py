@@ -1,4 +1,4 @@
-"""What processes note is read in order of time, whoever was killed while it wrote."""
+"""Records of processes are read in order of time, also after a process was killed while writing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_notes_of_all_processes_are_read_in_order(tmp_path: Path) -> None:
     assert records.of_trainer(tmp_path, 0) == []
 
 
-def test_half_a_line_does_not_count(tmp_path: Path) -> None:
+def test_incomplete_lines_are_ignored(tmp_path: Path) -> None:
     EventLog(tmp_path, 0, "trainer").note("begun")
     path = tmp_path / "trainer-0.jsonl"
     whole = path.read_bytes()
@@ -33,7 +33,7 @@ def test_half_a_line_does_not_count(tmp_path: Path) -> None:
         assert len(records.read(tmp_path)) == (2 if cut == 1 else 1)
 
 
-def test_what_gets_on_grows(tmp_path: Path) -> None:
+def test_record_size_grows_with_progress(tmp_path: Path) -> None:
     assert records.size_bytes(tmp_path) == 0
     EventLog(tmp_path, 0, "trainer").note("begun")
     before_bytes = records.size_bytes(tmp_path)

@@ -1,4 +1,4 @@
-"""What is saved is restored to the last bit, optimizer included, and training goes on from it as if nothing had been."""
+"""Saved training state is restored bit-identically, optimizer included, and training continues as if undisturbed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.validator.experiments.elastic import saving
 SMALL = ("model={kind: mlp, layers: 3, inputs: 16, hidden: 16, outputs: 4}", "batch={total: 8}", "steps=4", "compute=real")
 STRATEGIES = {
     "everybody has all": "{kind: data_parallel, workers: 2, overlap: false}",
-    "beside the backward pass": "{kind: data_parallel, workers: 2}",
+    "overlapped with the backward pass": "{kind: data_parallel, workers: 2}",
     "one server": "{kind: parameter_server, workers: 2, servers: 1}",
     "two servers": "{kind: parameter_server, workers: 2, servers: 2}",
 }
@@ -34,10 +34,10 @@ def job(folder: Path, strategy: str) -> Job:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_training_goes_on_as_if_nothing_had_been(tmp_path: Path, strategy: str) -> None:
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path, strategy: str) -> None:
     own = job(tmp_path, strategy)
-    told = run_on_ranks(saving.save_and_go_on, own.ranks, own)
-    for rank, one in enumerate(told):
+    reported = run_on_ranks(saving.save_and_go_on, own.ranks, own)
+    for rank, one in enumerate(reported):
         assert (one["began"], one["resumed"]) == (0, saving.SAVED_AFTER)
         assert len(set(one["digests"])) == 3, "training changes parameters"
         assert one["restored"][0] == one["digests"][1]
@@ -46,14 +46,14 @@ def test_training_goes_on_as_if_nothing_had_been(tmp_path: Path, strategy: str) 
     assert not list(tmp_path.glob(".*")), "nothing half-written is left"
 
 
-def test_servers_go_on_from_the_last_step_that_all_have_saved(tmp_path: Path) -> None:
+def test_servers_resume_from_the_last_step_saved_by_all(tmp_path: Path) -> None:
     own = job(tmp_path, STRATEGIES["two servers"])
-    told = run_on_ranks(saving.save_often, own.ranks, own)
+    reported = run_on_ranks(saving.save_often, own.ranks, own)
     assert [own.holders.start, own.holders.stop] == [2, 4]
-    assert told == [[4], [4], [4, 5, 4], [3, 4, 4]]
+    assert reported == [[4], [4], [4, 5, 4], [3, 4, 4]]
 
 
-def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+def test_invalid_checkpoints_are_rejected(tmp_path: Path) -> None:
     refused = {
         "{kind: pipeline, stages: 2, schedule: gpipe}": "this pipeline cannot be restored",
         "{kind: parameter_server, workers: 2, servers: 1, mode: asynchronous}": "without backups",
@@ -66,7 +66,7 @@ def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     jobs.check(job(tmp_path, STRATEGIES["two servers"]))
 
 
-def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_saved_job_is_read_back_unchanged(tmp_path: Path) -> None:
     own = replace(job(tmp_path / "new", STRATEGIES["one server"]), silence_s=7.0)
     own.write()
     assert jobs.read_job(own.folder) == own

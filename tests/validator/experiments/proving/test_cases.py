@@ -1,4 +1,4 @@
-"""Which scenarios are drawn."""
+"""Random draws of scenarios for the proof."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cases() -> list[ProvingCase]:
     return list(Draw(SEED, {"paced": 1, "real": 1}, 6, 0.6, _at).cases())
 
 
-def test_a_group_differs_by_its_strategy_alone(cases: list[ProvingCase]) -> None:
+def test_cases_of_a_group_differ_only_in_strategy(cases: list[ProvingCase]) -> None:
     groups: dict[str, list[ProvingCase]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
@@ -43,7 +43,7 @@ def test_a_group_differs_by_its_strategy_alone(cases: list[ProvingCase]) -> None
         assert all(one == plain[0] for one in plain)
 
 
-def test_paced_cases_communicate_and_all_fit_a_lab(cases: list[ProvingCase]) -> None:
+def test_emulated_cases_communicate_enough_and_fit_a_lab(cases: list[ProvingCase]) -> None:
     for case in cases:
         check(case.scenario)
         assert needed_nodes(case.scenario) <= 6
@@ -52,12 +52,12 @@ def test_paced_cases_communicate_and_all_fit_a_lab(cases: list[ProvingCase]) -> 
         assert case.predicted.prediction_interval_s is not None
 
 
-def test_a_seed_draws_the_same_again(cases: list[ProvingCase]) -> None:
+def test_a_seed_gives_reproducible_cases(cases: list[ProvingCase]) -> None:
     again = next(Draw(SEED, {"paced": 1}, 6, 0.6, _at).cases())
     assert again.scenario == cases[0].scenario
 
 
-def test_where_nothing_suits_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_raised_if_no_case_is_suitable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases_module, "_ATTEMPTS", 3)
     with pytest.raises(InputError, match="no drawn strategies communicate enough to be scored; give another --seed"):
         list(Draw(1, {"paced": 1}, 2, 0.0, _at).cases())

@@ -1,4 +1,4 @@
-"""The command prove: what it prints of cases, keeps of them, and refuses, with a lab that is made up."""
+"""The command prove: printed and saved results, and rejected options, with a stub of the lab."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FACTORS = {"ring": 1.25, "tree": 0.8, "servers": None}
 
 
 class _Drawn:
-    """Stands for what is drawn from a seed."""
+    """Stub of the cases drawn from a seed."""
 
-    def __init__(self, *asked: Any) -> None:
-        self.asked = asked
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def cases(self) -> Iterator[ProvingCase]:
         scenario = load("netlab-ring")
@@ -45,7 +45,7 @@ def _measured(case: ProvingCase) -> Run:
 @pytest.fixture
 def _lab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.netlab.lab.require", lambda: None)
-    monkeypatch.setattr("scaleproof.validator.experiments.proving.lab.calibrated", lambda *asked: SimpleNamespace(at=None))
+    monkeypatch.setattr("scaleproof.validator.experiments.proving.lab.calibrated", lambda *arguments: SimpleNamespace(at=None))
     monkeypatch.setattr("scaleproof.validator.experiments.proving.cases.Draw", _Drawn)
     monkeypatch.setattr("scaleproof.validator.experiments.proving.prove.measured_in_lab", _measured)
     monkeypatch.setattr("scaleproof.validator.experiments.proving.prove.Processors", lambda: SimpleNamespace(taken=lambda: 0.0))
@@ -58,7 +58,7 @@ def _proved(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str
 
 
 @pytest.mark.usefixtures("_lab")
-def test_errors_are_told_by_family_and_a_case_that_failed_is_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_listed_by_family_and_failed_cases_set_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = _proved(capsys)
     assert code == 1
     assert "could not be measured: " in err
@@ -70,7 +70,7 @@ def test_errors_are_told_by_family_and_a_case_that_failed_is_an_exit_code(capsys
 
 
 @pytest.mark.usefixtures("_lab")
-def test_what_is_kept_is_not_measured_again(
+def test_saved_cases_are_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, first, _ = _proved(capsys, "--out", str(tmp_path), "--json")
@@ -92,6 +92,8 @@ def test_what_is_kept_is_not_measured_again(
         (["--resume"], "--resume continues an earlier run; name its folder with --out DIR"),
     ],
 )
-def test_what_is_refused_before_anything_runs(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected_before_measuring(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = _proved(capsys, *options)
     assert (code, out, err.strip()) == (2, "", message)

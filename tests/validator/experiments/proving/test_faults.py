@@ -1,4 +1,4 @@
-"""Planted faults are named, on made-up runs and in a lab; runs without a fault have none."""
+"""Planted faults are named, on artificial runs and in a lab; runs without a fault name none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.ki
 
 
 def made_up(fault: PlantedFault, with_fault: bool) -> Run:
-    """The fault as a prediction has it: a slow rank where it is no slow link."""
+    """A run with the fault, by prediction."""
     scenario = fault.scenario(with_fault)
     if with_fault and fault.busy is not None:
         slow = Perturbations.model_validate({"stragglers": [{"ranks": fault.busy, "slowdown": 4}]})
@@ -32,7 +32,7 @@ def made_up(fault: PlantedFault, with_fault: bool) -> Run:
 
 
 @each_fault
-def test_a_fault_is_named_and_its_absence_is_not(fault: PlantedFault) -> None:
+def test_planted_faults_are_named_and_none_is_named_without_a_fault(fault: PlantedFault) -> None:
     found = planted(fault, made_up)
     assert found.name == fault.name
     assert found.attempts == 1
@@ -42,14 +42,14 @@ def test_a_fault_is_named_and_its_absence_is_not(fault: PlantedFault) -> None:
 
 
 @each_fault
-def test_what_is_not_told_apart_is_run_again_and_then_given_up(fault: PlantedFault) -> None:
+def test_undistinguished_faults_are_retried_a_limited_number_of_times(fault: PlantedFault) -> None:
     for always in (True, False):
         found = planted(fault, lambda fault, _, always=always: made_up(fault, always))
         assert (found.named, found.attempts) == ("", 3)
 
 
 @each_fault
-def test_another_rank_than_the_one_planted_is_none_found(fault: PlantedFault) -> None:
+def test_naming_another_rank_does_not_count_as_found(fault: PlantedFault) -> None:
     found = planted(fault, made_up)
     assert replace(found, expected=found.expected.replace("1", "0")).named == ""
 
@@ -66,7 +66,7 @@ def test_a_slow_link_is_slow_in_the_lab_and_not_in_the_prediction() -> None:
     assert [one.rate_Bps / other.rate_Bps for one, other in zip(broken, healthy, strict=True)] == [1.0, 0.5, 1.0, 1.0]
 
 
-def test_what_spins_does_so_on_its_core_and_ends_with_the_context() -> None:
+def test_the_spinning_process_stays_on_its_core_and_ends_with_the_context() -> None:
     core = max(os.sched_getaffinity(0))
     with spinning(core) as process:
         until_s = time.monotonic() + 10
@@ -76,19 +76,19 @@ def test_what_spins_does_so_on_its_core_and_ends_with_the_context() -> None:
     assert not Path(f"/proc/{process}").exists()
 
 
-def test_all_faults_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_planted_faults_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "require", lambda: None)
     monkeypatch.setattr(faults, "measured", made_up)
-    told: list[str] = []
-    found = faults.find_faults(told.append)
+    reported: list[str] = []
+    found = faults.find_faults(reported.append)
     assert all(one.named for one in found)
-    assert told == [f"planting {fault.name}" for fault in FAULTS]
+    assert reported == [f"planting {fault.name}" for fault in FAULTS]
 
 
 @needs_netlab
 @pytest.mark.nightly
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a busy core is planted beside one that is not")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="planting a busy core needs a second core")
 @each_fault
-def test_a_fault_in_a_lab_is_named(fault: PlantedFault) -> None:
+def test_a_planted_fault_in_a_lab_is_named(fault: PlantedFault) -> None:
     found = planted(fault, measured)
     assert expected(fault) in found.named, (found.explanation.sentences, found.healthy.sentences)

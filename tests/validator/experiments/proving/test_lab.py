@@ -1,4 +1,4 @@
-"""The lab that is proved, at any rate of its links."""
+"""The calibrated lab at any rate of its links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.lab import CalibratedLab
 
 
-def test_what_was_odd_about_the_probed_links_is_not_said_of_others() -> None:
+def test_exceptions_of_probed_links_are_not_applied_to_other_rates() -> None:
     nominal = load_cluster(catalog.find_part("cluster", "netlab-200mbit", Path()))
     assert nominal.network is not None
     odd = {
@@ -23,5 +23,5 @@ def test_what_was_odd_about_the_probed_links_is_not_said_of_others() -> None:
     measured = nominal.model_copy(update={"network": nominal.network.model_copy(update=odd)})
     network = CalibratedLab(nominal, measured).at(12.5e6, "real").network
     assert network is not None
-    assert network.bandwidth_Bps == pytest.approx(12e6)  # as large a share of what is asked
+    assert network.bandwidth_Bps == pytest.approx(12e6)  # the same share of the requested rate
     assert (network.duplex, network.exceptions) == ("full", ())

@@ -1,4 +1,4 @@
-"""More ranks than a machine can hold are refused before any is started."""
+"""Runs that exceed the machine's ranks or memory are rejected before any rank is started."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from scaleproof.validator.measure import measure
 from tests.validator.conftest import MakeScenario
 
 
-def test_more_ranks_than_a_machine_is_given(make_scenario: MakeScenario) -> None:
+def test_too_many_ranks_for_one_machine_are_rejected(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "parameter_server", "workers": 64, "servers": 65}, batch=64)
     with pytest.raises(InputError, match=rf"small: 129 ranks; one machine runs at most {MOST_RANKS}, start them on several"):
         measure(scenario)
 
 
-def test_more_than_its_memory(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_that_exceed_free_memory_are_rejected(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ring = make_scenario({"kind": "data_parallel", "workers": 4})
     meminfo = tmp_path / "meminfo"
     monkeypatch.setattr(memory_check, "_MEMORY", meminfo)
@@ -33,7 +35,9 @@ def test_more_than_its_memory(make_scenario: MakeScenario, monkeypatch: pytest.M
     check_room(make_scenario({"kind": "data_parallel", "workers": 2}))
 
 
-def test_what_ranks_train_counts(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_memory_check_counts_parameters_and_gradients(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Parameters and gradients of 4 bytes, and nothing of a half of them on each of two stages."""
     big = {"kind": "mlp", "layers": 4, "inputs": 4096, "hidden": 4096, "outputs": 4096}
     parameters_bytes = 4 * 4 * 4096 * 4097
@@ -50,12 +54,12 @@ def needed_bytes(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, meminfo: P
     monkeypatch.setattr(memory_check, "_MEMORY", meminfo)
     with pytest.raises(InputError) as error:
         check_room(scenario)
-    told = re.search(r"need about ([\d.]+ \w+),", str(error.value))
-    assert told is not None
-    return parse_bytes(told[1])
+    reported = re.search(r"need about ([\d.]+ \w+),", str(error.value))
+    assert reported is not None
+    return parse_bytes(reported[1])
 
 
-def test_servers_hold_their_shard_and_what_every_worker_pushes(
+def test_the_memory_check_counts_server_shards_and_pushes(
     make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     big = {"kind": "mlp", "layers": 4, "inputs": 4096, "hidden": 4096, "outputs": 4096}
@@ -71,11 +75,11 @@ def test_servers_hold_their_shard_and_what_every_worker_pushes(
     assert few == pytest.approx(2 * 2 * parameters_bytes + 3 * parameters_bytes + 3 * 40e6, rel=0.1)
 
 
-def test_paced_layers_hand_on_as_much_as_those_that_they_stand_for(
+def test_emulated_layers_need_memory_for_their_activations(
     make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wide = {"kind": "mlp", "layers": 2, "inputs": 8, "hidden": 100_000, "outputs": 8}
     plain = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=2048).model_copy(update={"compute": "paced"})
     fewer = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=1024).model_copy(update={"compute": "paced"})
-    told = [needed_bytes(scenario, monkeypatch, tmp_path / "m") for scenario in (plain, fewer)]
-    assert told[0] - told[1] == pytest.approx(2 * 2 * 512 * 100_000 * 4, rel=0.05)
+    reported = [needed_bytes(scenario, monkeypatch, tmp_path / "m") for scenario in (plain, fewer)]
+    assert reported[0] - reported[1] == pytest.approx(2 * 2 * 512 * 100_000 * 4, rel=0.05)

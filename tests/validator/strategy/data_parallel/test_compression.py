@@ -1,4 +1,4 @@
-"""Compressed gradients train as one process does that compresses each worker's, and fewer bytes are sent."""
+"""Training with compressed gradients equals one process that compresses each worker's, and sends fewer bytes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def scenario_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: di
 
 
 @pytest.mark.parametrize(("strategy", "model", "training"), CASES)
-def test_parameters_are_those_of_one_process_that_compresses(
+def test_parameters_equal_those_of_one_process_with_compression(
     strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
     assert deviation(scenario_of(make_scenario, strategy, model, **training)) < 1e-9
 
 
 @pytest.mark.parametrize("compression", [FP16, FACTORS, LARGEST])
-def test_paced_gradients_are_compressed_too(compression: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_gradients_of_emulated_runs_are_compressed(compression: dict[str, Any], make_scenario: MakeScenario) -> None:
     assert deviation(paced(scenario_of(make_scenario, {"compression": compression}, TINY_GPT))) < 1e-9
 
 
@@ -60,7 +60,7 @@ def test_paced_gradients_are_compressed_too(compression: dict[str, Any], make_sc
         (faults.sums_and_does_not_divide, FP16),
     ],
 )
-def test_the_comparison_catches_wrong_compression(
+def test_verification_detects_wrong_compression(
     fault: Any, compression: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -68,7 +68,7 @@ def test_the_comparison_catches_wrong_compression(
     assert deviation(scenario_of(make_scenario, {"compression": compression}, TINY_GPT)) > 1e-3
 
 
-def test_sums_in_16_bits_differ_by_their_order_alone(make_scenario: MakeScenario) -> None:
+def test_16_bit_sums_differ_only_by_rounding_order(make_scenario: MakeScenario) -> None:
     scenario = scenario_of(make_scenario, {"compression": FP16, "workers": 4}, MLP)
 
     verified = measure(scenario, watch=MeasureOptions(verify=True)).verified
@@ -78,25 +78,25 @@ def test_sums_in_16_bits_differ_by_their_order_alone(make_scenario: MakeScenario
 
 
 @pytest.mark.parametrize("compression", [FP16, FACTORS, LARGEST])
-def test_what_is_sent_is_what_the_simulator_counts(compression: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_sent_bytes_equal_the_simulators(compression: dict[str, Any], make_scenario: MakeScenario) -> None:
     """Paced tensors are as square as they divide, of which PowerSGD's factors are nearly as small as a square's."""
     scenario = paced(make_scenario({"kind": "data_parallel", "workers": 2, "compression": compression}, GPT))
     tensors = [tensor for layer in scenario.model.build_layers() for tensor in layer.tensors]
     plan = scenario.strategy.plan
     assert plan.compression is not None
-    wires = [wire.collective_bytes(2) for wire in plan.compression.wire(tensors, 4)]
+    messages = [wire.collective_bytes(2) for wire in plan.compression.wire(tensors, 4)]
 
     spans = measure(scenario).spans
 
     assert spans is not None
     sums = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
     assert set(sums.phase.tolist()) == {Phase.SYNCHRONISE}
-    assert sums.size_bytes.sum() == pytest.approx(sum(wires), rel=0.1)
+    assert sums.size_bytes.sum() == pytest.approx(sum(messages), rel=0.1)
     whole_bytes = 4.0 * sum(tensors)
     assert sums.size_bytes.sum() < 0.6 * whole_bytes
 
 
-def test_a_rank_that_dies_in_an_exchange_is_named(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_killed_in_an_exchange_is_named(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.dies_in_an_exchange)
 
     with pytest.raises(RankError, match=r"rank 1 \(worker 1\) was killed by signal 9 in (synchronise|backward) of step 2"):
@@ -104,7 +104,7 @@ def test_a_rank_that_dies_in_an_exchange_is_named(make_scenario: MakeScenario, m
 
 
 @given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**31))
-def test_nothing_is_lost_by_picking(count: int, workers: int, seed: int) -> None:
+def test_top_k_residuals_conserve_gradients(count: int, workers: int, seed: int) -> None:
     """What was sent and what is kept add up to all gradients so far."""
     torch.manual_seed(seed)
     picked, sent = Picked(count), torch.zeros(30, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_nothing_is_lost_by_picking(count: int, workers: int, seed: int) -> None
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**31))
-def test_nothing_is_lost_by_factors(rank: int, workers: int, seed: int) -> None:
+def test_power_sgd_residuals_conserve_gradients(rank: int, workers: int, seed: int) -> None:
     torch.manual_seed(seed)
     iterated, sent = Iterated(6, 5, rank, number=0), torch.zeros(30, dtype=torch.float64)
     gradients = [[torch.randn(30, dtype=torch.float64) for _ in range(workers)] for _ in range(3)]
@@ -128,7 +128,7 @@ def test_nothing_is_lost_by_factors(rank: int, workers: int, seed: int) -> None:
     assert torch.allclose(sent + sum_of(iterated.errors).flatten(), everything)
 
 
-def test_a_matrix_of_no_higher_rank_is_sent_as_it_is() -> None:
+def test_low_rank_matrices_are_sent_exactly() -> None:
     """One power iteration finds the whole of a matrix of rank 2 by two columns."""
     torch.manual_seed(0)
     matrix = torch.randn(8, 2, dtype=torch.float64) @ torch.randn(2, 6, dtype=torch.float64)

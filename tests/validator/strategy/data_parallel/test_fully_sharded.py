@@ -1,4 +1,4 @@
-"""Workers that share states, gradients and parameters out come to what one process comes to, and say what they sent."""
+"""Workers that shard states, gradients and parameters train like one process, and record their messages."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def deviation(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict
 
 
 @pytest.mark.parametrize(("strategy", "model", "training"), CASES)
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario, strategy, model, **training) < 1e-9
 
 
-def test_paced_workers_share_out_too(make_scenario: MakeScenario) -> None:
+def test_emulated_workers_shard_parameters(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(WORKERS, TINY_GPT, zero=3, precision="fp64").model_copy(update={"compute": "paced"})
 
     verified = measure(scenario, watch=MeasureOptions(verify=True)).verified
@@ -51,7 +51,7 @@ def test_paced_workers_share_out_too(make_scenario: MakeScenario) -> None:
 
 
 @pytest.mark.parametrize("fault", [faults_sharded.sums_in_groups_alone, faults_sharded.stale_parameters])
-def test_the_comparison_catches_what_is_not_summed_or_gathered(
+def test_verification_detects_missing_sums_and_gathers(
     fault: Any, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -60,7 +60,7 @@ def test_the_comparison_catches_what_is_not_summed_or_gathered(
     assert deviation(make_scenario, strategy, MLP, zero=3) > 1e-3
 
 
-def test_every_layer_is_gathered_for_each_pass_and_its_gradients_are_scattered(make_scenario: MakeScenario) -> None:
+def test_every_layer_is_gathered_for_each_pass_and_its_gradients_reduce_scattered(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(WORKERS, GPT, zero=3)
     layer_bytes = [4 * layer.parameters for layer in scenario.model.build_layers()]
 
@@ -74,7 +74,7 @@ def test_every_layer_is_gathered_for_each_pass_and_its_gradients_are_scattered(m
 
 
 @pytest.mark.parametrize("fields", [{"scatter": "step"}, {"scatter": "microbatch", "reshard": False}, {}])
-def test_as_much_is_gathered_and_scattered_as_is_predicted(fields: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_gathered_and_scattered_bytes_equal_predicted_ones(fields: dict[str, Any], make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**WORKERS, "microbatches": 2, **fields}, TINY_GPT, zero=3)
 
     predicted = collectives(predict(scenario, interval=False, remedy=False))
@@ -103,7 +103,7 @@ def test_waiting_interrupts_passes_of_microbatches(make_scenario: MakeScenario) 
         ({"kind": "hybrid", "workers": 2}, 3, "training.zero of a hybrid"),
     ],
 )
-def test_what_is_not_shared_out_so_is_refused(
+def test_unsupported_sharding_is_rejected(
     strategy: dict[str, Any], zero: int, message: str, make_scenario: MakeScenario
 ) -> None:
     with pytest.raises(InputError, match=message):

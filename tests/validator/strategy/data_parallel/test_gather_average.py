@@ -1,4 +1,4 @@
-"""One worker that collects gradients and hands out parameters trains as one process does."""
+"""A main worker that collects gradients and sends parameters trains like one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKERS = {"kind": "gather_average", "workers": 2}
 
 
 @pytest.mark.parametrize(("workers", "model", "optimizer"), [(2, TINY_GPT, "adam"), (4, MLP, "momentum"), (1, MLP, "sgd")])
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     workers: int, model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     scenario = make_scenario({**WORKERS, "workers": workers}, model, precision="fp64", optimizer=optimizer)
@@ -25,17 +25,17 @@ def test_parameters_are_those_of_one_process(
     assert deviation(scenario) < 1e-9
 
 
-def test_paced_workers_are_averaged_too(make_scenario: MakeScenario) -> None:
+def test_emulated_workers_are_averaged(make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario(WORKERS, precision="fp64"))) < 1e-9
 
 
-def test_the_comparison_catches_a_worker_that_is_left_out(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_detects_an_omitted_worker(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.leaves_the_last_worker_out)
 
     assert deviation(make_scenario(WORKERS, MLP, precision="fp64")) > 1e-3
 
 
-def test_gradients_go_to_the_main_worker_and_parameters_come_back(make_scenario: MakeScenario) -> None:
+def test_gradients_are_sent_to_the_main_worker_and_parameters_returned(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**WORKERS, "workers": 4}, GPT)
     whole_bytes = 4.0 * sum(layer.parameters for layer in scenario.model.build_layers())
     passes = [Phase.FORWARD, Phase.BACKWARD]

@@ -55,7 +55,7 @@ def with_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_rounding_is_that_of_the_narrower_precision(
+def test_rounding_is_that_of_the_lower_precision(
     strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
     scenario = make_scenario(strategy, precision="fp64", **training)
@@ -63,7 +63,7 @@ def test_rounding_is_that_of_the_narrower_precision(
     assert 1e-10 < deviation(scenario) < tolerance_of(scenario)
 
 
-def test_paced_gradients_are_rounded_too(make_scenario: MakeScenario) -> None:
+def test_gradients_of_emulated_runs_are_rounded(make_scenario: MakeScenario) -> None:
     assert 1e-10 < deviation(paced(make_scenario(WORKERS, precision="fp64", **SUMMED))) < 5e-4
 
 
@@ -72,7 +72,7 @@ def test_paced_gradients_are_rounded_too(make_scenario: MakeScenario) -> None:
     ("strategy", "training"),
     [(WORKERS, SUMMED), ({**WORKERS, "overlap": False}, ADDED), ({**HYBRID, "context": 2, "microbatches": 1}, SUMMED)],
 )
-def test_as_many_bytes_are_summed_as_predicted(
+def test_summed_bytes_equal_predicted_ones(
     precision: str, strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario, with_bf16: None
 ) -> None:
     scenario = make_scenario(strategy, MLP if "context" not in strategy else TINY_GPT, precision=precision, **training)
@@ -88,13 +88,13 @@ def test_as_many_bytes_are_summed_as_predicted(
     assert measured == sums
 
 
-def test_a_precision_that_all_gradients_have_changes_nothing(make_scenario: MakeScenario) -> None:
+def test_an_equal_gradient_precision_has_no_effect(make_scenario: MakeScenario) -> None:
     assert deviation(make_scenario(WORKERS, precision="fp32", **ADDED, **SUMMED)) == deviation(
         make_scenario(WORKERS, precision="fp32")
     )
 
 
-def test_a_wider_buffer_keeps_what_a_narrow_one_rounds_away() -> None:
+def test_a_wider_buffer_keeps_small_additions() -> None:
     """Each gradient is less than half of bf16's spacing at 1."""
     sums = []
     for accumulated in ("bf16", "fp32"):
@@ -111,7 +111,7 @@ def test_a_wider_buffer_keeps_what_a_narrow_one_rounds_away() -> None:
     assert sums == [1.0, 1.5]
 
 
-def test_what_is_taken_begins_anew() -> None:
+def test_taking_the_gradients_resets_the_accumulator() -> None:
     parameter = nn.Parameter(torch.ones(2, dtype=torch.float64))
     precision = GradientPrecision(torch.float64, torch.float32, torch.float32)
     accumulator = Accumulator([parameter], precision, torch.optim.SGD([parameter]))
@@ -147,7 +147,7 @@ def test_what_is_taken_begins_anew() -> None:
         ),
     ],
 )
-def test_what_torch_does_otherwise_is_refused(
+def test_precisions_that_torch_does_not_support_are_rejected(
     strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
 ) -> None:
     scenario = make_scenario(strategy, precision="fp64", **training)

@@ -1,4 +1,4 @@
-"""Workers that train alone for a period come to what one process comes to that does so for each of them in turn."""
+"""Workers that train separately for a period equal one process that simulates each of them in turn."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
-def test_parameters_are_those_of_one_process_that_trains_each_worker(
+def test_parameters_equal_those_of_one_process_training_each_worker(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
 
 
 @pytest.mark.parametrize("strategy", [NESTEROV, {**ALONE, "overlap": True}])
-def test_paced_workers_average_too(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_emulated_workers_are_averaged(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario(strategy, precision="fp64"))) < 1e-9
 
 
@@ -46,7 +46,7 @@ def test_paced_workers_average_too(strategy: dict[str, Any], make_scenario: Make
         (faults.applies_the_last_average_twice, {**ALONE, "overlap": True}),
     ],
 )
-def test_the_comparison_catches_wrong_periods(
+def test_verification_detects_wrong_periods(
     fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -78,7 +78,7 @@ def test_parameters_are_averaged_once_a_period(overlap: bool, make_scenario: Mak
     assert (sums.arrival_s[0] < main.arrival_s[1]) == overlap
 
 
-def test_times_are_means_over_a_period_as_predicted_ones_are(make_scenario: MakeScenario) -> None:
+def test_times_are_means_over_a_period_like_predicted_ones(make_scenario: MakeScenario) -> None:
     scenario = paced(make_scenario({**ALONE, "period": 4}, GPT, batch=64))
 
     predicted, measured = predict(scenario), measure(scenario)

@@ -1,4 +1,4 @@
-"""A ring of messages sums what an allreduce sums, and every message is seen on both sides."""
+"""A ring of messages sums like an allreduce, and every message is recorded on both sides."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ RING = {"kind": "data_parallel", "algorithm": "ring", "bucket": "4 KiB", "first_
     ("strategy", "model"),
     [({"workers": 2}, TINY_GPT), ({"workers": 4, "overlap": False}, MLP), ({"workers": 4, "shares": [1, 9, 2, 4]}, MLP)],
 )
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario({**RING, **strategy}, model, precision="fp64")) < 1e-9
 
 
-def test_paced_workers_sum_too(make_scenario: MakeScenario) -> None:
+def test_emulated_workers_run_the_ring(make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario({**RING, "workers": 2}, precision="fp64"))) < 1e-9
 
 
-def test_the_comparison_catches_a_ring_without_its_last_round(
+def test_verification_detects_a_ring_without_its_last_round(
     make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.leaves_the_last_round_out)
@@ -57,4 +57,4 @@ def test_each_rank_sends_its_part_around_the_ring(overlap: bool, make_scenario: 
         assert sent.size_bytes.sum() == pytest.approx(2 * (workers - 1) / workers * whole_bytes, rel=1e-3)
     assert sums.size_bytes.sum() == workers * whole_bytes
     exposed = spans.where((spans.stream == Stream.MAIN) & (spans.step == 2))
-    assert Counter(exposed.phase.tolist())[Phase.SEND] == 0, "messages are beside the passes"
+    assert Counter(exposed.phase.tolist())[Phase.SEND] == 0, "messages overlap with the passes"

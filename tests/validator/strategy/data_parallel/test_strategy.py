@@ -1,4 +1,4 @@
-"""Workers that average gradients come to what one process comes to: with microbatches, unequal shares, and batch norms."""
+"""Workers that average gradients train like one process: with microbatches, unequal shares, and batch norms."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_paced_workers_average_too(overlap: bool, make_scenario: MakeScenario) -> None:
+def test_emulated_workers_are_averaged(overlap: bool, make_scenario: MakeScenario) -> None:
     strategy = {**UNEQUAL, "microbatches": 2, "overlap": overlap}
 
     assert deviation(paced(make_scenario(strategy, precision="fp64"))) < 1e-9
 
 
-def test_batch_norms_have_each_workers_statistics(make_scenario: MakeScenario) -> None:
+def test_batch_norms_use_each_workers_statistics(make_scenario: MakeScenario) -> None:
     training = {"precision": "fp64", "optimizer": "sgd", "learning_rate": 1e-3}
     scenario = make_scenario({**WORKERS, "bucket": "8 MiB", "shares": [2, 4]}, RESNET, steps=1, batch=6, **training)
 
@@ -55,14 +55,14 @@ def test_batch_norms_have_each_workers_statistics(make_scenario: MakeScenario) -
 @pytest.mark.parametrize(
     ("fault", "strategy"),
     [
-        (faults.counts_workers_alike, UNEQUAL),
-        (faults.counts_workers_alike, {**UNEQUAL, "overlap": False}),
+        (faults.weights_workers_equally, UNEQUAL),
+        (faults.weights_workers_equally, {**UNEQUAL, "overlap": False}),
         (faults.averages_no_microbatch_but_the_last, MICROBATCHES),
         (faults.averages_no_microbatch_but_the_last, {**MICROBATCHES, "overlap": False}),
         (faults.sums_and_does_not_divide, WORKERS),
     ],
 )
-def test_the_comparison_catches_wrong_averages(
+def test_verification_detects_wrong_averages(
     fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -71,7 +71,7 @@ def test_the_comparison_catches_wrong_averages(
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_microbatches_are_passed_in_turn_and_averaged_once(overlap: bool, make_scenario: MakeScenario) -> None:
+def test_microbatches_run_in_turn_and_are_averaged_once(overlap: bool, make_scenario: MakeScenario) -> None:
     strategy = {"kind": "data_parallel", "workers": 2, "microbatches": 4, "bucket": "100 KiB", "overlap": overlap}
     scenario = make_scenario(strategy, GPT)
     layers = scenario.model.build_layers()
@@ -99,7 +99,7 @@ def test_microbatches_are_passed_in_turn_and_averaged_once(overlap: bool, make_s
         ({"algorithm": "ring"}, {"zero": 3}, "strategy.algorithm with training.zero"),
     ],
 )
-def test_what_is_not_measured_is_refused(
+def test_settings_that_cannot_be_measured_are_rejected(
     strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
 ) -> None:
     with pytest.raises(InputError, match=message):

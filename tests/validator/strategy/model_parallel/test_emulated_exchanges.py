@@ -1,4 +1,4 @@
-"""What paced ranks exchange within passes is made, and brings what others sent."""
+"""Emulated exchanges within passes are executed and transfer the data of other ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], **training: Any
         {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True},
     ],
 )
-def test_ranks_exchange_rightly(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
+def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
     verified = measure(paced(make_scenario, strategy, precision=precision), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
@@ -54,7 +54,7 @@ def test_ranks_exchange_rightly(strategy: dict[str, Any], precision: str, make_s
         (faults_paced.scatter_nothing, SEQUENCE, r"reduce_scatter returned \[0.0\] instead of \[3.0\]"),
     ],
 )
-def test_exchanges_that_are_left_out_are_noticed(
+def test_verification_detects_omitted_exchanges(
     fault: Any, strategy: dict[str, Any], message: str, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)

@@ -1,4 +1,4 @@
-"""A chain of layers on several ranks trains as one process does; its stages take turns."""
+"""A chain of layers on several ranks trains like one process, one stage at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STAGES = {"kind": "model_parallel", "stages": 2}
 
 
 @pytest.mark.parametrize(("stages", "model", "optimizer"), [(2, TINY_GPT, "adam"), (4, MLP, "momentum"), (1, MLP, "sgd")])
-def test_parameters_are_those_of_one_process(
+def test_parameters_equal_those_of_one_process(
     stages: int, model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     scenario = make_scenario({**STAGES, "stages": stages}, model, precision="fp64", optimizer=optimizer)
@@ -25,17 +25,17 @@ def test_parameters_are_those_of_one_process(
     assert deviation(scenario) < 1e-9
 
 
-def test_paced_stages_train_too(make_scenario: MakeScenario) -> None:
+def test_emulated_stages_train(make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario(STAGES, precision="fp64"))) < 1e-9
 
 
-def test_the_comparison_catches_a_stage_with_old_weights(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_detects_a_stage_with_old_weights(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.keeps_old_weights)
 
     assert deviation(make_scenario(STAGES, MLP, precision="fp64", optimizer="momentum")) > 1e-3
 
 
-def test_stages_take_turns(make_scenario: MakeScenario) -> None:
+def test_stages_compute_one_at_a_time(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(STAGES, GPT)
     activations_bytes = 4.0 * 16 * GPT["sequence"] * GPT["hidden"]
 
@@ -50,6 +50,6 @@ def test_stages_take_turns(make_scenario: MakeScenario) -> None:
     assert set(messages.size_bytes.tolist()) == {activations_bytes}
 
 
-def test_branches_have_no_twin(make_scenario: MakeScenario) -> None:
+def test_models_with_branches_are_rejected_for_measuring(make_scenario: MakeScenario) -> None:
     with pytest.raises(InputError, match="resnet can be predicted but not measured by model_parallel"):
         measure(make_scenario(STAGES, {"kind": "resnet", "depth": 50, "image": 32, "classes": 10}))

@@ -1,4 +1,4 @@
-"""Gates decide whom a server counts and answers; whoever comes in whatever order, everybody gets its answers."""
+"""Consistency models decide which pushes count and when servers reply; every push gets one reply in any order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def push(order: PushOrder, pusher: int) -> tuple[bool, list[int]]:
 
 @pytest.mark.parametrize("consistency", CONSISTENCIES)
 @given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
-def test_all_that_push_are_answered_as_often(consistency: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
+def test_every_push_gets_one_reply(consistency: ConsistencyModel, order: list[int], pushes: list[int]) -> None:
     """order: which pusher is fastest at any time, of those that have been replied; the others follow in turn."""
     decided = push_order(consistency, dict(enumerate(pushes)))
     pushed, replied = [0] * 4, [0] * 4
@@ -49,7 +49,7 @@ def test_all_that_push_are_answered_as_often(consistency: ConsistencyModel, orde
     assert decided.left == {}
 
 
-def test_a_round_takes_the_first_and_drops_the_last() -> None:
+def test_a_round_accepts_the_first_and_drops_the_last_pushes() -> None:
     order = push_order(Bsp(1), dict.fromkeys(range(3), 10))
 
     assert push(order, 2) == (True, [])
@@ -59,7 +59,7 @@ def test_a_round_takes_the_first_and_drops_the_last() -> None:
     assert push(order, 2) == (True, [1, 2])
 
 
-def test_a_clock_lets_nobody_run_ahead() -> None:
+def test_ssp_limits_how_far_a_worker_runs_ahead() -> None:
     order = push_order(Ssp(1), dict.fromkeys(range(2), 10))
 
     assert push(order, 0) == (True, [0]), "one step ahead"
@@ -67,7 +67,7 @@ def test_a_clock_lets_nobody_run_ahead() -> None:
     assert push(order, 1) == (True, [0, 1]), "in the order in which they came"
 
 
-def test_rounds_do_not_wait_for_those_that_are_done() -> None:
+def test_rounds_do_not_wait_for_finished_workers() -> None:
     order = push_order(Bsp(1), {0: 1, 1: 2, 2: 2, 3: 2})
 
     assert push(order, 0) == (True, [])
@@ -79,15 +79,15 @@ def test_rounds_do_not_wait_for_those_that_are_done() -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(2, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
 def test_servers_with_backups_never_wait_for_one_another(
-    random: Random, crews: int, servers: int, parts: int, steps: int
+    random: Random, workers: int, servers: int, parts: int, steps: int
 ) -> None:
     """Each server drops whom it likes; a worker goes on once all of them have replied all it pushed, in its order."""
-    backups = random.randrange(crews)
+    backups = random.randrange(workers)
     orders = {
-        (server, part): push_order(Bsp(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)
+        (server, part): push_order(Bsp(backups), dict.fromkeys(range(workers), steps)) for server, part in pairs(servers, parts)
     }
-    pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(crews, servers)}
-    taken, missing = [0] * crews, [servers * parts] * crews
+    pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(workers, servers)}
+    taken, missing = [0] * workers, [servers * parts] * workers
     while coming := [pair for pair, left in pushed.items() if left]:
         pusher, server = random.choice(coming)
         part = pushed[pusher, server].pop(0)
@@ -99,7 +99,7 @@ def test_servers_with_backups_never_wait_for_one_another(
                 if taken[one] < steps:
                     pushed.update({(one, other): [*range(parts)] for other in range(servers)})
 
-    assert taken == [steps] * crews
+    assert taken == [steps] * workers
 
 
 def pairs(first: int, second: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Servers hold what the simulator expects them to hold, and every element is held once."""
+"""Servers store the parameters that the simulator assigns to them, every element once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parts(
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("shard", SHARDINGS)
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])
-def test_messages_are_as_long_as_predicted(
+def test_message_sizes_equal_predicted_ones(
     kind: str, shard: Sharding, servers: int, limit: str | None, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     scenario, layout, _ = parts(make_scenario, models[kind], shard, servers, limit)
@@ -49,7 +49,7 @@ def test_messages_are_as_long_as_predicted(
 
 @pytest.mark.parametrize("limit", [None, "2 KiB"])
 @pytest.mark.parametrize("shard", SHARDINGS)
-def test_what_servers_hold_is_the_whole(
+def test_server_shards_add_up_to_all_parameters(
     shard: str, limit: str | None, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     _, layout, parameters = parts(make_scenario, models["gpt"], shard, 3, limit)
@@ -61,8 +61,8 @@ def test_what_servers_hold_is_the_whole(
             pieces = layout.ranges(number, server)
             for tensor, begin, end in pieces:
                 seen[tensor][begin:end] += 1
-            held = torch.cat([parameters[tensor].flatten()[begin:end] for tensor, begin, end in pieces])
-            assert torch.equal(held, vector[part])
+            stored = torch.cat([parameters[tensor].flatten()[begin:end] for tensor, begin, end in pieces])
+            assert torch.equal(stored, vector[part])
 
     assert all(bool((one == 1).all()) for one in seen)
     assert all(torch.equal(view, one.flatten()) for view, one in zip(layout.views(vector), parameters, strict=True))

@@ -1,7 +1,7 @@
 """Servers train what they say they train.
 
 Theory: servers that wait for all train what one process does that sees the whole batch. Others apply gradients of parameters
-that have changed since; what they come to follows from the order of pushes and answers at each server alone, and one process
+that have changed since; their result follows from the order of pushes and replies at each server alone, and one process
 that replays it comes to the same. In fp64 the order of sums leaves differences of about 1e-15.
 """
 
@@ -69,7 +69,7 @@ def verified(scenario: Scenario) -> Run:
         *at_night(*((*case, "paced") for number, case in enumerate(CASES) if number % 5 != 1)),
     ],
 )
-def test_one_process_comes_to_the_same(
+def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], kind: str, optimizer: str, compute: str, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     scenario = make_scenario(strategy, models[kind], batch=12, precision="fp64", optimizer=optimizer)
@@ -80,7 +80,7 @@ def test_one_process_comes_to_the_same(
 
 
 @pytest.mark.parametrize("strategy", [{**BASE, **OVERLAPPED}, {**ASYNCHRONOUS, **OVERLAPPED}, BACKUPS])
-def test_each_way_may_have_a_group_of_its_own(
+def test_separate_groups_per_direction_train_correctly(
     strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.own_groups)
@@ -101,7 +101,7 @@ def test_each_way_may_have_a_group_of_its_own(
         (faults_servers.skip_node_reduction, {**ASYNCHRONOUS, "two_level": True}),
     ],
 )
-def test_wrong_training_is_told(
+def test_verification_detects_wrong_training(
     fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -118,7 +118,7 @@ def test_wrong_training_is_told(
         (faults_servers.take_everybody, BACKUPS, r"server 0 updated with the pushes of \[\d, \d, \d\], but an update takes 2"),
     ],
 )
-def test_servers_that_break_their_own_rule_are_told(
+def test_verification_detects_servers_that_violate_their_consistency_model(
     fault: Any, strategy: dict[str, Any], message: str, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -128,7 +128,7 @@ def test_servers_that_break_their_own_rule_are_told(
 
 
 @pytest.mark.parametrize("bound", [0, 2])
-def test_no_worker_is_further_ahead_of_a_slow_one_than_the_bound(
+def test_no_worker_is_further_ahead_than_the_staleness_bound(
     bound: int, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
@@ -142,7 +142,7 @@ def test_no_worker_is_further_ahead_of_a_slow_one_than_the_bound(
     assert run.breakdown_s["waiting_for_server"] > 0
 
 
-def test_who_does_not_wait_leaves_a_slow_worker_behind(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asynchronous_workers_run_ahead_of_a_slow_one(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
 
     run = measure(make_scenario(ASYNCHRONOUS, batch=12, steps=12))
@@ -151,7 +151,7 @@ def test_who_does_not_wait_leaves_a_slow_worker_behind(make_scenario: MakeScenar
     assert run.servers["clock_gap"]["max"] > 1
 
 
-def test_backups_drop_what_the_slow_worker_pushes(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backup_mode_drops_pushes_of_the_slow_worker(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
 
     run = verified(make_scenario(BACKUPS, batch=12, steps=20, precision="fp64"))
@@ -164,7 +164,7 @@ def test_backups_drop_what_the_slow_worker_pushes(make_scenario: MakeScenario, m
 
 
 @pytest.mark.parametrize("strategy", [ASYNCHRONOUS, STALE, BACKUPS])
-def test_training_gets_somewhere(strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path) -> None:
+def test_training_reduces_the_loss(strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"to be or not to be, that is the question. " * 10)
     training = {"data": str(tmp_path / "text"), "precision": "fp64", "optimizer": "adam", "learning_rate": 0.01}
 
@@ -176,7 +176,7 @@ def test_training_gets_somewhere(strategy: dict[str, Any], make_scenario: MakeSc
 
 
 @pytest.mark.parametrize("strategy", [BASE, ASYNCHRONOUS, BACKUPS])
-def test_what_was_measured_before_a_worker_died_is_kept(
+def test_steps_measured_before_a_worker_died_are_kept(
     strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.die_in_step_6)
@@ -189,7 +189,7 @@ def test_what_was_measured_before_a_worker_died_is_kept(
     assert processes.own_ranks() == []
 
 
-def test_spans_of_workers_that_go_each_on_its_own(make_scenario: MakeScenario) -> None:
+def test_spans_of_asynchronous_workers_are_consistent(make_scenario: MakeScenario) -> None:
     run = measure(make_scenario(ASYNCHRONOUS, batch=12))
 
     spans = run.spans
@@ -201,9 +201,9 @@ def test_spans_of_workers_that_go_each_on_its_own(make_scenario: MakeScenario) -
     for rank in range(run.ranks):
         own = spans.where((spans.rank == rank) & (spans.stream == Stream.MAIN))
         assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
-    beside = spans.where(spans.stream == Stream.COMMUNICATION)
-    assert set(np.unique(beside.phase)) == {Phase.SEND, Phase.RECEIVE}, "servers', beside what they do"
-    assert (beside.rank >= 3).all()
+    overlapped = spans.where(spans.stream == Stream.COMMUNICATION)
+    assert set(np.unique(overlapped.phase)) == {Phase.SEND, Phase.RECEIVE}, "servers' messages, overlapped with their work"
+    assert (overlapped.rank >= 3).all()
     assert run.servers is not None
     assert set(run.servers) == {
         "clock_gap", "version_staleness", "dropped", "updates_per_s", "utilisation", "queue_length", "busy", "bottleneck",
@@ -211,7 +211,7 @@ def test_spans_of_workers_that_go_each_on_its_own(make_scenario: MakeScenario) -
     assert 0 < run.servers["utilisation"]["max"] <= 1
 
 
-def test_pushes_beside_the_backward_pass_have_the_sizes_that_the_simulator_expects(make_scenario: MakeScenario) -> None:
+def test_overlapped_pushes_have_the_simulators_sizes(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**BASE, **OVERLAPPED}, batch=12)
     expected = buckets(scenario.model.build_layers(), 2, "bytes", 4, 4 * 2**10, None, 3)
 
@@ -226,7 +226,7 @@ def test_pushes_beside_the_backward_pass_have_the_sizes_that_the_simulator_expec
     assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all()
 
 
-def test_workers_of_a_node_sum_first(make_scenario: MakeScenario) -> None:
+def test_workers_of_a_node_sum_before_pushing(make_scenario: MakeScenario) -> None:
     run = measure(in_nodes(make_scenario({**BASE, "two_level": True}, batch=12)))
 
     spans = run.spans
@@ -244,6 +244,8 @@ def test_workers_of_a_node_sum_first(make_scenario: MakeScenario) -> None:
         ({**ASYNCHRONOUS, "units": 60}, "strategy.units is predicted but not measured"),
     ],
 )
-def test_what_is_only_predicted_is_refused(strategy: dict[str, Any], message: str, make_scenario: MakeScenario) -> None:
+def test_settings_that_are_only_predicted_are_rejected(
+    strategy: dict[str, Any], message: str, make_scenario: MakeScenario
+) -> None:
     with pytest.raises(InputError, match=message):
         measure(make_scenario(strategy, batch=12))

@@ -1,4 +1,4 @@
-"""Paced pipelines take the time that their schedules are about: weights have passes of their own, and fill bubbles."""
+"""Emulated pipelines take the time of their schedules: weight gradients have separate passes, which fill bubbles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def passes_s(run: Run, microbatch: int) -> np.ndarray:
     return np.median((done.end_s - done.start_s).reshape(len(run.step_times_s), -1), axis=0)
 
 
-def test_gradients_of_inputs_and_of_weights_take_their_time_apart() -> None:
+def test_input_and_weight_gradient_passes_take_separate_times() -> None:
     one = scenario("zb_h1")
     job, microbatches, stage = one.job(), one.strategy.microbatches, one.strategy.ranges(one.job())[1]  # type: ignore[attr-defined]
     costs, weights_s = job.costs(microbatches), job.weights_s(microbatches)
@@ -69,7 +69,7 @@ def test_gradients_of_inputs_and_of_weights_take_their_time_apart() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_steps_take_no_less_than_the_simulator_says(schedule: str) -> None:
+def test_steps_take_at_least_the_simulated_time(schedule: str) -> None:
     predicted_s = predict(scenario(schedule)).step_time_s
 
     # a loaded machine wakes sleepers late, never early: what a rank was late in a bubble, it makes up for after it
@@ -78,19 +78,19 @@ def test_steps_take_no_less_than_the_simulator_says(schedule: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_on_a_quiet_machine_they_take_no_longer(schedule: str) -> None:
+def test_steps_take_the_simulated_time_on_a_quiet_machine(schedule: str) -> None:
     assert min(run_of(schedule).step_times_s) < 1.2 * predict(scenario(schedule)).step_time_s
 
 
 @pytest.mark.nightly
-def test_the_bubble_that_zero_bubble_schedules_do_away_with_is_gone() -> None:
+def test_zero_bubble_schedules_remove_the_bubble() -> None:
     """Of 1F1B's 3 + 1 turns one is a bubble; ZB-V has next to none."""
     one = predict(scenario("1f1b")).step_time_s
 
     assert min(run_of("zb_v").step_times_s) < one
 
 
-def test_gradients_are_those_of_what_the_forward_pass_computes() -> None:
+def test_gradients_are_those_of_the_forward_pass() -> None:
     """As central differences have them, for inputs and for each tensor."""
     layer = emulated_compute.build(scenario("1f1b"), [2], None)[0].double()
     tensors = [parameter.detach().requires_grad_() for parameter in layer.parameters()]

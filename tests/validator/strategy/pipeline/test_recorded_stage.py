@@ -1,4 +1,4 @@
-"""Whatever a schedule does in whatever order: what a rank notes of it follows one another."""
+"""Recorded spans of a rank are sequential for any schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder
 EVENTS = st.lists(st.tuples(st.sampled_from(["post", "pass", "send"]), st.integers(0, 3)), max_size=30)
 
 
-class Notes:
+class FakeRecorder:
     """A recorder whose clock ticks whenever it is read."""
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class Notes:
         self.spans.append({"phase": phase, "arrival_s": arrival_s, "end_s": end_s, "start_s": arrival_s} | labels)
 
 
-def played(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, Any]]:
-    notes: Any = Notes()
+def recorded_spans(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, Any]]:
+    notes: Any = FakeRecorder()
     passes = PassRecorder(notes, free)
     passes.begin_step()
     for kind, microbatch in events:
@@ -46,8 +46,8 @@ def played(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, A
 
 
 @given(EVENTS)
-def test_spans_follow_each_other(events: list[tuple[str, int]]) -> None:
-    spans = played(events)
+def test_spans_are_sequential(events: list[tuple[str, int]]) -> None:
+    spans = recorded_spans(events)
 
     for before, after in pairwise(spans):
         assert before["end_s"] <= after["arrival_s"]
@@ -56,24 +56,26 @@ def test_spans_follow_each_other(events: list[tuple[str, int]]) -> None:
 
 
 @given(EVENTS)
-def test_every_pass_and_every_send_is_told(events: list[tuple[str, int]]) -> None:
-    spans = played(events)
+def test_every_pass_and_send_is_recorded(events: list[tuple[str, int]]) -> None:
+    spans = recorded_spans(events)
 
-    told = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
-    assert [span["microbatch"] for span in told[Phase.FORWARD]] == [number for kind, number in events if kind == "pass"]
-    assert [span["match"] - 10 for span in told[Phase.SEND] if "match" in span] == [n for kind, n in events if kind == "send"]
+    reported = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
+    assert [span["microbatch"] for span in reported[Phase.FORWARD]] == [number for kind, number in events if kind == "pass"]
+    assert [span["match"] - 10 for span in reported[Phase.SEND] if "match" in span] == [
+        n for kind, n in events if kind == "send"
+    ]
 
 
-def test_a_receive_is_waited_for_from_the_end_of_what_came_before_however_early_it_was_posted() -> None:
-    spans = played([("post", 0), ("post", 1), ("pass", 0), ("pass", 1)])
+def test_a_receive_wait_starts_at_the_end_of_the_previous_task() -> None:
+    spans = recorded_spans([("post", 0), ("post", 1), ("pass", 0), ("pass", 1)])
 
     assert [span["phase"] for span in spans] == [Phase.RECEIVE, Phase.FORWARD, Phase.RECEIVE, Phase.FORWARD]
     assert [span["arrival_s"] for span in spans[1:]] == [span["end_s"] for span in spans[:-1]]
 
 
-def test_what_was_sent_is_waited_for_at_the_end_of_the_step_where_that_is_so() -> None:
+def test_send_waits_are_at_the_end_of_the_step_if_scheduled_there() -> None:
     events = [("send", 0), ("pass", 0)]
 
-    assert played(events)[-1]["phase"] == Phase.SEND
-    assert played(events, free=False)[-1]["phase"] == Phase.FORWARD
-    assert played([("pass", 0)])[-1]["phase"] == Phase.FORWARD, "nothing was"
+    assert recorded_spans(events)[-1]["phase"] == Phase.SEND
+    assert recorded_spans(events, free=False)[-1]["phase"] == Phase.FORWARD
+    assert recorded_spans([("pass", 0)])[-1]["phase"] == Phase.FORWARD, "nothing was"

@@ -1,4 +1,4 @@
-"""Every schedule of pipelines passes microbatches in the simulator's order, and trains what one process trains."""
+"""Every pipeline schedule runs passes in the simulator's order, and trains like one process."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def expected(case: Case, rank: int) -> list[tuple[bool, int, int]]:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_parameters_are_those_of_one_process(case: Case) -> None:
+def test_parameters_equal_those_of_one_process(case: Case) -> None:
     verified = run_of(case).verified
 
     assert verified is not None
@@ -115,7 +115,7 @@ def test_parameters_are_those_of_one_process(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_passes_come_in_the_order_of_the_simulator(case: Case) -> None:
+def test_passes_run_in_the_simulators_order(case: Case) -> None:
     run = run_of(case)
 
     for rank in range(case.stages):
@@ -124,7 +124,7 @@ def test_passes_come_in_the_order_of_the_simulator(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_a_rank_does_one_thing_at_a_time(case: Case) -> None:
+def test_spans_of_a_rank_do_not_overlap(case: Case) -> None:
     run = run_of(case)
 
     for rank in range(case.stages):
@@ -135,7 +135,7 @@ def test_a_rank_does_one_thing_at_a_time(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_messages_cross_between_ranks_alone(case: Case) -> None:
+def test_messages_are_sent_only_between_ranks(case: Case) -> None:
     """There and back between stages that are neighbours on different ranks; where one rank has both it hands over."""
     run, one = run_of(case), case.scenario()
     plan, last = one.strategy.plan, case.stages * case.chunks - 1
@@ -155,12 +155,12 @@ def test_messages_cross_between_ranks_alone(case: Case) -> None:
         for stream in Stream:
             own = spans.where(spans.stream == stream)
             seen = zip(own.rank.tolist(), own.stage.tolist(), own.microbatch.tolist(), strict=True)
-            assert sorted(seen) == crossing, "held up by it, and beside"
+            assert sorted(seen) == crossing, "exposed and overlapped"
         assert set(spans.size_bytes.tolist()) == {size_bytes}
 
 
 @pytest.mark.parametrize("case", [*SOME, *at_night(*OF_EACH_SCHEDULE)], ids=str)
-def test_paced_layers_train_rightly_too(case: Case) -> None:
+def test_emulated_layers_pass_verification(case: Case) -> None:
     plain = case._replace(optimizer="momentum")
 
     verified = measure(plain.scenario("paced"), watch=MeasureOptions(verify=True)).verified
@@ -177,7 +177,7 @@ def test_paced_layers_train_rightly_too(case: Case) -> None:
         *at_night(({"workers": 2}, "paced"), ({"workers": 1, "tensor": 2}, "real")),
     ],
 )
-def test_pipelines_of_hybrids_have_any_schedule(shared: dict[str, int], compute: str) -> None:
+def test_hybrids_support_all_pipeline_schedules(shared: dict[str, int], compute: str) -> None:
     verified = measure(
         Case("zb_v", 2, 4, 2).scenario(compute, kind="hybrid", overlap=False, **shared), watch=MeasureOptions(verify=True)
     ).verified
@@ -188,7 +188,7 @@ def test_pipelines_of_hybrids_have_any_schedule(shared: dict[str, int], compute:
 
 @pytest.mark.parametrize("case", [*SOME[:2], *at_night(*SOME[2:])], ids=str)
 @pytest.mark.parametrize("fault", [faults_pipeline.train_with_a_stale_stage, faults_pipeline.train_without_a_microbatch])
-def test_what_is_not_trained_is_noticed(fault: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_detects_untrained_layers(fault: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
 
     verified = measure(case.scenario(), watch=MeasureOptions(verify=True)).verified
@@ -198,7 +198,7 @@ def test_what_is_not_trained_is_noticed(fault: Any, case: Case, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("schedule", ["zb_h1", "interleaved_zero_bubble", "zb_v"])
-def test_gradients_of_weights_that_are_not_made_are_noticed(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_detects_missing_weight_gradients(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_pipeline.train_without_gradients_of_weights)
     case = Case(schedule, 2, 4, 1 if schedule == "zb_h1" else 2)
 
@@ -208,7 +208,7 @@ def test_gradients_of_weights_that_are_not_made_are_noticed(schedule: str, monke
     assert verified["deviation"] > 1e-3
 
 
-def test_a_microbatch_that_is_taken_for_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_detects_a_repeated_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_pipeline.train_on_a_microbatch_twice)
 
     verified = measure(Case("gpipe", 3, 4, overlap_sends=False).scenario(), watch=MeasureOptions(verify=True)).verified
@@ -235,7 +235,7 @@ ENDS = {"account_for_embedding": True, "account_for_loss": True}
         ),
     ],
 )
-def test_ranks_have_the_layers_that_the_simulator_gives_them(case: Case, fields: dict[str, Any], tmp_path: Path) -> None:
+def test_ranks_have_the_simulators_layers(case: Case, fields: dict[str, Any], tmp_path: Path) -> None:
     one = case.scenario(**fields)
 
     run = measure(one, watch=MeasureOptions(parameters_folder=tmp_path, verify=True))
@@ -249,17 +249,17 @@ def test_ranks_have_the_layers_that_the_simulator_gives_them(case: Case, fields:
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_v", 2), ("zb_h1", 1), ("interleaved_1f1b", 2)])
-def test_receives_that_torch_posts_ahead_are_not_said_to_wait_for_their_pass(schedule: str, chunks: int) -> None:
+def test_overlap_sends_false_is_rejected_if_torch_receives_ahead(schedule: str, chunks: int) -> None:
     with pytest.raises(InputError, match=rf"overlap_sends: torch receives ahead of passes in {schedule}; give true"):
         measure(Case(schedule, 2, 4, chunks, overlap_sends=False).scenario())
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("looped_bfs", 2)])
-def test_receives_that_torch_posts_in_turn_are_not_said_to_be_ahead(schedule: str, chunks: int) -> None:
+def test_overlap_sends_true_is_rejected_if_torch_receives_in_turn(schedule: str, chunks: int) -> None:
     with pytest.raises(InputError, match=rf"in {schedule} torch receives only when a rank reaches a pass; set it to false"):
         measure(Case(schedule, 2, 4, chunks).scenario())
 
 
-def test_1f1b_without_enough_microbatches_is_refused() -> None:
+def test_1f1b_with_too_few_microbatches_is_rejected() -> None:
     with pytest.raises(InputError, match=r"microbatches: .* as many microbatches as stages, got 2 for 3; give 3, or gpipe"):
         measure(Case("1f1b", 3, 2, overlap_sends=False).scenario())

@@ -1,4 +1,4 @@
-"""Mixtures of experts have the tensors that the simulator counts, and weigh what experts make of each token."""
+"""Mixtures of experts have the simulator's tensors, and combine expert outputs by weight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokens_of(count: int) -> torch.Tensor:
     return torch.randn(2, count, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def test_layers_have_the_tensors_that_the_simulator_counts() -> None:
+def test_layers_have_the_simulators_tensors() -> None:
     layers = SPEC.build_layers()
     modules = models.build(SPEC, range(len(layers)), seed=0)
 
@@ -32,7 +32,7 @@ def test_layers_have_the_tensors_that_the_simulator_counts() -> None:
         assert tuple(parameter.numel() for parameter in module.parameters()) == layer.tensors, layer.name
 
 
-def test_with_all_active_the_result_is_the_weighted_sum() -> None:
+def test_with_all_experts_active_the_output_is_the_weighted_sum() -> None:
     mixture, x = mixture_of(active=4), tokens_of(5)
     weights = functional.softmax(mixture.router(x), -1)
 
@@ -41,7 +41,7 @@ def test_with_all_active_the_result_is_the_weighted_sum() -> None:
     assert torch.allclose(mixture(x), expected, rtol=1e-12)
 
 
-def test_each_token_meets_its_heaviest_experts() -> None:
+def test_each_token_uses_its_highest_weighted_experts() -> None:
     mixture, x = mixture_of(active=2), tokens_of(5)
     weights = functional.softmax(mixture.router(x), -1)
     kept = weights.masked_fill(weights < weights.topk(2).values[..., -1:], 0.0)
@@ -52,7 +52,7 @@ def test_each_token_meets_its_heaviest_experts() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
-def test_idle_experts_have_gradients_of_zero(tokens: int) -> None:
+def test_unused_experts_have_zero_gradients(tokens: int) -> None:
     mixture = mixture_of(active=1)
 
     mixture(tokens_of(1)[:1, :tokens]).sum().backward()

@@ -1,4 +1,4 @@
-"""Torch models have the tensors and activations that the simulator counts, and the same start on every rank."""
+"""Torch models have the simulator's tensors and activations, and equal initial weights on every rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def all_layers(spec: Gpt | Mlp) -> list[tuple[Layer, torch.nn.Module]]:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
-def test_layers_have_the_tensors_and_outputs_that_the_simulator_counts(spec: Gpt | Mlp) -> None:
+def test_layers_have_the_simulators_tensors_and_outputs(spec: Gpt | Mlp) -> None:
     x = inputs_of(spec, samples=3)
     for layer, module in all_layers(spec):
         x = module(x)
@@ -36,7 +36,7 @@ def test_layers_have_the_tensors_and_outputs_that_the_simulator_counts(spec: Gpt
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
-def test_a_layer_starts_the_same_whatever_else_is_built(spec: Gpt | Mlp) -> None:
+def test_initial_weights_of_a_layer_do_not_depend_on_others(spec: Gpt | Mlp) -> None:
     for number, (_, module) in enumerate(all_layers(spec)):
         [alone] = models.build(spec, [number], seed=0)
         [other] = models.build(spec, [number], seed=1)
@@ -45,7 +45,7 @@ def test_a_layer_starts_the_same_whatever_else_is_built(spec: Gpt | Mlp) -> None
         assert any(not torch.equal(a, c) for a, _, c in pairs), "another seed gives another start"
 
 
-def test_building_leaves_the_random_state_alone() -> None:
+def test_building_does_not_change_the_random_state() -> None:
     before = torch.random.get_rng_state()
 
     all_layers(SPECS[0])

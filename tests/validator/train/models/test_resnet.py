@@ -1,4 +1,4 @@
-"""The torch ResNet has the tensors and activations that the simulator counts, and trains on workers of their own statistics."""
+"""The torch ResNet has the simulator's tensors and activations, and trains on data-parallel workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"kind": "resnet", "image": 32, "classes": 10}
 
 @pytest.mark.parametrize("depth", [50, 101, 152])
 @pytest.mark.parametrize("image", [224, 64])
-def test_layers_have_the_tensors_and_outputs_that_the_simulator_counts(depth: Literal[50, 101, 152], image: int) -> None:
+def test_layers_have_the_simulators_tensors_and_outputs(depth: Literal[50, 101, 152], image: int) -> None:
     spec = ResNet(depth=depth, image=image)
     with torch.device("meta"):
         modules = models.build(spec, range(len(spec.build_layers())), seed=0)
@@ -34,7 +34,7 @@ def test_layers_have_the_tensors_and_outputs_that_the_simulator_counts(depth: Li
         assert not list(module.buffers()), "statistics are those of the batch alone"
 
 
-def test_a_layer_starts_the_same_whatever_else_is_built() -> None:
+def test_initial_weights_of_a_layer_do_not_depend_on_others() -> None:
     spec = ResNet(**SMALL)
     [_, among] = models.build(spec, [0, 1], seed=0)
     [alone] = models.build(spec, [1], seed=0)
@@ -44,7 +44,7 @@ def test_a_layer_starts_the_same_whatever_else_is_built() -> None:
     assert any(not torch.equal(a, c) for a, _, c in pairs)
 
 
-def test_images_are_three_channels_with_a_class_each(make_scenario: MakeScenario) -> None:
+def test_images_have_three_channels_and_a_class(make_scenario: MakeScenario) -> None:
     whole, two = (make_scenario({"kind": "data_parallel", "workers": n}, SMALL, batch=4) for n in (1, 2))
     [batch] = worker_batches(whole, 0, [0], torch.device("cpu"), torch.float32)
     parts = [worker_batches(two, worker, [0], torch.device("cpu"), torch.float32)[0] for worker in range(2)]
@@ -68,6 +68,6 @@ def test_workers_stay_equal_to_one_another(make_scenario: MakeScenario, tmp_path
 
 
 @pytest.mark.parametrize("strategy", [{"kind": "pipeline", "stages": 2, "microbatches": 2}, {"kind": "parameter_server"}])
-def test_other_strategies_are_refused_before_anything_trains(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+def test_unsupported_strategies_are_rejected_before_training(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     with pytest.raises(InputError, match=r"a resnet can be predicted but not measured by \w+; give strategy data_parallel"):
         measure(make_scenario({"workers": 1, **strategy} if "stages" not in strategy else strategy, SMALL))

@@ -42,6 +42,7 @@ class Candidate:
 
     @property
     def error(self) -> float:
+        """Mean relative error over held-out points."""
         return float(self.errors.mean())
 
 

@@ -43,6 +43,7 @@ class MeasuredRows:
     streamed: Mask
 
     def chosen(self, mask: Mask) -> MeasuredRows:
+        """The rows that a mask selects."""
         return MeasuredRows(self.points[mask], self.sizes[mask], self.seconds[mask], self.streamed[mask])
 
 
@@ -55,10 +56,12 @@ class Shape:
 
     @property
     def protocols(self) -> int:
+        """Number of protocols, one more than breaks."""
         return len(self.breaks) + 1
 
     @property
     def coefficients(self) -> int:
+        """Number of coefficients: latency and slope of each protocol, and the overhead if there is one."""
         return 2 * self.protocols + self.has_overhead
 
     def curve(self, rows: MeasuredRows) -> Curve:

@@ -19,20 +19,20 @@ def written_out(c: Configurations) -> np.ndarray[tuple[int, ...], np.dtype[np.in
     return np.array([getattr(c, name) for name in COLUMNS]).T
 
 
-def test_each_occurs_once() -> None:
+def test_each_configuration_occurs_once() -> None:
     rows = written_out(found())
 
     assert len(np.unique(rows, axis=0)) == len(rows) > 1000
 
 
-def test_each_uses_all_ranks_and_all_samples() -> None:
+def test_each_configuration_uses_all_ranks_and_all_samples() -> None:
     c = found()
 
     assert (c.tensor * c.context * c.stages * c.workers == 16).all()
     assert (c.workers * c.microbatches * c.samples == 768).all()
 
 
-def test_each_is_a_valid_scenario() -> None:
+def test_each_configuration_is_a_valid_scenario() -> None:
     c = found()
 
     for row in np.random.default_rng(0).choice(len(c), 20, replace=False).tolist():

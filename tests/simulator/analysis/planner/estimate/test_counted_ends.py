@@ -43,11 +43,11 @@ def blocks(scenario: Scenario) -> list[int]:
         ({"account_for_loss": "true"}, [4, 4, 4, 2]),
     ],
 )
-def test_ends_count_as_layers(small: Make, fields: dict[str, str], expected: list[int]) -> None:
+def test_embedding_and_head_count_as_layers_if_requested(small: Make, fields: dict[str, str], expected: list[int]) -> None:
     assert blocks(small(*ON, hybrid(stages=4, microbatches=8, **fields))) == expected
 
 
-def test_ends_may_have_stages_of_their_own(small: Make) -> None:
+def test_embedding_and_head_can_have_their_own_stages(small: Make) -> None:
     scenario = small(*ON, hybrid(stages=16, microbatches=16, **BOTH))
     assert blocks(scenario) == [0, *[1] * 14, 0]
     parts = scenario.strategy.parts(scenario.job())
@@ -57,12 +57,12 @@ def test_ends_may_have_stages_of_their_own(small: Make) -> None:
     assert predict(scenario).step_time_s > 0
 
 
-def test_virtual_stages_count_them_once(small: Make) -> None:
+def test_virtual_stages_count_embedding_and_head_once(small: Make) -> None:
     scenario = small(*ON, hybrid(stages=2, chunks=4, microbatches=4, schedule="interleaved_1f1b", **BOTH))
     assert [len(stage) for stage in scenario.strategy.stage_layers(scenario.job())] == [2] * 8
 
 
-def test_a_wide_head_is_balanced(small: Make) -> None:
+def test_balance_accounts_for_a_wide_head(small: Make) -> None:
     """Here the head takes as long as some layers, and the last of four stages has four of sixteen layers, or three if the head
     counts; 1F1B is as fast as its slowest stage."""
     model = LLAMA.replace("layers: 14", "layers: 16").replace("32768", "131072")
@@ -83,7 +83,7 @@ def test_every_layer_is_in_one_stage(layers: int, stages: int, embedding: bool, 
     assert max(counts) - min(counts) <= 1
 
 
-def test_estimates_cut_models_in_the_same_way(small: Make) -> None:
+def test_estimates_partition_models_like_the_simulator(small: Make) -> None:
     base = small(*ON, "framework=torchtitan", hybrid(stages=2, microbatches=2, overlap="true", **BOTH))
     space = Space(
         base, (8, 16), tensor=(1, 2), stages=(1, 2, 4, 8, 16), chunks=(1, 2), samples=(1, 2), zero=(0, 1, 3),

@@ -58,7 +58,7 @@ def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_no_replay_is_below_the_bound_and_estimates_are_near(name: str) -> None:
+def test_replayed_times_are_above_the_bound_and_near_estimates(name: str) -> None:
     errors, least = compared(name, 16, seed=1)
     assert (least <= 1e-9).all()
     median, largest = BOUNDS.get(name, (0.03, 0.10))
@@ -104,7 +104,7 @@ def test_schedules_without_a_closed_form_are_estimated_too(name: str) -> None:
     assert np.abs(errors).max() <= 0.12
 
 
-def test_orders_that_are_searched_for_are_refused() -> None:
+def test_schedules_found_by_search_are_rejected() -> None:
     found = every(replace(space(load("llama-2-7b-fsdp-a100"), 8), schedules=("zb_1p",)))
     with pytest.raises(FieldError, match="zb_1p is not estimated, as its order is searched for; choose from 1f1b"):
         step_times(found)
@@ -113,7 +113,7 @@ def test_orders_that_are_searched_for_are_refused() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_many_estimates_are_near(name: str) -> None:
+def test_estimates_of_many_random_configurations_are_near_replay(name: str) -> None:
     errors, least = compared(name, 2000, seed=2)
     assert (least <= 1e-9).all()
     assert np.median(np.abs(errors)) <= 0.03
@@ -121,7 +121,7 @@ def test_many_estimates_are_near(name: str) -> None:
     assert np.quantile(np.abs(errors), 0.99) <= 0.10
 
 
-def test_one_rank_takes_as_long_as_in_replay() -> None:
+def test_the_estimate_of_a_single_rank_equals_replay() -> None:
     found = every(space(load("megatron-175b-3d-selene", ("batch=8", "strategy={kind: hybrid}")), 1))
     times = step_times(found)
     for row in drawn(found, 5, seed=3):
@@ -146,7 +146,7 @@ def test_all_configurations_are_valid_scenarios(name: str) -> None:
         assert scenario.samples_per_worker == found.samples[row] * found.microbatches[row]
 
 
-def test_nothing_to_estimate_is_no_error() -> None:
+def test_an_empty_set_of_configurations_is_valid() -> None:
     found = spaces("llama-2-7b on a100").take(slice(0, 0))
     assert len(step_times(found).expected_s) == 0
 
@@ -170,7 +170,7 @@ def test_split_sends_of_tensor_parallel_ranks_are_estimated() -> None:
         assert times.expected_s[row] == pytest.approx(replayed_s, rel=0.05)
 
 
-def test_groups_nearer_than_the_first_are_not_below_the_bound() -> None:
+def test_groups_closer_than_the_first_are_not_below_the_bound() -> None:
     """On a DGX-1 some GPUs are joined by two links and some by one: sums of later stages may take less than rank 0's."""
     strategy = "strategy={kind: hybrid, workers: 8, overlap_sends: true}"
     overrides = (strategy, "batch=512", "cluster=dgx1-v100", "framework=torchtitan")

@@ -26,13 +26,13 @@ def other_rate(sizes: np.ndarray) -> np.ndarray:
 
 
 def drawn(law: Callable[[np.ndarray], np.ndarray], seed: int, noise: float = 0.02) -> MeasuredRows:
-    """Medians of messages by this law."""
+    """Median message times by this law."""
     seconds = law(SIZES) * np.exp(np.random.default_rng(seed).normal(0, noise, len(SIZES)))
     return MeasuredRows(np.arange(len(SIZES)), SIZES, seconds, np.zeros(len(SIZES), dtype=bool))
 
 
 def with_stream(overhead_s: float, seed: int) -> MeasuredRows:
-    """One-way times and, of the same sizes, times per message of a stream."""
+    """One-way times, and times per message of a stream, at the same sizes."""
     moving = np.maximum(overhead_s, SIZES * 1e-9)
     seconds = np.concatenate([2e-5 + moving, moving]) * np.exp(np.random.default_rng(seed).normal(0, 0.02, 2 * len(SIZES)))
     streamed = np.repeat([False, True], len(SIZES))
@@ -43,26 +43,26 @@ def times_chosen(model: str, law: Callable[[np.ndarray], np.ndarray]) -> int:
     return sum(choose(drawn(law, seed), MODELS, "messages")[0].model == model for seed in range(TRIALS))
 
 
-def test_a_straight_line_is_taken_for_one() -> None:
+def test_a_linear_curve_selects_the_linear_model() -> None:
     assert times_chosen(ALPHA_BETA, alpha_beta) >= 0.85 * TRIALS
 
 
 @pytest.mark.parametrize("law", [jump, other_rate])
-def test_a_change_of_protocol_is_found(law: Callable[[np.ndarray], np.ndarray]) -> None:
+def test_a_change_of_protocol_selects_the_piecewise_model(law: Callable[[np.ndarray], np.ndarray]) -> None:
     assert times_chosen(PIECEWISE, law) >= 0.85 * TRIALS
 
 
-def test_the_break_is_found_between_the_sizes_where_it_is() -> None:
+def test_the_break_is_located_between_the_right_sizes() -> None:
     chosen, _ = choose(drawn(jump, 3, noise=0.005), MODELS, "messages")
     assert chosen.shape.breaks[0] == 1024
 
 
-def test_models_are_distinguished_without_noise() -> None:
+def test_models_are_selected_correctly_without_noise() -> None:
     assert choose(drawn(alpha_beta, 0, noise=0), MODELS, "messages")[0].model == ALPHA_BETA
     assert choose(drawn(jump, 0, noise=0), MODELS, "messages")[0].model == PIECEWISE
 
 
-def test_an_overhead_shows_in_a_stream_alone() -> None:
+def test_overhead_is_identified_only_with_streams() -> None:
     chosen, errors = choose(with_stream(1e-5, 1), MODELS, "messages")
     assert chosen.model == LOGGP
     assert errors[LOGGP] < errors[ALPHA_BETA]
@@ -70,12 +70,12 @@ def test_an_overhead_shows_in_a_stream_alone() -> None:
     assert LOGGP not in without
 
 
-def test_a_wild_size_makes_no_protocol() -> None:
+def test_an_outlier_size_does_not_select_the_piecewise_model() -> None:
     rows = drawn(alpha_beta, 4)
     rows.seconds[5] *= 4
     assert choose(rows, MODELS, "messages")[0].model == ALPHA_BETA
 
 
-def test_a_model_without_enough_sizes_is_refused() -> None:
+def test_too_few_sizes_for_a_model_are_rejected() -> None:
     with pytest.raises(InputError, match="messages: too few sizes to fit loggp; allow alpha_beta"):
         choose(drawn(alpha_beta, 0), [LOGGP], "messages")

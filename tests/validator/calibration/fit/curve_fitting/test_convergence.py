@@ -1,4 +1,4 @@
-"""The fit of steps to a target: it finds what runs were made from within its errors, and says what runs do not tell."""
+"""The fit of steps to a target: it recovers the true parameters within its errors, and reports undetermined ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRUTH = Convergence(minimum_steps=120, critical_batch=24, staleness_penalty=0.4)
 
 
 def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2) -> dict[str, list[Reached]]:
-    """In step with each batch, and behind with one of them; steps scatter lognormally."""
+    """Synchronous runs with each batch, and stale ones with one of them; steps scatter lognormally."""
     generator = np.random.default_rng(seed)
     settings = {f"batch {batch}": (batch, 0.0) for batch in BATCHES} | {f"{behind} behind": (16, behind) for behind in BEHIND}
 
@@ -29,7 +29,7 @@ def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2)
 
 @settings(max_examples=10)
 @given(st.floats(10, 1e5), st.floats(4, 128), st.floats(0.05, 3))
-def test_without_scatter_it_finds_the_truth(minimum: float, critical: float, penalty: float) -> None:
+def test_the_fit_recovers_exact_parameters_without_scatter(minimum: float, critical: float, penalty: float) -> None:
     truth = Convergence(minimum_steps=minimum, critical_batch=critical, staleness_penalty=penalty)
     found = fit_convergence(runs(truth))
     assert found.convergence.minimum_steps == pytest.approx(minimum, rel=1e-4)
@@ -41,8 +41,8 @@ def test_without_scatter_it_finds_the_truth(minimum: float, critical: float, pen
     assert found.vague == []
 
 
-def test_its_standard_errors_are_as_large_as_its_errors() -> None:
-    """Of many fits each coefficient is off by its own standard error, as a root of the mean square, to a fifth."""
+def test_standard_errors_match_actual_errors() -> None:
+    """The root mean square error of each coefficient over many fits equals its standard error within a fifth."""
     ratios = []
     for seed in range(100):
         found, errors, _ = solve([row for rows in runs(TRUTH, 0.08, seed).values() for row in rows])
@@ -51,10 +51,10 @@ def test_its_standard_errors_are_as_large_as_its_errors() -> None:
     assert np.sqrt(np.mean(np.square(ratios), axis=0)) == pytest.approx([1, 1, 1], abs=0.2)
 
 
-def test_its_uncertainty_is_how_far_new_settings_are_off() -> None:
+def test_uncertainty_matches_the_error_of_new_settings() -> None:
     found = [fit_convergence(runs(TRUTH, 0.1, seed)) for seed in range(12)]
     assert np.mean([one.scatter for one in found]) == pytest.approx(0.1, rel=0.2)
-    # of a setting's mean of two runs, and the fit's own error beside: more so where it goes beyond the others
+    # error of a setting's mean of two runs, plus the fit's own error, which is larger outside the other settings
     assert 0.07 < np.median([one.convergence.uncertainty for one in found]) < 0.2
 
 
@@ -76,20 +76,20 @@ def test_a_penalty_is_never_below_zero() -> None:
     assert "staleness_penalty" in found.vague
 
 
-def test_what_batches_do_not_tell_is_said() -> None:
+def test_poorly_determined_parameters_are_reported() -> None:
     """Far above the critical batch steps do not depend on it."""
     far = {f"batch {batch}": [Reached(batch, 0.0, 100.0 * s) for s in (0.95, 1.06)] for batch in (10_000, 20_000, 40_000)}
     assert "critical_batch" in fit_convergence(far).vague
 
 
-def test_a_setting_that_others_cannot_tell_of_is_not_held_out() -> None:
+def test_settings_needed_for_the_fit_are_not_held_out() -> None:
     few = {name: rows for name, rows in runs(TRUTH).items() if name in ("batch 4", "batch 64", "3.0 behind")}
     assert fit_convergence(few).held_out == ()
     assert fit_convergence(few).convergence.uncertainty == fit_convergence(few).scatter
 
 
 @pytest.mark.parametrize(
-    ("given_runs", "told"),
+    ("given_runs", "reported"),
     [
         ({}, "too few synchronous batch sizes"),
         ({"one": [Reached(8, 0, 100), Reached(8, 0, 101), Reached(8, 0, 99)]}, "too few synchronous batch sizes"),
@@ -97,6 +97,6 @@ def test_a_setting_that_others_cannot_tell_of_is_not_held_out() -> None:
         ({"stale": [Reached(8, 1, 100), Reached(16, 1, 90)]}, "too few synchronous batch sizes"),
     ],
 )
-def test_too_few_runs_are_refused(given_runs: dict[str, list[Reached]], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_too_few_runs_are_rejected(given_runs: dict[str, list[Reached]], reported: str) -> None:
+    with pytest.raises(InputError, match=reported):
         fit_convergence(given_runs)

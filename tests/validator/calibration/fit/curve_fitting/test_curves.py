@@ -35,7 +35,7 @@ def drawn(
 
 @few
 @given(seeds, st.floats(1e-6, 1e-3), st.floats(1e-10, 1e-8))
-def test_latency_and_rate_are_found_under_noise_and_strays(seed: int, latency_s: float, per_byte_s: float) -> None:
+def test_latency_and_rate_are_found_despite_noise_and_outliers(seed: int, latency_s: float, per_byte_s: float) -> None:
     crossing = latency_s / per_byte_s
     sizes = [crossing * 4.0**k for k in range(-6, 6)]
     fitted = fit_curve(sizes, drawn(seed, sizes, latency_s, per_byte_s), LINE)
@@ -54,7 +54,7 @@ def test_the_order_of_points_does_not_matter(seed: int) -> None:
 
 @few
 @given(seeds, st.sampled_from([1e-3, 8.0, 1e6]), st.sampled_from([1e-6, 60.0]))
-def test_units_scale_through(seed: int, of_size: float, of_time: float) -> None:
+def test_results_scale_with_units(seed: int, of_size: float, of_time: float) -> None:
     seconds = drawn(seed)
     fitted = fit_curve(SIZES, seconds)
     other = fit_curve([size * of_size for size in SIZES], [[s * of_time for s in row] for row in seconds])
@@ -65,20 +65,20 @@ def test_units_scale_through(seed: int, of_size: float, of_time: float) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.05])
-def test_intervals_hold_the_truth_nine_times_in_ten(spread: float) -> None:
+def test_intervals_contain_the_true_value_in_90_percent_of_cases(spread: float) -> None:
     trials = 60
-    held = np.zeros(2)
+    contained = np.zeros(2)
     for seed in range(trials):
         fitted = fit_curve(SIZES, drawn(seed, spread=spread), LINE)
         for i, (truth, (low, high)) in enumerate(
             [(LATENCY_S, fitted.latency_interval_s), (PER_BYTE_S, fitted.seconds_per_byte_interval)]
         ):
-            held[i] += low <= truth <= high
-    assert (held >= 0.82 * trials).all()
-    assert (held <= 0.99 * trials).all()
+            contained[i] += low <= truth <= high
+    assert (contained >= 0.82 * trials).all()
+    assert (contained <= 0.99 * trials).all()
 
 
-def test_a_size_that_fits_nothing_is_left_out_and_told() -> None:
+def test_outlier_sizes_are_excluded_and_reported() -> None:
     seconds = drawn(1)
     seconds[6] = [3 * s for s in seconds[6]]
     fitted = fit_curve(SIZES, seconds)
@@ -87,7 +87,7 @@ def test_a_size_that_fits_nothing_is_left_out_and_told() -> None:
     assert fitted.latency_s == pytest.approx(LATENCY_S, rel=0.05)
 
 
-def test_a_size_without_times_is_told_and_the_rest_is_fitted() -> None:
+def test_sizes_without_times_are_reported_and_the_rest_is_fitted() -> None:
     seconds = drawn(2)
     seconds[3] = []
     fitted = fit_curve(SIZES, seconds)
@@ -107,12 +107,12 @@ def test_an_overhead_is_found_in_a_stream() -> None:
 
 
 def width(fitted: Fitted) -> float:
-    """How many times the smallest seconds per byte of their interval the largest are."""
+    """Ratio of the largest to the smallest seconds per byte of an interval."""
     low, high = fitted.seconds_per_byte_interval
     return high / low
 
 
-def test_fewer_sizes_know_less() -> None:
+def test_fewer_sizes_give_wider_intervals() -> None:
     assert width(fit_curve(SIZES[::4], drawn(5, SIZES[::4]), LINE)) > width(fit_curve(SIZES, drawn(5), LINE))
     assert width(fit_curve(SIZES, drawn(5))) < 1.25
 
@@ -134,6 +134,6 @@ def test_a_rate_hidden_by_noise_has_a_wide_interval() -> None:
         ([4, 16, 64], [[1.0], [1.0]], "links: 3 sizes for 2 times; give one list of times per size"),
     ],
 )
-def test_what_cannot_be_fitted_is_said(sizes: list[float], seconds: list[list[float]], message: str) -> None:
+def test_unfittable_points_give_an_error(sizes: list[float], seconds: list[list[float]], message: str) -> None:
     with pytest.raises(InputError, match=f"^{message}$"):
         fit_curve(sizes, seconds, what="links")

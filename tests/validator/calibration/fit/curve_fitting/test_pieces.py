@@ -1,4 +1,4 @@
-"""Pieces: a curve as lines that a cluster file can state."""
+"""Piecewise linear curves that a cluster file can state."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def curve(small: tuple[float, float], large: tuple[float, float]) -> Fitted:
     return fit_curve(SIZES, seconds)
 
 
-def test_one_line_stays_one() -> None:
+def test_a_single_line_gives_one_piece() -> None:
     (found,) = pieces(curve((1e-3, 1e-8), (1e-3, 1e-8)), SIZES)
     assert found == pytest.approx((0.0, 1e-3, 1e-8), rel=1e-3)
 
 
-def test_another_protocol_is_another_piece_from_its_smallest_size_on() -> None:
+def test_a_change_of_protocol_gives_a_piece_from_its_smallest_size() -> None:
     first, second = pieces(curve((1e-4, 2e-8), (2e-3, 1e-9)), SIZES)
     assert first == pytest.approx((0.0, 1e-4, 2e-8), rel=0.02)
     assert second == pytest.approx((4 * BREAK, 2e-3, 1e-9), rel=0.02)
 
 
-def test_no_piece_begins_below_zero_nor_is_faster_than_a_link() -> None:
+def test_pieces_have_nonnegative_latency_and_respect_the_link_rate() -> None:
     fitted = curve((1e-4, 1e-10), (1e-4 - BREAK * 1e-7, 1e-7))
     assert fitted.segments[-1].latency_s < 0
     last = pieces(fitted, SIZES)[-1]

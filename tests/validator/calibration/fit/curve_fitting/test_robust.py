@@ -21,18 +21,18 @@ def curve(coefficients: robust.Array) -> tuple[robust.Array, robust.Array]:
 
 @few
 @given(st.floats(1e-7, 1e-2), st.floats(1e-11, 1e-7), st.floats(0.3, 3.0), st.floats(0.3, 3.0))
-def test_a_search_from_nearby_finds_what_made_the_times(base: float, slope: float, off: float, other: float) -> None:
+def test_a_search_from_nearby_recovers_the_coefficients(base: float, slope: float, off: float, other: float) -> None:
     truth = np.array([base, slope])
     fitted = robust.solve(curve, curve(truth)[0], truth * [off, other])
     assert curve(fitted)[0] == pytest.approx(curve(truth)[0], rel=1e-3)
 
 
-def test_coefficients_stay_above_zero_where_times_fall_with_size() -> None:
+def test_coefficients_stay_positive_if_times_fall_with_size() -> None:
     fitted = robust.solve(curve, 1e-3 / X, np.array([1e-5, 1e-9]))
     assert (fitted > 0).all()
 
 
-def test_one_wild_time_hardly_moves_the_rest() -> None:
+def test_one_outlier_hardly_changes_the_result() -> None:
     truth = np.array([2e-5, 1e-9])
     seconds = curve(truth)[0]
     seconds[7] *= 30
@@ -41,7 +41,7 @@ def test_one_wild_time_hardly_moves_the_rest() -> None:
 
 @few
 @given(st.integers(0, 1000))
-def test_steps_carried_from_the_full_solution_end_where_a_search_does(seed: int) -> None:
+def test_jackknife_steps_equal_a_full_search(seed: int) -> None:
     """Scipy's search is the oracle: rows of weights one and zero are fits to fewer times."""
     random = np.random.default_rng(seed)
     seconds = curve(np.array([2e-5, 1e-9]))[0] * np.exp(random.normal(0, 0.05, len(X)))
@@ -58,7 +58,7 @@ def test_steps_carried_from_the_full_solution_end_where_a_search_does(seed: int)
     assert carried == pytest.approx(robust.solve(without, seconds[kept], full), rel=1e-2)
 
 
-def test_a_loss_is_a_square_near_zero_and_a_size_far_off() -> None:
+def test_the_loss_is_quadratic_near_zero_and_linear_far_away() -> None:
     small, large = np.array([0.001, 0.002]), np.array([5.0, 10.0])
     assert np.divide(*robust.losses(small)[::-1]) == pytest.approx(4, rel=0.01)
     assert np.divide(*robust.losses(large)[::-1]) == pytest.approx(2, rel=0.01)

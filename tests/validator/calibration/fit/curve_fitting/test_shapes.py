@@ -21,7 +21,7 @@ def coefficients(shape: Shape) -> st.SearchStrategy[list[float]]:
 
 @settings(deadline=None)
 @given(st.data())
-def test_a_larger_message_never_takes_less(data: st.DataObject) -> None:
+def test_a_larger_message_never_takes_less_time(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(SHAPES))
     seconds, _ = shape.curve(rows())(np.array(data.draw(coefficients(shape))))
     assert (np.diff(seconds) >= -1e-12 * seconds[1:]).all()
@@ -38,7 +38,7 @@ def test_shares_are_the_derivative_and_add_up_to_one(data: st.DataObject) -> Non
     assert curve(at * 1.1)[0] == pytest.approx(seconds * 1.1)
 
 
-def test_protocols_take_over_beyond_their_break() -> None:
+def test_protocols_apply_beyond_their_break() -> None:
     shape = Shape((1024.0,))
     at = np.array([1e-5, 4e-5, 2e-9, 1e-9])
     first, second = shape.segments(at)
@@ -50,12 +50,12 @@ def test_protocols_take_over_beyond_their_break() -> None:
     assert shape.curve(rows())(at)[0] == pytest.approx(expected)
 
 
-def test_messages_of_a_stream_come_as_fast_as_the_slower_of_host_and_link() -> None:
+def test_stream_rate_is_the_minimum_of_host_and_link() -> None:
     seconds, _ = Shape(has_overhead=True).curve(rows(streamed=True))(np.array([1e-3, 1e-9, 1e-5]))
     assert seconds == pytest.approx(np.maximum(1e-5, SIZES * 1e-9))
 
 
-def test_a_search_starts_above_zero_and_near() -> None:
+def test_start_values_are_positive_and_near_the_solution() -> None:
     shape = Shape((1024.0,))
     at = np.array([1e-5, 4e-5, 2e-9, 1e-9])
     measured = MeasuredRows(np.arange(12), SIZES, shape.curve(rows())(at)[0], np.zeros(12, dtype=bool))

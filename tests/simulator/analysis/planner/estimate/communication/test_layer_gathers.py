@@ -17,7 +17,7 @@ def test_take_returns_the_times_of_some_configurations() -> None:
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])
-def test_a_rank_alone_takes_as_long_as_the_longer_of_passes_and_collectives(moved_s: float, step_s: float) -> None:
+def test_single_rank_time_is_the_maximum_of_passes_and_collectives(moved_s: float, step_s: float) -> None:
     """Three microbatches through four layers: passes of 1 and 2 s, and as long for each of two gathers and a sum."""
     layers = np.full((4, 1), 1.0)
     collectives_s = moved_s * layers, moved_s * layers, moved_s * layers

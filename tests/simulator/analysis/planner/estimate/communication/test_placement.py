@@ -15,7 +15,7 @@ from scaleproof.simulator.strategy.plan import Plan
 SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "strategy={kind: hybrid, tensor: 8, workers: 8}"))
 
 
-def test_each_configuration_has_the_place_of_its_own_ranks() -> None:
+def test_placement_is_computed_for_each_configuration() -> None:
     some = every(replace(space(SCENARIO, 64), chunks=(1, 2), samples=(1, 2)))
     found = RankPlacements.of(some, SCENARIO.job())
     for row in range(0, len(some), 97):
@@ -28,7 +28,7 @@ def test_each_configuration_has_the_place_of_its_own_ranks() -> None:
     ("tensor", "workers", "stages", "senders"),
     [(8, 2, 4, 8), (4, 4, 4, 8), (1, 16, 4, 8), (1, 1, 64, 1), (2, 1, 32, 2), (4, 1, 2, 4)],
 )
-def test_ranks_of_a_node_that_have_the_same_stage_send_together(tensor: int, workers: int, stages: int, senders: int) -> None:
+def test_ranks_of_one_stage_on_a_node_send_concurrently(tensor: int, workers: int, stages: int, senders: int) -> None:
     plan = Plan(workers=workers, stages=stages, tensor=tensor, microbatches=stages)
     place = RankPlacement.of(plan, SCENARIO.job())
     assert place.senders == senders

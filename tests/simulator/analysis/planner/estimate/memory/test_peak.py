@@ -94,7 +94,7 @@ def predicted_bytes(configurations: Configurations, row: int) -> float:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_memory_of_many_is_that_of_each(name: str) -> None:
+def test_memory_of_many_configurations_equals_separate_results(name: str) -> None:
     configurations = every(SPACES[name])
     rows = np.random.default_rng(7).integers(len(configurations), size=80)
     assert memory_bytes(configurations)[rows] == pytest.approx([predicted_bytes(configurations, row) for row in rows], rel=1e-9)
@@ -105,7 +105,7 @@ def test_no_configurations_give_an_empty_array() -> None:
     assert len(memory_bytes(configurations.take(np.zeros(0, dtype=np.int64)))) == 0
 
 
-def test_one_alone_has_the_memory_it_has_among_many() -> None:
+def test_memory_of_a_configuration_does_not_depend_on_others() -> None:
     configurations = every(SPACES["mixture"])
     for row in (0, len(configurations) // 2, len(configurations) - 1):
         alone = configurations.take(np.array([row]))
@@ -119,7 +119,7 @@ def sums(found: PeakCandidates, weights: tuple[float, ...]) -> list[float]:
 
 @pytest.mark.parametrize("schedule", sorted(FIRST_IS_FULLEST))
 @pytest.mark.parametrize(("ranks", "chunks"), [(2, 2), (3, 5), (4, 3)])
-def test_the_first_of_equivalent_ranks_is_the_fullest(schedule: ScheduleName, ranks: int, chunks: int) -> None:
+def test_the_first_of_equivalent_ranks_has_the_peak_memory(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
         allocated = [sums(peak_candidates(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
@@ -128,7 +128,7 @@ def test_the_first_of_equivalent_ranks_is_the_fullest(schedule: ScheduleName, ra
 
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 4.0)])
-def test_microbatches_that_change_nothing_are_left_out(rank: int, weights: tuple[float, ...]) -> None:
+def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, ...]) -> None:
     """Few microbatches give the peak that the order of all passes has."""
     passes = order("interleaved_1f1b", 4, 28, 3)
     groups = np.array([0, 1, 1])
@@ -142,7 +142,7 @@ def test_microbatches_that_change_nothing_are_left_out(rank: int, weights: tuple
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])
-def test_some_schedules_separate_gradients_of_weights(schedule: ScheduleName) -> None:
+def test_some_schedules_separate_weight_gradients(schedule: ScheduleName) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b", "zb_h1", "zb_h2", "zb_1p", "zb_2p") else 2
     for ranks, microbatches in ((2, 4), (3, 6)):
         separate = (order(schedule, ranks, microbatches, chunks).kind == Pass.WEIGHT).any()

@@ -78,7 +78,7 @@ def test_many_estimates_are_near(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_memory_of_many_is_that_of_each(name: str) -> None:
+def test_memory_of_many_configurations_equals_separate_results(name: str) -> None:
     some = drawn(name, 5, seed=3)
     reported = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
     assert server_memory_bytes(some) == pytest.approx(reported, rel=1e-9)
@@ -107,13 +107,13 @@ def test_impossible_configurations_are_left_out() -> None:
     assert {row["recompute"] for row in rows} == {"full"}
 
 
-def test_whole_tensors_are_spread_over_no_more_servers_than_there_are() -> None:
+def test_whole_tensors_use_no_more_servers_than_there_are_tensors() -> None:
     base = scenario("batch=8", "model=mlp-mini", "strategy.workers=8", "strategy.shard=tensor", "strategy.servers=1")
     tensors = sum(len(layer.tensors) for layer in base.model.build_layers())
     assert valid_server_configurations(ServerSpace(base, (8,), (1, tensors, tensors + 1))).servers.max() == min(tensors, 16)
 
 
-def test_a_single_machine_has_servers_on_it_alone() -> None:
+def test_single_machines_have_colocated_servers_only() -> None:
     rows = valid_server_configurations(
         ServerSpace(scenario("batch=64", "cluster.nodes=2", "strategy.workers=4", "strategy.servers=1"), (4,), (1, 2))
     )
@@ -123,7 +123,7 @@ def test_a_single_machine_has_servers_on_it_alone() -> None:
     assert {rows.row(row)["placement"] for row in range(len(rows))} == {"colocated"}
 
 
-def test_nothing_to_estimate_is_no_error() -> None:
+def test_an_empty_set_of_configurations_is_valid() -> None:
     nothing = found("after the pass").take(slice(0, 0))
     assert len(server_step_times(nothing).expected_s) == len(server_memory_bytes(nothing)) == 0
 
@@ -133,7 +133,7 @@ def test_more_servers_with_equal_shares_are_not_slower() -> None:
     assert (np.diff(server_step_times(valid_server_configurations(space)).expected_s) <= 0).all()
 
 
-def test_rollouts_come_before_passes() -> None:
+def test_rollout_time_precedes_the_passes() -> None:
     some = valid_server_configurations(
         ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,))
     )

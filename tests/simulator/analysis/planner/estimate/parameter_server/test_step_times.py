@@ -17,20 +17,20 @@ def shared(messages: list[tuple[float, float]]) -> np.ndarray:
     return _processor_sharing_s(begin_s, took_s)[0, :, 0]
 
 
-def test_two_at_a_time_take_twice_as_long() -> None:
+def test_two_concurrent_transfers_share_the_link_equally() -> None:
     # the first is half done when the second comes
     assert shared([(0.0, 2.0), (1.0, 1.0), (5.0, 1.0)]) == pytest.approx([3.0, 3.0, 6.0])
     assert shared([(0.0, 1.0), (0.0, 3.0)]) == pytest.approx([2.0, 4.0])
 
 
-def test_what_is_not_sent_never_comes_and_holds_nothing_up() -> None:
+def test_absent_transfers_neither_arrive_nor_delay_others() -> None:
     nothing = -np.inf
     assert shared([(0.0, 1.0), (0.0, nothing), (np.inf, 1.0)]).tolist() == [1.0, nothing, nothing]
     assert shared([(0.0, nothing)]).tolist() == [nothing]
 
 
 @given(MESSAGES)
-def test_a_link_is_never_idle_while_something_waits(messages: list[tuple[float, float]]) -> None:
+def test_a_link_is_never_idle_while_transfers_are_pending(messages: list[tuple[float, float]]) -> None:
     ends_s, free_s = shared(messages), 0.0
     for begin_s, took_s in sorted(messages):
         free_s = max(free_s, begin_s) + took_s

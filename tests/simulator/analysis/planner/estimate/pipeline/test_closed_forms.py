@@ -39,7 +39,7 @@ CASES = {"ranks": st.integers(2, 5), "send_s": st.sampled_from([0.0, 0.2]), "ove
     case=st.sampled_from([("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)]), microbatches=st.integers(1, 4),
     imbalance=st.sampled_from([0.0, 0.3, 2.0]), seed=st.integers(0, 99), **CASES,
 )  # fmt: skip
-def test_no_rank_ends_before_the_bound(
+def test_no_rank_ends_before_the_lower_bound(
     case: tuple[ScheduleName, int],
     microbatches: int,
     imbalance: float,
@@ -58,7 +58,7 @@ def test_no_rank_ends_before_the_bound(
     case=st.sampled_from([("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4)]),
     microbatches=st.integers(1, 6), **CASES,
 )  # fmt: skip
-def test_expected_times_of_equal_stages_are_near(
+def test_expected_times_of_equal_stages_are_near_simulated_ones(
     case: tuple[ScheduleName, int], microbatches: int, ranks: int, send_s: float, overlap_sends: bool
 ) -> None:
     found = stages(ranks, case[1], microbatches * ranks, 0.0, send_s, overlap_sends, 0)
@@ -72,7 +72,7 @@ def test_expected_times_of_equal_stages_are_near(
     ranks=st.integers(2, 6), microbatches=st.integers(1, 4), overlap_sends=st.booleans(), is_gathered=st.booleans(),
     data=st.data(),
 )  # fmt: skip
-def test_classes_of_stages_take_as_long_as_separate_stages(
+def test_classes_of_stages_give_the_times_of_separate_stages(
     case: tuple[ScheduleName, int], ranks: int, microbatches: int, overlap_sends: bool, is_gathered: bool, data: st.DataObject
 ) -> None:
     """Three configurations, with few kinds of stages and of messages between them."""
@@ -102,13 +102,13 @@ def test_classes_of_stages_take_as_long_as_separate_stages(
     assert few.expanded.backward_s.tolist() == every.backward_s.tolist()
 
 
-def test_one_rank_has_nothing_to_wait_for() -> None:
+def test_a_single_rank_has_no_bubble() -> None:
     found = StageTimes.separate(np.array([[1.0]]), np.array([[2.0]]), np.zeros((0, 1)), np.array([5]), 1, False)
     expected_s, least_s = windows("1f1b", found, [0])
     assert expected_s == pytest.approx(15.0)
     assert least_s == pytest.approx(15.0)
 
 
-def test_equal_stages_lose_nothing_chunk_by_chunk_and_unequal_ones_do() -> None:
+def test_only_unequal_stages_lose_time_to_imbalance() -> None:
     assert imbalance_s(stages(4, 3, 8, 0.0, 0.0, False, 0)) == pytest.approx(0.0)
     assert imbalance_s(stages(4, 3, 8, 2.0, 0.0, False, 0)).min() > 0

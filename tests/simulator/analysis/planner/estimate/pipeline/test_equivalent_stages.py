@@ -21,7 +21,7 @@ def drawn(of: list[int], ranks: int) -> EquivalentStages:
 
 
 @given(case=OF)
-def test_what_is_between_stages_is_counted(case: tuple[list[int], int]) -> None:
+def test_members_of_each_class_between_two_stages_are_counted(case: tuple[list[int], int]) -> None:
     equivalence = drawn(*case)
     classes = equivalence.representative.max() + 1
     for begin in range(len(equivalence) + 1):
@@ -35,7 +35,7 @@ def test_what_is_between_stages_is_counted(case: tuple[list[int], int]) -> None:
 
 
 @given(case=OF, seed=st.integers(0, 99))
-def test_the_slowest_of_chunks_and_ranks_are_those_of_all_their_stages(case: tuple[list[int], int], seed: int) -> None:
+def test_slowest_chunks_and_ranks_equal_those_over_all_stages(case: tuple[list[int], int], seed: int) -> None:
     equivalence = drawn(*case)
     seconds = np.random.default_rng(seed).random((equivalence.representative.max() + 1, 2))
     each = seconds[equivalence.representative].reshape(-1, equivalence.ranks, 2)

@@ -37,7 +37,7 @@ def drawn(
     send_s=st.sampled_from([0.0, 0.5, 3.0]),
     overlap_sends=st.booleans(),
 )
-def test_the_last_gradients_of_few_microbatches_are_near_simulated_ones(
+def test_last_gradient_times_of_few_microbatches_are_near_simulated_ones(
     ranks: int, chunks: int, share: int, imbalance: float, send_s: float, overlap_sends: bool
 ) -> None:
     """With fewer microbatches than ranks."""
@@ -51,7 +51,7 @@ def test_the_last_gradients_of_few_microbatches_are_near_simulated_ones(
     assert (found.left_s >= 0.65 * left_s - 1e-9).all()
 
 
-def test_unequal_stages_are_simulated_and_equal_ones_need_not_be() -> None:
+def test_only_unequal_stages_are_simulated() -> None:
     equal, unequal = (
         PassWindows.of("interleaved_1f1b", stages_by_rank(4, 2), [0, 3], drawn(4, 2, 12, how)) for how in (0.0, 3.0)
     )

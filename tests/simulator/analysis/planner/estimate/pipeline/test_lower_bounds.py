@@ -37,7 +37,7 @@ def drawn(schedule: ScheduleName, ranks: int, microbatches: int, overlap_sends: 
 
 @pytest.mark.parametrize("overlap_sends", [False, True])
 @pytest.mark.parametrize("schedule", FOLLOWED)
-def test_no_simulated_passes_are_below_the_bound(schedule: ScheduleName, overlap_sends: bool) -> None:
+def test_no_simulated_time_is_below_the_lower_bound(schedule: ScheduleName, overlap_sends: bool) -> None:
     for ranks, microbatches in ((2, 4), (3, 9), (4, 24)):
         stages = drawn(schedule, ranks, microbatches, overlap_sends)
         found = simulate_equal([EqualMicrobatches.of(pass_sequence(schedule, stages), microbatches)])[0]

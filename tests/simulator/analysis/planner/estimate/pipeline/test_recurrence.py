@@ -42,7 +42,7 @@ def sends(between_s: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-def test_passes_end_as_the_order_and_dependencies_say(schedule: ScheduleName, chunks: int) -> None:
+def test_pass_ends_follow_from_order_and_dependencies(schedule: ScheduleName, chunks: int) -> None:
     ranks, microbatches = 3, 6
     found = passing(schedule, ranks, chunks).simulate(np.array([microbatches]))
     passes = order(schedule, ranks, microbatches, chunks)
@@ -65,7 +65,7 @@ def test_passes_end_as_the_order_and_dependencies_say(schedule: ScheduleName, ch
     send_s=st.sampled_from([0.0, 0.25, 1.0]),
     overlap_sends=st.booleans(),
 )
-def test_few_microbatches_represent_many_with_equal_stages(
+def test_few_microbatches_represent_many_if_stages_are_equal(
     ranks: int, rounds: int, case: tuple[ScheduleName, int], send_s: float, overlap_sends: bool
 ) -> None:
     one = passing(case[0], ranks, case[1], overlap_sends, send_s)
@@ -87,14 +87,14 @@ def gathered(layers: int, gather_s: float, sum_s: float, work_s: float = 1.0) ->
     )
 
 
-def test_overlapped_gathers_prolong_no_pass() -> None:
+def test_overlapped_gathers_do_not_delay_passes() -> None:
     plain, overlapped = gathered(4, 0.0, 0.0), gathered(4, 0.5, 0.5)
     # the first layer of a step is gathered before anything is passed, the last of all sums comes after
     assert overlapped.window_s[0] == pytest.approx(plain.window_s[0] + 0.5)
     assert overlapped.collectives_s == pytest.approx(0.5)
 
 
-def test_collectives_that_take_longer_than_passes_set_the_pace() -> None:
+def test_collectives_longer_than_passes_determine_the_step_time() -> None:
     found = gathered(4, 3.0, 3.0, work_s=0.01)
     # of four microbatches four layers are gathered twice and summed once; two layers may be gathered before a message comes
     together_s = found.window_s + found.collectives_s
@@ -102,7 +102,7 @@ def test_collectives_that_take_longer_than_passes_set_the_pace() -> None:
     assert together_s.max() == pytest.approx(4 * 4 * 9.0, rel=0.15)
 
 
-def test_a_configuration_alone_is_timed_as_among_others() -> None:
+def test_time_of_a_configuration_does_not_depend_on_others() -> None:
     rng = np.random.default_rng(0)
     work_s, sends_s, equivalence = rng.random((2, 6, 7)), sends(rng.random((5, 7))), EquivalentStages(range(6), 3)
     whole = PassSequence("interleaved_1f1b", equivalence, False, work_s, sends_s).simulate(np.full(work_s.shape[-1], 9))
@@ -115,7 +115,7 @@ def test_a_configuration_alone_is_timed_as_among_others() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
-def test_padding_of_blocks_changes_no_configuration(count: int) -> None:
+def test_padding_of_blocks_does_not_change_times(count: int) -> None:
     """Any number of configurations, in the given order, each timed as if alone."""
     rng = np.random.default_rng(count)
     given = LayerGatherTimes(*rng.random((5, 4, count)), np.full((4, 1), 3))
@@ -129,7 +129,7 @@ def test_padding_of_blocks_changes_no_configuration(count: int) -> None:
         assert [part[:, number].tolist() for part in whole] == [part[:, 0].tolist() for part in alone]
 
 
-def test_a_sequence_alone_is_timed_as_among_others() -> None:
+def test_time_of_a_sequence_does_not_depend_on_others() -> None:
     rng = np.random.default_rng(1)
     several = []
     for number, ((schedule, chunks), overlap_sends) in enumerate(itertools.product(SCHEDULES, (False, True))):
