@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.measuring.measure import positive
+from scaleproof.commands.output import progress
 
 if TYPE_CHECKING:
     from scaleproof.validator.calibration.calibrate import Calibrated
@@ -115,7 +116,6 @@ def _refit(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from scaleproof.commands.measuring.session import progress
     from scaleproof.validator.calibration.calibrate import calibrate
     from scaleproof.validator.calibration.cluster_file.describing import description
     from scaleproof.validator.measure import MeasureOptions

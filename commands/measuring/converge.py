@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scaleproof.commands.arguments import add_scenario_arguments
 from scaleproof.commands.measuring.measure import positive
+from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario
@@ -77,8 +78,6 @@ def mount(commands: Any) -> None:
 
 
 def _converge(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.convergence import describe, notes, plain
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
@@ -104,8 +103,7 @@ def _converge(options: argparse.Namespace) -> int:
         record.keep(fitted, text)
     for note in notes(scenario, chosen, fitted):
         print(f"note: {note}", file=sys.stderr)
-    print(json.dumps(plain(trials, chosen, fitted), indent=2) if options.json else text)
-    return 0
+    return print_result(options, lambda: plain(trials, chosen, fitted), lambda: text)
 
 
 def _settings(options: argparse.Namespace, scenario: Scenario) -> list[Setting]:
@@ -126,7 +124,6 @@ def _train(
     options: argparse.Namespace, scenario: Scenario, wanted: Sequence[tuple[Setting, float, int]], record: Record
 ) -> None:
     """Runs the wanted trials and records each as it ends."""
-    from scaleproof.commands.measuring.session import working
     from scaleproof.validator.experiments.convergence.convergence import train
     from scaleproof.validator.measure import MeasureOptions, measure
 

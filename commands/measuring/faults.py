@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from scaleproof.commands.output import print_result, progress
+from scaleproof.commands.text.tables import table
+
+if TYPE_CHECKING:
+    from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
 
 
 def mount(commands: Any) -> None:
@@ -30,11 +37,9 @@ def mount(commands: Any) -> None:
 def _faults(options: argparse.Namespace) -> int:
     import json
 
-    from scaleproof.commands.measuring.session import progress
     from scaleproof.simulator.run.run import write_atomically
     from scaleproof.validator import results
     from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
-    from scaleproof.validator.experiments.elastic.outcome import text
     from scaleproof.validator.launch import fork_server
     from scaleproof.validator.launch.launch import job_folder, require_torch
     from scaleproof.validator.netlab.lab import require
@@ -53,8 +58,28 @@ def _faults(options: argparse.Namespace) -> int:
             for notes in job.path.glob("*/*.jsonl"):
                 write_atomically(options.out / notes.relative_to(job.path), notes.read_bytes())
             write_atomically(options.out / "faults.json", (json.dumps(data, indent=2) + "\n").encode())
-    print(json.dumps(data, indent=2) if options.json else text(outcomes))
+    print_result(options, lambda: data, lambda: describe(outcomes))
     for outcome in outcomes:
         if outcome.warning:
             print(f"warning: {outcome.name}: {outcome.warning}", file=sys.stderr)
     return 0 if all(outcome.right for outcome in outcomes) else 1
+
+
+def describe(outcomes: Sequence[FaultOutcome]) -> str:
+    """Tables of the outcomes as text."""
+    return "\n\n".join("\n".join(_lines(outcome)) for outcome in outcomes)
+
+
+def _lines(outcome: FaultOutcome) -> Iterator[str]:
+    from scaleproof.simulator.common.units import format_time_s
+
+    rows = [("", "predicted", "90 % between", "measured", "error")]
+    for row in outcome.rows:
+        between = ""
+        if row.low_s is not None and row.high_s is not None:
+            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
+        rows.append((row.name, format_time_s(row.predicted_s), between, format_time_s(row.measured_s), f"{row.error:+.1%}"))
+    yield outcome.name
+    yield f"  {outcome.description}"
+    yield from table(rows, widths=(15, 9, 20, 9, 7), indent="  ")
+    yield f"  parameters: {outcome.state}"

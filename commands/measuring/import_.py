@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.output import print_json
+from scaleproof.commands.text.tables import table
+
 if TYPE_CHECKING:
     from scaleproof.simulator.model.layers import Layer
     from scaleproof.validator.calibration.imports.found import ImportResult
@@ -210,18 +213,14 @@ def _finish(
 
 
 def _print(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
-    import json
-
     from scaleproof.simulator.common.errors import printable
 
     if options.json:
-        rows = [dict(zip(head, row, strict=True)) for head, table in tables for row in table]
-        data = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
-        print(json.dumps(data | {"notes": found.notes.lines(), "out": str(options.out or "")}, indent=2))
+        cells = [dict(zip(head, row, strict=True)) for head, rows in tables for row in rows]
+        data = {"tool": found.tool, "files": list(found.files), "found": cells, "points": len(found.points)}
+        print_json(data | {"notes": found.notes.lines(), "out": str(options.out or "")})
         return
-    for head, table in tables:
-        widths = [max(len(str(cell)) for cell in column) for column in zip(head, *table, strict=True)]
-        for row in (head, *table):
-            print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    for head, rows in tables:
+        print(printable("\n".join(table([head, *rows], "<"))))
     if options.out:
         print(f"wrote {options.out}" + (f" and {options.out.with_suffix('.points.parquet')}" if found.points else ""))

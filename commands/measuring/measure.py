@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.output import print_json
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
@@ -133,10 +134,10 @@ class _Output:
     """
 
     def __init__(self, scenarios: Sequence[Scenario], prints: bool, as_json: bool, verified: bool) -> None:
-        from scaleproof.commands.text.runs import Table
+        from scaleproof.commands.text.runs import RunTable
 
         self._prints, self._json, self._is_single = prints, as_json, len(scenarios) == 1
-        self._table = Table(scenarios, verified)
+        self._table = RunTable(scenarios, verified)
         self._has_head = False
         self._warned: set[str] = set()
         self._plain: list[dict[str, Any]] = []
@@ -195,7 +196,7 @@ class _Output:
     def end(self) -> int:
         """Prints the JSON, if any, and returns the exit code: 1 if a scenario failed."""
         if self._json and self._prints:
-            _print_json(self._plain[0] if self._is_single else self._plain)
+            print_json(self._plain[0] if self._is_single else self._plain)
         return self._exit_code
 
     def _fail(self, text: str) -> None:
@@ -210,7 +211,7 @@ def _runs(options: argparse.Namespace) -> int:
 
     kept = list(listed(options.folder))
     if options.json:
-        _print_json([plain(one) for one in kept])
+        print_json([plain(one) for one in kept])
     elif kept:
         print(listing(kept, options.folder), flush=True)
         if any(one.run and one.run.warnings for one in kept):
@@ -218,12 +219,6 @@ def _runs(options: argparse.Namespace) -> int:
     else:
         print(f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} writes them")
     return 0
-
-
-def _print_json(plain: Any) -> None:
-    import json
-
-    print(json.dumps(plain, indent=2))
 
 
 def _deviation(run: Run) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from scaleproof.commands.output import print_result
+
 _NAME = "a YAML file, or a name from 'scaleproof list'"
 
 
@@ -28,8 +30,6 @@ def mount(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.compare import describe
     from scaleproof.simulator.analysis.compare import compare
     from scaleproof.simulator.scenario.load import load
@@ -37,5 +37,4 @@ def _compare(options: argparse.Namespace) -> int:
     a = load(options.a, [*options.overrides, *options.set_a])
     b = load(options.b, [*options.overrides, *options.set_b])
     comparison = compare(a, b)
-    print(json.dumps(comparison.plain(), indent=2) if options.json else describe(comparison))
-    return 0
+    return print_result(options, comparison.plain, lambda: describe(comparison))

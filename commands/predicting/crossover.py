@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.arguments import add_scenario_arguments, listed
+from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.crossover.crossover import Crossover
@@ -30,7 +31,8 @@ def mount(commands: Any) -> None:
     )  # fmt: skip
     crossover.add_argument(
         "--strategies",
-        default="",
+        type=listed,
+        default=(),
         metavar="NAMES",
         help="strategies to compare, such as ring,tree,ps-1,ps-half,ps-all,scenario (those that suit the scenario)",
     )
@@ -43,20 +45,14 @@ def mount(commands: Any) -> None:
 
 
 def _crossover(options: argparse.Namespace) -> int:
-    import json
-
-    from rich.console import Console
-
     from scaleproof.commands.text.crossover import describe
     from scaleproof.simulator.analysis.crossover.crossover import crossover
 
-    names = [name.strip() for name in options.strategies.split(",") if name.strip()]
-    with Console(stderr=True).status("predicting all strategies, and locating borders"):
-        result = crossover(options.scenario, options.x, options.y, names, options.points, options.overrides)
+    with working("predicting all strategies, and locating borders"):
+        result = crossover(options.scenario, options.x, options.y, options.strategies, options.points, options.overrides)
     if options.out:
         _write(result, options.out)
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
-    return 0
+    return print_result(options, result.plain, lambda: describe(result))
 
 
 def _write(result: Crossover, folder: Path) -> None:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from scaleproof.commands.arguments import add_overrides, positive
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
@@ -46,12 +47,9 @@ def _seed(text: str) -> int:
 
 
 def _goodput(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.goodput import describe
     from scaleproof.simulator.analysis.goodput import goodput
     from scaleproof.simulator.scenario.load import load
 
     result = goodput(load(options.scenario, options.overrides), options.days, options.samples, options.seed)
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
-    return 0
+    return print_result(options, result.plain, lambda: describe(result))

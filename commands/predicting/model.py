@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import positive
+from scaleproof.commands.output import print_result
 
 if TYPE_CHECKING:
     from scaleproof.simulator.model.layer_table import DeviceRates
@@ -45,10 +46,9 @@ def mount(commands: Any) -> None:
 
 
 def _model(options: argparse.Namespace) -> int:
-    import json
-
+    from scaleproof.commands.text.model import describe, headline
     from scaleproof.simulator.common.errors import FieldError, InputError
-    from scaleproof.simulator.model.layer_table import as_dict, headline, rows, text
+    from scaleproof.simulator.model.layer_table import as_dict, rows
     from scaleproof.simulator.model.layers import Shard
     from scaleproof.simulator.scenario.read import load_model
 
@@ -61,11 +61,8 @@ def _model(options: argparse.Namespace) -> int:
         if error.field != ("strategy", "tensor"):
             raise
         raise InputError(f"--tensor {options.tensor}: {error.message}") from None
-    if options.json:
-        print(json.dumps({"model": model.name} | as_dict(table, rates), indent=2))
-    else:
-        print(text(headline(model, options.tensor), table, rates))
-    return 0
+    data = {"model": model.name} | as_dict(table, rates)
+    return print_result(options, lambda: data, lambda: describe(headline(model, options.tensor), table, rates))
 
 
 def _device_rates(options: argparse.Namespace) -> DeviceRates:

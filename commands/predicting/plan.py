@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from scaleproof.commands.arguments import add_overrides, listed, positive
+from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 
 
@@ -59,8 +59,6 @@ def mount(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.plan import describe, plain
     from scaleproof.simulator.analysis.planner.intervals import plan_uncertainty
     from scaleproof.simulator.analysis.planner.search import plan
@@ -76,13 +74,7 @@ def _plan(options: argparse.Namespace) -> int:
     memory_bytes = parse_bytes(options.memory) if options.memory else None
     frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
     space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
-    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _show, *space)
+    with working("estimating all configurations") as status:
+        planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, status.update, *space)
     intervals = plan_uncertainty(planned.configurations.take([choice.row for choice in planned.best]))
-    print(json.dumps(plain(planned, intervals), indent=2) if options.json else describe(planned, intervals))
-    return 0
-
-
-def _show(activity: str) -> None:
-    """Shows the current activity on stderr if it is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{activity}"[:120], end="" if activity else "\r\033[K", file=sys.stderr, flush=True)
+    return print_result(options, lambda: plain(planned, intervals), lambda: describe(planned, intervals))

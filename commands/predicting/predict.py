@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
@@ -24,8 +25,6 @@ def mount(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.run import describe
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
@@ -42,5 +41,4 @@ def _predict(options: argparse.Namespace) -> int:
             save(run, options.out / "predicted")
     if options.trace:
         chrome_trace.write(run, options.trace)
-    print(json.dumps(run.summary(), indent=2) if options.json else describe(run))
-    return 0
+    return print_result(options, run.summary, lambda: describe(run))

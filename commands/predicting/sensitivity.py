@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
@@ -22,12 +23,9 @@ def mount(commands: Any) -> None:
 
 
 def _sensitivity(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.sensitivity import describe
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
     from scaleproof.simulator.scenario.load import load
 
     result = sensitivity(load(options.scenario, options.overrides))
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
-    return 0
+    return print_result(options, result.plain, lambda: describe(result))

@@ -6,6 +6,9 @@ import argparse
 import sys
 from typing import Any, Final
 
+from scaleproof.commands.output import print_json
+from scaleproof.commands.text.tables import table
+
 # Headings of the folders of scenarios. Other folders are headed by their names.
 _TITLES: Final = {
     "what-if": "scenarios", "systems": "scenarios: named systems", "demo": "scenarios of the demo, small enough to measure",
@@ -31,12 +34,9 @@ def mount(commands: Any) -> None:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.simulator.scenario.json_schema import schema
 
-    print(json.dumps(schema(), indent=2))
-    return 0
+    return print_json(schema())
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -45,8 +45,8 @@ def _list(options: argparse.Namespace) -> int:
     parts = ("studies", "claims", "models", "clusters", "frameworks", "devices")
     for folder in (*catalog.SCENARIO_FOLDERS, *parts):
         print(_TITLES.get(folder, folder))
-        for name in catalog.names(folder):
-            print(f"  {name:<34} {catalog.summary(folder, name)}".rstrip())
+        rows = ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
+        print("\n".join(table(rows, "<", (34,), gap=1, indent="  ")))
     return 0
 
 

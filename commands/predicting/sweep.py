@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.text.tables import wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 # number of distinct errors that are printed
 _MOST_ERRORS: Final = 3
-_LINE: Final = 80
 
 
 def mount(commands: Any) -> None:
@@ -79,8 +79,7 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
         for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
             lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
     lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_MOST_ERRORS).items()]
-    wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    return "\n".join([headline, *(line for text in lines for line in wrapper.wrap(text))])
+    return "\n".join([headline, *(line for text in lines for line in wrapped(text))])
 
 
 def _at(study: Study, point: int) -> str:

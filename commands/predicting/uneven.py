@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from scaleproof.commands.arguments import add_overrides
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
@@ -29,12 +30,9 @@ def mount(commands: Any) -> None:
 
 
 def _uneven(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.stragglers import describe
     from scaleproof.simulator.analysis.stragglers import uneven
     from scaleproof.simulator.scenario.load import load
 
     result = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
-    return 0
+    return print_result(options, result.plain, lambda: describe(result))

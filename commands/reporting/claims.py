@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.output import print_result, working
+
 if TYPE_CHECKING:
     from scaleproof.reports.claims.claim import Claim
     from scaleproof.reports.claims.measured import Record
@@ -34,23 +36,18 @@ def mount(commands: Any) -> None:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    import json
-
-    from rich.console import Console
-
-    from scaleproof.reports.claims import text
+    from scaleproof.commands.text.claims import describe
     from scaleproof.reports.claims.claim import names, read
 
     claims = [read(name) for name in options.names or names()]
     if options.on:
         _measure([claim for claim in claims if claim.netlab or options.names])
-    with Console(stderr=True).status("predicting all scenarios, and locating borders"):
+    with working("predicting all scenarios, and locating borders"):
         results = _results(claims)
         plain = [result.plain() for result in results] if options.json or options.out else []
     if options.out:
         _write(results, plain, options.out)
-    print(json.dumps(plain, indent=2) if options.json else text.describe(results, at_length=bool(options.names)))
-    return 0
+    return print_result(options, lambda: plain, lambda: describe(results, at_length=bool(options.names)))
 
 
 def _results(claims: list[Claim]) -> list[Result]:
@@ -64,13 +61,10 @@ def _results(claims: list[Claim]) -> list[Result]:
 
 def _measure(claims: list[Claim]) -> None:
     """Measures claims and keeps each result at once."""
-    from rich.console import Console
-
     from scaleproof.reports.claims.measured import keep, measured
 
-    console = Console(stderr=True)
     for claim in claims:
-        with console.status(f"measuring {claim.name}"):
+        with working(f"measuring {claim.name}"):
             keep(claim.path.parent, claim.name, measured(claim, _trained(claim)))
 
 

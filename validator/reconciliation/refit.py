@@ -128,19 +128,6 @@ def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
     return result
 
 
-def describe(result: Refit, path: Path) -> str:
-    """The result of a refit and whether the file was updated, as lines of text."""
-    medians = f"{result.median_before:.1%} → {result.median_after:.1%}"
-    runs = len(result.errors_before)
-    verdict = "updated" if result.improves else "unchanged: held-out runs are not significantly better predicted"
-    lines = [f"refit to {runs} runs; median error of held-out step times: {medians}"]
-    if result.improves:
-        names = (f"  {change.quantity:<22} {change.before:>12} → {change.after:<12}" for change in result.changes)
-        lines += [f"{name} {change.low} to {change.high}" for name, change in zip(names, result.changes, strict=True)]
-    lines += [f"  not used: {name}: {why}" for name, why in result.left_out.items()]
-    return "\n".join([*lines, f"{path}: {verdict}"])
-
-
 def refit(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]], where: str = "--update") -> Refit:
     """Refits the cluster's quantities to measured runs. where: names the file in errors. Raises InputError for too few runs."""
     used, left_out = _usable(cluster, runs)
