@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, progress
 from scaleproof.commands.text.tables import table
 
@@ -17,21 +18,18 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    faults = commands.add_parser(
-        "faults",
-        help="inject faults (a killed rank, host or server, a slow link) and compare their cost with the prediction",
-        description="Train on hosts of an emulated network inside this machine, inject a fault, and compare the times of "
-        "detection and restart and the lost work with predictions from runs without faults.",
+    words = "inject faults (a killed rank, host or server, a slow link) and compare their cost with the prediction"
+    faults = Command(commands, "faults", _faults, words)
+    faults.parser.description = (
+        "Train on hosts of an emulated network inside this machine, inject a fault, and compare the times of detection and "
+        "restart and the lost work with predictions from runs without faults."
     )
-    faults.add_argument(
-        "--on", choices=["netlab"], default="netlab", help="where to train: hosts of an emulated network inside this machine"
-    )
+    faults.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
     kinds = "inject only this fault (all): rank: torchrun restarts a killed rank; node: training continues without a "
-    kinds += "lost host; server: a killed parameter server is restored; link: a link becomes slow; may be repeated"
-    faults.add_argument("--only", action="append", choices=["rank", "node", "server", "link"], metavar="KIND", help=kinds)
-    faults.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    faults.add_argument("--out", type=Path, metavar="DIR", help="write the outcomes and the logs of all processes to DIR")
-    faults.set_defaults(command=_faults)
+    kinds += "lost host; server: a killed parameter server is restored; link: a link becomes slow"
+    faults.add("--only KIND", kinds, repeated=True, choices=["rank", "node", "server", "link"])
+    faults.add("--json", "print the outcomes as JSON")
+    faults.add("--out DIR", "write the outcomes and the logs of all processes to DIR", type=Path)
 
 
 def _faults(options: argparse.Namespace) -> int:

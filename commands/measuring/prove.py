@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json, progress
 from scaleproof.commands.text.tables import table
 
@@ -37,22 +38,19 @@ _WORST: Final = 5
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    prove = commands.add_parser(
-        "prove",
-        help="calibrate a lab, then compare predictions with runs that calibration did not use",
-        description="Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, "
-        "link rate and number of hosts, and print the prediction errors.",
+    words = "calibrate a lab, then compare predictions with runs that calibration did not use"
+    prove = Command(commands, "prove", _prove, words)
+    prove.parser.description = (
+        "Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, link rate and "
+        "number of hosts, and print the prediction errors."
     )
-    prove.add_argument(
-        "--on", choices=["netlab"], default="netlab", help="where to train: hosts of an emulated network inside this machine"
-    )
-    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="maximum number of hosts of a case (8)")
-    prove.add_argument("--short", action="store_true", help="run 16 cases instead of 104")
-    prove.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the cases (1)")
-    prove.add_argument("--out", type=Path, metavar="DIR", help="write the calibration and the outcome of each case to DIR")
-    prove.add_argument("--resume", action="store_true", help="continue with the cases in --out")
-    prove.add_argument("--json", action="store_true", help="print the figures as JSON")
-    prove.set_defaults(command=_prove)
+    prove.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
+    prove.add("--hosts N", "maximum number of hosts of a case (8)", type=int, default=8)
+    prove.add("--short", "run 16 cases instead of 104")
+    prove.add("--seed N", "random seed of the cases (1)", type=int, default=1)
+    prove.add("--out DIR", "write the calibration and the outcome of each case to DIR", type=Path)
+    prove.add("--resume", "continue with the cases in --out")
+    prove.add("--json", "print the figures as JSON")
 
 
 def _prove(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.arguments import Command, number
 from scaleproof.commands.measuring.measure import add_place_arguments
 from scaleproof.commands.text.tables import table, wrapped
 
@@ -28,30 +28,23 @@ _WIDTHS: Final = (24, 10, 10, 7, 7)
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
+def _read_share(text: str) -> float:
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+_share = number(_read_share, lambda share: share >= 0, "a share, such as 25% or 0.25")
+
+
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     words = "predict and train scenarios, and explain the differences"
-    reconcile = commands.add_parser("reconcile", help=words, description=f"{words.capitalize()}.")
-    add_scenario_arguments(reconcile, several=True)
+    reconcile = Command(commands, "reconcile", _reconcile, words)
+    reconcile.add_scenario(several=True)
     add_place_arguments(reconcile)
-    reconcile.add_argument(
-        "--max-error", type=_share, metavar="25%", help="exit with code 1 if the error of a step time is larger"
-    )
-    reconcile.add_argument("--explain", action="store_true", help="print all components of each difference")
-    reconcile.add_argument("--update", type=Path, metavar="FILE", help="refit this cluster file to the measurements")
-    reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
-    reconcile.set_defaults(command=_reconcile)
-
-
-def _share(text: str) -> float:
-    """0.25 from '25%' or '0.25'."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write it as 25% or 0.25")
-    return value
+    reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
+    reconcile.add("--explain", "print all components of each difference")
+    reconcile.add("--update FILE", "refit this cluster file to the measurements", type=Path)
+    reconcile.add("--out DIR", "write runs and reconcile.json to DIR, for 'report'", type=Path)
 
 
 def _reconcile(options: argparse.Namespace) -> int:
@@ -132,7 +125,7 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
     for phase in Phase:
         pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s[phase.label]
         if any(pair_s):
-            rows.append((f"  {phase.label}", *map(format_time_s, pair_s), "", ""))
+            rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
     head, *phases = table(rows, widths=_WIDTHS, gap=1)
     framework = f"  framework: {case.predicted.framework_words}"
     print("\n".join([head, framework, *phases, *explain(case.explanation)]), flush=True)

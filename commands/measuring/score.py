@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result
 from scaleproof.commands.text.tables import table as table_lines
 
@@ -20,27 +21,14 @@ _WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6)
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    score = commands.add_parser("score", help="predict published measurements and print the errors")
+    score = Command(commands, "score", _score, "predict published measurements and print the errors")
     where = "table with the columns of those in scenarios/published, or a folder of tables (all shipped tables)"
-    score.add_argument("tables", type=Path, nargs="*", metavar="FILE.csv", help=where)
-    score.add_argument(
-        "--calibrated", action="store_true", help="fit constants on the rows marked for calibration, and leave those rows out"
-    )
-    score.add_argument("--rows", type=Path, metavar="OUT.csv", help="write one line per scored row")
-    score.add_argument(
-        "--ablate",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="switch off a mechanism of frameworks, such as host; may be repeated",
-    )
-    score.add_argument(
-        "--default-framework",
-        action="store_true",
-        help="use the default framework for training runs instead of the published one",
-    )
-    score.add_argument("--json", action="store_true", help="print the score as JSON")
-    score.set_defaults(command=_score)
+    score.add("FILE.csv", where, dest="tables", type=Path, nargs="*")
+    score.add("--calibrated", "fit constants on the rows marked for calibration, and leave those rows out")
+    score.add("--rows OUT.csv", "write one line per scored row", type=Path)
+    score.add("--ablate NAME", "switch off a mechanism of frameworks, such as host", repeated=True)
+    score.add("--default-framework", "use the default framework for training runs instead of the published one")
+    score.add("--json", "print the score as JSON")
 
 
 def _score(options: argparse.Namespace) -> int:
@@ -56,7 +44,7 @@ def _score(options: argparse.Namespace) -> int:
 
 def describe(result: Scores) -> str:
     """The scores as text, one table below another with common column widths."""
-    parts = [(table.table, table.sets | table.totals, _notes(table)) for table in result.tables]
+    parts = [(table.table, {**table.sets, **table.totals}, _notes(table)) for table in result.tables]
     if len(parts) > 1:
         parts.append(("all tables", result.totals, []))
     rows = [_cells(name, score) for _, scores, _ in parts for name, score in scores.items()]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.arguments import NAME, Command
 from scaleproof.commands.output import print_result
 from scaleproof.commands.text.tables import table
 
@@ -17,16 +18,11 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    cluster = commands.add_parser("cluster", help="compare cluster files", description="Compare cluster files.")
-    actions = cluster.add_subparsers(metavar="ACTION", required=True)
-    diff = actions.add_parser(
-        "diff", help="compare the values of two clusters", description="Compare the values of two clusters."
-    )
-    name = "a YAML file, or a name from 'scaleproof list'"
-    diff.add_argument("a", metavar="A", help=name)
-    diff.add_argument("b", metavar="B", help=name)
-    diff.add_argument("--json", action="store_true", help="print the rows as JSON, in SI units")
-    diff.set_defaults(command=_diff)
+    actions = Command(commands, "cluster", None, "compare cluster files").parser.add_subparsers(metavar="ACTION", required=True)
+    diff = Command(actions, "diff", _diff, "compare the values of two clusters")
+    diff.add("A", NAME)
+    diff.add("B", NAME)
+    diff.add("--json", "print the rows as JSON, in SI units")
 
 
 def _diff(options: argparse.Namespace) -> int:

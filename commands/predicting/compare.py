@@ -5,28 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from scaleproof.commands.arguments import NAME, Command
 from scaleproof.commands.output import print_result
-
-_NAME = "a YAML file, or a name from 'scaleproof list'"
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    compare = commands.add_parser(
-        "compare",
-        help="compare two scenarios and the effects of their differences",
-        description="Compare the predictions of two scenarios.",
-    )
+    compare = Command(commands, "compare", _compare, "compare two scenarios and the effects of their differences")
     for side in "AB":
-        compare.add_argument(side.lower(), metavar=side, help=_NAME)
-        compare.add_argument(
-            f"--set-{side.lower()}", action="append", default=[], metavar="FIELD=VALUE", help=f"override a field of {side} only"
-        )
-    compare.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="override a field of both"
-    )
-    compare.add_argument("--json", action="store_true", help="print the comparison as JSON, in SI units")
-    compare.set_defaults(command=_compare)
+        compare.add(side, NAME)
+        compare.add_overrides(f"a field of {side} only", f"--set-{side.lower()}")
+    compare.add_overrides("a field of both")
+    compare.add("--json", "print the comparison as JSON, in SI units")
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any, Final
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json
 from scaleproof.commands.text.tables import table
 
@@ -18,19 +19,22 @@ _TITLES: Final = {
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
-    schema.set_defaults(command=_schema)
+    Command(commands, "schema", _schema, "print the JSON schema of scenarios, for editors")
 
-    listing = commands.add_parser(
-        "list", help="list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices"
+    Command(
+        commands,
+        "list",
+        _list,
+        "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices",
     )
-    listing.set_defaults(command=_list)
 
-    show = commands.add_parser(
-        "show", help="print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID"
+    show = Command(
+        commands,
+        "show",
+        _show,
+        "print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID",
     )
-    show.add_argument("name", metavar="NAME", help="a name from 'scaleproof list', or published:ROW-ID")
-    show.set_defaults(command=_show)
+    show.add("NAME", "a name from 'scaleproof list', or published:ROW-ID")
 
 
 def _schema(options: argparse.Namespace) -> int:

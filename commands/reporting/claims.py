@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
@@ -19,20 +20,16 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    claims = commands.add_parser(
-        "claims",
-        help="test claims of published articles: whether, and under which conditions, they hold",
-        description="Test claims of published articles by prediction, and by measurement in an emulated network.",
+    claims = Command(
+        commands, "claims", _claims, "test claims of published articles: whether, and under which conditions, they hold"
     )
-    claims.add_argument("names", nargs="*", metavar="NAME", help="name of a claim, or path of its YAML file (all claims)")
-    claims.add_argument("--json", action="store_true", help="print verdicts and values as JSON, in SI units")
-    claims.add_argument(
-        "--out", type=Path, metavar="DIR", help="write claims.json and a figure of each claim (PNG and SVG) to DIR"
+    claims.parser.description = "Test claims of published articles by prediction, and by measurement in an emulated network."
+    claims.add("NAME", "name of a claim, or path of its YAML file (all claims)", dest="names", nargs="*")
+    claims.add("--json", "print verdicts and values as JSON, in SI units")
+    claims.add("--out DIR", "write claims.json and a figure of each claim (PNG and SVG) to DIR", type=Path)
+    claims.add(
+        "--on", "measure the claims that can be measured in an emulated network, and keep the results", choices=["netlab"]
     )
-    claims.add_argument(
-        "--on", choices=["netlab"], help="measure the claims that can be measured in an emulated network, and keep the results"
-    )
-    claims.set_defaults(command=_claims)
 
 
 def _claims(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result
 from scaleproof.commands.text.tables import table
 
@@ -21,18 +22,11 @@ _MOST_ROWS: Final = 30
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    history = commands.add_parser(
-        "history",
-        help="list reconciled runs over time, and detect drift of the cluster",
-        description="List reconciled runs over time, and detect drift of the cluster.",
-    )
-    history.add_argument(
-        "place", type=Path, metavar="DIR|FILE", help="folder that reconcile wrote with --out, or its history.sqlite"
-    )
-    history.add_argument("--scenario", metavar="NAME", help="list all runs of this scenario only")
-    history.add_argument("--plot", type=Path, metavar="FILE", help="draw the history against time, to an .svg or .png file")
-    history.add_argument("--json", action="store_true", help="print the history as JSON")
-    history.set_defaults(command=_history)
+    history = Command(commands, "history", _history, "list reconciled runs over time, and detect drift of the cluster")
+    history.add("DIR|FILE", "folder that reconcile wrote with --out, or its history.sqlite", dest="place", type=Path)
+    history.add("--scenario NAME", "list all runs of this scenario only")
+    history.add("--plot FILE", "draw the history against time, to an .svg or .png file", type=Path)
+    history.add("--json", "print the history as JSON")
 
 
 def _history(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +19,8 @@ WIDTH: Final = 100
 # Rich shortens cells that do not fit into its console; no table is this wide.
 _UNLIMITED: Final = 100_000
 _BAR_WIDTH: Final = 24
-_EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
+_EIGHTHS: Final = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_JUSTIFY: Final[Mapping[str, JustifyMethod]] = {"<": "left", ">": "right"}
 
 
 def table(
@@ -35,7 +36,7 @@ def table(
         return []
     grid = Table.grid(padding=(0, gap, 0, 0))
     for column in range(len(cells[0])):
-        justify = "left" if align[min(column, len(align) - 1)] == "<" else "right"
+        justify = _JUSTIFY[align[min(column, len(align) - 1)]]
         grid.add_column(justify=justify, min_width=widths[column] if column < len(widths) else None, no_wrap=True)
     for row in cells:
         grid.add_row(*row)
