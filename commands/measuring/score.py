@@ -46,7 +46,7 @@ def describe(result: Scores) -> str:
     """The scores as text, one table below another with common column widths."""
     parts = [(table.table, {**table.sets, **table.totals}, _notes(table)) for table in result.tables]
     if len(parts) > 1:
-        parts.append(("all tables", result.totals, []))
+        parts.append(("all tables", dict(result.totals), []))
     rows = [_cells(name, score) for _, scores, _ in parts for name, score in scores.items()]
     head, *lines = table_lines([_TITLES, *rows], widths=_WIDTHS, gap=1)
     remaining = iter(lines)

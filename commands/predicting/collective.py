@@ -53,4 +53,4 @@ def describe(times: Sequence[CollectiveTime]) -> str:
     for one in times:
         rates = f"{one.algorithm_Bps / 1e9:.2f}", f"{one.bus_Bps / 1e9:.2f}"
         rows.append((str(one.size_bytes), str(one.elements), f"{one.seconds * 1e6:.2f}", *rates, one.algorithm))
-    return "\n".join(table(rows, ">>>>><", (14, 14, 12, 9, 9)))
+    return "\n".join(table(rows, ">>>>><", (14, 13, 11, 8, 8)))

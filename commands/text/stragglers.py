@@ -14,11 +14,13 @@ _MIN_SHARE = 0.005
 
 def describe(found: Uneven) -> str:
     """Console text of the cost of perturbations."""
-    rows = [["", *found.ways], *([kind.replace("_", " "), *map(_cell, row.values())] for kind, row in found.cells.items())]
+    rows = [["", *(title for name in found.ways for title in (name, ""))]]
+    for kind, row in found.cells.items():
+        rows.append([kind.replace("_", " "), *(text for cell in row.values() for text in _cell(cell))])
     ways = ((name, "; ".join(filter(None, (words, found.framework_words(name))))) for name, words in found.ways.items())
     lines = [
         f"{found.scenario}: samples/s of {found.workers} workers, by perturbation and consistency model",
-        *table(rows, gap=3, indent="  "),
+        *table(rows, indent="  "),
         "",
         *table(ways, "<", indent="  "),
     ]
@@ -26,13 +28,12 @@ def describe(found: Uneven) -> str:
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _cell(cell: Cell) -> str:
-    """'1,204  −37 %'."""
+def _cell(cell: Cell) -> tuple[str, str]:
+    """Throughput, and its change if that is not small: '1,204' and '−37 %'."""
     if cell.samples_per_s is None:
-        return "–"
+        return "–", ""
     lost = (cell.of_even or 1.0) - 1
-    change = f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _MIN_SHARE else ""
-    return f"{format_number(cell.samples_per_s)} {change:>6}"
+    return format_number(cell.samples_per_s), f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _MIN_SHARE else ""
 
 
 def _stale(found: Uneven) -> Iterator[str]:

@@ -24,6 +24,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.simulator.scenario.read import load_cluster
@@ -340,7 +341,7 @@ def _updated(cluster: Cluster, result: Refit, runs: int) -> Cluster:
     off = float(np.sqrt(np.mean(np.log1p(list(result.errors_after.values())) ** 2)))
     deviations = {change.quantity: change.deviation for change in result.changes} | {"model": max(_SUREST, off)}
     intervals = {name: _interval(changed, name, deviation, runs) for name, deviation in deviations.items()}
-    medians = f"{result.median_before:.1%} → {result.median_after:.1%}".replace("%", " %")
+    medians = f"{format_percent(result.median_before)} → {format_percent(result.median_after)}"
     today = datetime.now(UTC).date().isoformat()
     text = f"{today}, from {runs} runs, median error {medians} on held-out runs"
     update = {"uncertainty": {**cluster.uncertainty, **intervals}, "provenance": {**cluster.provenance, "updated": text}}
