@@ -8,11 +8,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
 
 # Width of wrapped text.
 WIDTH: Final = 100
@@ -31,6 +30,11 @@ def table(
     align: `<` or `>` for each column; the last one is that of all further columns. widths: minimum widths of the first columns.
     gap: number of spaces between columns.
     """
+    # --help does not print tables, and need not import rich
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     cells = [[Text(cell) for cell in row] for row in rows]
     if not cells:
         return []
@@ -42,12 +46,12 @@ def table(
         grid.add_row(*row)
     console = Console(file=(text := StringIO()), width=_UNLIMITED, color_system=None, force_terminal=False)
     console.print(grid)
-    return [f"{indent}{line}".rstrip() for line in text.getvalue().splitlines()]
+    return [f"{indent}{line}".rstrip() for line in text.getvalue().removesuffix("\n").split("\n")]
 
 
 def bar(share: float, width: int = _BAR_WIDTH) -> str:
-    """A bar that is `width` characters long for a share of 1, and accurate to an eighth of a character."""
-    blocks, eighths = divmod(round(share * width * 8), 8)
+    """A bar that is `width` characters long for a share of 1, accurate to an eighth of a character; empty below 0."""
+    blocks, eighths = divmod(round(max(0.0, share) * width * 8), 8)
     return "█" * blocks + _EIGHTHS[eighths]
 
 
