@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.reports.claims.evaluate import ExperimentResult
 from scaleproof.reports.claims.quantities import KINDS
-from scaleproof.reports.claims.result import Result
-from scaleproof.reports.claims.text import bound, day, verdict
+from scaleproof.reports.claims.result import Result, bound, day, verdict
 
 
 def describe(results: Sequence[Result], at_length: bool) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 from scaleproof.commands.text.claims import describe
 from scaleproof.reports.claims.claim import Bound
 from scaleproof.reports.claims.evaluate import evaluate
-from scaleproof.reports.claims.result import Result
-from scaleproof.reports.claims.text import bound, day, verdict
+from scaleproof.reports.claims.result import Result, bound, day, verdict
 from tests.reports.claims.example import claim
 
 
