@@ -1,37 +1,80 @@
-"""Arguments that several commands have, and how argparse parses their values."""
+"""Commands and their arguments: how modules add them to the command line, and how argparse parses their values."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+Action = Callable[[argparse.Namespace], int]
+_N = TypeVar("_N", int, float)
+NAME: Final = "a YAML file, or a name from 'scaleproof list'"
 
 
-def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Adds the positional argument SCENARIO (or several) and `--set`."""
-    help_text = "a YAML file, or a name from 'scaleproof list'"
-    if several:
-        parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help=help_text)
-    else:
-        parser.add_argument("scenario", metavar="SCENARIO", help=help_text)
-    add_overrides(parser)
+def number(read: Callable[[str], _N], is_valid: Callable[[_N], bool], words: str) -> Callable[[str], _N]:
+    """A function that parses numbers and raises ArgumentTypeError for others. words: the numbers that are valid."""
+
+    def parse(text: str) -> _N:
+        try:
+            value: _N | None = read(text)
+        except ValueError:
+            value = None
+        if value is None or not is_valid(value):
+            raise argparse.ArgumentTypeError(f"expected {words}, got {text!r}")
+        return value
+
+    return parse
 
 
-def add_overrides(parser: argparse.ArgumentParser, example: str = "strategy.workers=8") -> None:
-    """Adds `--set FIELD=VALUE`, with an example of an override for the help text."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="overrides",
-        help=f"override a field, such as {example}; may be repeated",
-    )
+positive = number(int, lambda value: value >= 1, "a whole number of at least 1")
+_seconds = number(float, lambda value: 0 < value < math.inf, "a positive number of seconds")
 
 
-def positive(text: str) -> int:
-    """Parses a whole number of at least 1. Raises ArgumentTypeError."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
+class Command:
+    """A command of the command line. parser: argparse's parser of its arguments."""
+
+    def __init__(self, commands: Any, name: str, run: Action | None, help: str) -> None:  # noqa: A002
+        """Adds the command to argparse's subparsers. help: its line in the list of commands, and its description."""
+        self.parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        self.parser.set_defaults(command=run)
+
+    def add(self, spec: str, help: str, repeated: bool = False, **settings: Any) -> None:  # noqa: A002
+        """Adds an argument that is written as help shows it: '--flag', '--option VALUE', or 'POSITIONAL'.
+
+        repeated: collects the values of an option that may be repeated. settings: for argparse. An option without
+        a value and without settings is a flag.
+        """
+        if repeated:
+            help, settings = f"{help}; may be repeated", {"action": "append", "default": []} | settings  # noqa: A001
+        name, _, metavar = spec.partition(" ")
+        if not name.startswith("-"):
+            self.parser.add_argument(settings.pop("dest", name.lower()), metavar=name, help=help, **settings)
+        elif metavar or settings:
+            self.parser.add_argument(name, metavar=metavar or None, help=help, **settings)
+        else:
+            self.parser.add_argument(name, action="store_true", help=help)
+
+    def add_scenario(self, several: bool = False) -> None:
+        """Adds the positional argument SCENARIO (or several) and `--set`."""
+        settings: dict[str, Any] = {"dest": "scenarios", "nargs": "+"} if several else {}
+        self.add("SCENARIO", NAME, **settings)
+        self.add_overrides()
+
+    def add_overrides(self, of: str = "a field, such as strategy.workers=8", option: str = "--set") -> None:
+        """Adds an option that overrides fields. of: the fields, for the help text."""
+        dest = "overrides" if option == "--set" else option[2:].replace("-", "_")
+        self.add(f"{option} FIELD=VALUE", f"override {of}", repeated=True, dest=dest)
+
+    def add_place(self, action: str) -> None:
+        """Adds `--on`. action: what is done there, for the help text."""
+        places = "processes on this machine (local), hosts of an emulated network inside it (netlab), or ranks that torchrun "
+        places += "or srun started (cluster)"
+        self.add("--on", f"where to {action}: {places}", choices=["local", "netlab", "cluster"])
+
+    def add_timeout(self, what: str, seconds: float) -> None:
+        """Adds `--timeout` with its default. what: the time, for the help text."""
+        self.add("--timeout SECONDS", f"{what} ({seconds:g})", type=_seconds, default=seconds)
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleproof.commands.measuring.measure import positive
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import progress
 
 if TYPE_CHECKING:
     from scaleproof.validator.calibration.calibrate import Calibrated
@@ -18,49 +19,27 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    calibrate = commands.add_parser("calibrate", help="measure a cluster, or this machine, and write a cluster file")
-    where = "processes on this machine (local), hosts of an emulated network inside it (netlab), or ranks that torchrun "
-    where += "or srun started (cluster)"
-    calibrate.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where to measure: {where}")
-    calibrate.add_argument(
-        "--cluster", metavar="NAME", help="cluster description with the topology and nominal values of what is measured"
+    calibrate = Command(commands, "calibrate", _calibrate, "measure a cluster, or this machine, and write a cluster file")
+    calibrate.add_place("measure")
+    calibrate.add("--cluster NAME", "cluster description with the topology and nominal values of what is measured")
+    calibrate.add("--hosts N", "number of the cluster's nodes to emulate with --on netlab (4)", type=int)
+    calibrate.add("--out FILE", "the cluster file to write", type=Path, required=True)
+    calibrate.add(
+        "--from POINTS.parquet", "fit an existing table of measurements again, without measuring", type=Path, dest="source"
     )
-    calibrate.add_argument(
-        "--hosts", type=int, metavar="N", help="number of the cluster's nodes to emulate with --on netlab (4)"
-    )
-    calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="the cluster file to write")
-    calibrate.add_argument(
-        "--from",
-        type=Path,
-        dest="source",
-        metavar="POINTS.parquet",
-        help="fit an existing table of measurements again, without measuring",
-    )
-    calibrate.add_argument(
-        "--probe", action="append", dest="probes", default=[], metavar="NAME", help="run only this probe; may be repeated"
-    )
-    calibrate.add_argument("--budget", metavar="TIME", help="time for all probes together (35 s; 2 min on several hosts)")
-    calibrate.add_argument(
-        "--model",
-        action="append",
-        dest="models",
-        metavar="NAME",
-        help="model whose layers are timed; may be repeated (the demo's models)",
-    )
-    calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32", help="number format to time (fp32)")
-    calibrate.add_argument(
-        "--groups",
+    calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
+    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts)")
+    calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
+    calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
+    calibrate.add(
+        "--groups RANKS",
+        "group sizes to time collectives on (2, half of the ranks, all ranks)",
         type=int,
         nargs="+",
         default=[],
-        metavar="RANKS",
-        help="group sizes to time collectives on (2, half of the ranks, all ranks)",
     )
-    calibrate.add_argument("--interface", metavar="NAME", help="network interface that ranks use")
-    calibrate.add_argument(
-        "--timeout", type=positive, default=120.0, metavar="SECONDS", help="extra time after which a probe counts as hung (120)"
-    )
-    calibrate.set_defaults(command=_calibrate)
+    calibrate.add("--interface NAME", "network interface that ranks use")
+    calibrate.add_timeout("extra time after which a probe counts as hung", 120.0)
 
 
 def _calibrate(options: argparse.Namespace) -> int:
@@ -115,7 +94,6 @@ def _refit(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from scaleproof.commands.measuring.session import progress
     from scaleproof.validator.calibration.calibrate import calibrate
     from scaleproof.validator.calibration.cluster_file.describing import description
     from scaleproof.validator.measure import MeasureOptions

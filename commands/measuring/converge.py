@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from scaleproof.commands.arguments import add_scenario_arguments
-from scaleproof.commands.measuring.measure import positive
+from scaleproof.commands.arguments import Command, number
+from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario
@@ -22,63 +23,54 @@ _N = TypeVar("_N", int, float)
 _RATE_FACTORS: Final = (1 / 3, 1.0, 3.0)
 
 
+def _each(parse: Callable[[str], _N]) -> Callable[[str], list[_N]]:
+    """A function that parses numbers separated by commas, and leaves out repetitions."""
+    return lambda text: list(dict.fromkeys(map(parse, text.split(","))))
+
+
+_wholes = _each(number(int, lambda value: value >= 1, "whole numbers of at least 1, separated by commas"))
+_bounds = _each(number(int, lambda value: value >= 0, "whole numbers of at least 0, separated by commas"))
+_rates = _each(number(float, lambda value: 1e-12 <= value < math.inf, "numbers above zero, separated by commas"))
+_loss = number(float, lambda value: 1e-12 <= value < math.inf, "a number above zero")
+
+
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    converge = commands.add_parser(
-        "converge",
-        help="measure the updates needed to reach a target loss, by batch and staleness",
-        description="Train a small problem with several batch sizes and with asynchronous parameter servers, and fit the "
-        "convergence model that the field `convergence` of a scenario uses.",
+    words = "measure the updates needed to reach a target loss, by batch and staleness"
+    converge = Command(commands, "converge", _converge, words)
+    converge.parser.description = (
+        "Train a small problem with several batch sizes and with asynchronous parameter servers, and fit the convergence "
+        "model that the field `convergence` of a scenario uses."
     )
-    add_scenario_arguments(converge)
-    converge.add_argument("--target", type=_number, required=True, metavar="LOSS", help="training loss to reach")
-    converge.add_argument("--batches", type=_wholes, default=[], metavar="N,N", help="samples per step of synchronous training")
-    converge.add_argument(
-        "--workers",
-        type=_wholes,
+    converge.add_scenario()
+    converge.add("--target LOSS", "training loss to reach", type=_loss, required=True)
+    converge.add("--batches N,N", "samples per step of synchronous training", type=_wholes, default=[])
+    converge.add(
+        "--workers N,N", "numbers of asynchronous workers, with the scenario's samples per worker", type=_wholes, default=[]
+    )
+    converge.add(
+        "--bounds N,N", "bounds of stale synchronous training: steps by which a worker may be ahead", type=_bounds, default=[]
+    )
+    converge.add(
+        "--rates X,X",
+        "learning rates to try; the best of each setting is used (1/3, 1 and 3 times the scenario's)",
+        type=_rates,
         default=[],
-        metavar="N,N",
-        help="numbers of asynchronous workers, with the scenario's samples per worker",
     )
-    converge.add_argument(
-        "--bounds",
-        type=_bounds,
-        default=[],
-        metavar="N,N",
-        help="bounds of stale synchronous training: steps by which a worker may be ahead",
-    )
-    converge.add_argument(
-        "--rates",
-        type=_numbers,
-        default=[],
-        metavar="X,X",
-        help="learning rates to try; the best of each setting is used (1/3, 1 and 3 times the scenario's)",
-    )
-    converge.add_argument(
-        "--seeds", type=int, choices=range(1, 101), default=1, metavar="N", help="runs of each setting and learning rate (1)"
-    )
-    converge.add_argument(
+    converge.add("--seeds N", "runs of each setting and learning rate (1)", type=int, choices=range(1, 101), default=1)
+    converge.add(
         "--on",
+        "where to train: processes on this machine, or hosts of an emulated network inside it (local)",
         choices=["local", "netlab"],
         default="local",
-        help="where to train: processes on this machine, or hosts of an emulated network inside it (local)",
     )
-    converge.add_argument(
-        "--timeout",
-        type=positive,
-        default=60.0,
-        metavar="SECONDS",
-        help="time without progress after which a rank counts as hung (60)",
-    )
-    converge.add_argument("--out", type=Path, metavar="DIR", help="write trials as they end, and the fitted YAML, to DIR")
-    converge.add_argument("--resume", action="store_true", help="continue with the trials in --out")
-    converge.add_argument("--json", action="store_true", help="print the fit and the trials as JSON")
-    converge.set_defaults(command=_converge)
+    converge.add_timeout("time without progress after which a rank counts as hung", 60.0)
+    converge.add("--out DIR", "write trials as they end, and the fitted YAML, to DIR", type=Path)
+    converge.add("--resume", "continue with the trials in --out")
+    converge.add("--json", "print the fit and the trials as JSON")
 
 
 def _converge(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.convergence import describe, notes, plain
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
@@ -104,8 +96,7 @@ def _converge(options: argparse.Namespace) -> int:
         record.keep(fitted, text)
     for note in notes(scenario, chosen, fitted):
         print(f"note: {note}", file=sys.stderr)
-    print(json.dumps(plain(trials, chosen, fitted), indent=2) if options.json else text)
-    return 0
+    return print_result(options, lambda: plain(trials, chosen, fitted), lambda: text)
 
 
 def _settings(options: argparse.Namespace, scenario: Scenario) -> list[Setting]:
@@ -126,7 +117,6 @@ def _train(
     options: argparse.Namespace, scenario: Scenario, wanted: Sequence[tuple[Setting, float, int]], record: Record
 ) -> None:
     """Runs the wanted trials and records each as it ends."""
-    from scaleproof.commands.measuring.session import working
     from scaleproof.validator.experiments.convergence.convergence import train
     from scaleproof.validator.measure import MeasureOptions, measure
 
@@ -141,30 +131,3 @@ def _train(
                 if options.out:
                     print(f"{len(record.trials)} trials are in {options.out}; --resume continues", file=sys.stderr)
                 raise
-
-
-def _listed(text: str, read: Callable[[str], _N], least: float, what: str) -> list[_N]:
-    """Parses numbers separated by commas, without repetitions. Raises ArgumentTypeError."""
-    try:
-        numbers = [read(word) for word in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(least <= number < float("inf") for number in numbers):
-        raise argparse.ArgumentTypeError(f"expected {what}, separated by commas, got {text!r}")
-    return list(dict.fromkeys(numbers))
-
-
-def _wholes(text: str) -> list[int]:
-    return _listed(text, int, 1, "whole numbers of at least 1")
-
-
-def _bounds(text: str) -> list[int]:
-    return _listed(text, int, 0, "whole numbers of at least 0")
-
-
-def _numbers(text: str) -> list[float]:
-    return _listed(text, float, 1e-12, "numbers above zero")
-
-
-def _number(text: str) -> float:
-    return _listed(text, float, 1e-12, "a number above zero")[0]

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result, progress
+from scaleproof.commands.text.tables import table
+
+if TYPE_CHECKING:
+    from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    faults = commands.add_parser(
-        "faults",
-        help="inject faults (a killed rank, host or server, a slow link) and compare their cost with the prediction",
-        description="Train on hosts of an emulated network inside this machine, inject a fault, and compare the times of "
-        "detection and restart and the lost work with predictions from runs without faults.",
+    words = "inject faults (a killed rank, host or server, a slow link) and compare their cost with the prediction"
+    faults = Command(commands, "faults", _faults, words)
+    faults.parser.description = (
+        "Train on hosts of an emulated network inside this machine, inject a fault, and compare the times of detection and "
+        "restart and the lost work with predictions from runs without faults."
     )
-    faults.add_argument(
-        "--on", choices=["netlab"], default="netlab", help="where to train: hosts of an emulated network inside this machine"
-    )
+    faults.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
     kinds = "inject only this fault (all): rank: torchrun restarts a killed rank; node: training continues without a "
-    kinds += "lost host; server: a killed parameter server is restored; link: a link becomes slow; may be repeated"
-    faults.add_argument("--only", action="append", choices=["rank", "node", "server", "link"], metavar="KIND", help=kinds)
-    faults.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    faults.add_argument("--out", type=Path, metavar="DIR", help="write the outcomes and the logs of all processes to DIR")
-    faults.set_defaults(command=_faults)
+    kinds += "lost host; server: a killed parameter server is restored; link: a link becomes slow"
+    faults.add("--only KIND", kinds, repeated=True, choices=["rank", "node", "server", "link"])
+    faults.add("--json", "print the outcomes as JSON")
+    faults.add("--out DIR", "write the outcomes and the logs of all processes to DIR", type=Path)
 
 
 def _faults(options: argparse.Namespace) -> int:
     import json
 
-    from scaleproof.commands.measuring.session import progress
     from scaleproof.simulator.run.run import write_atomically
     from scaleproof.validator import results
     from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
-    from scaleproof.validator.experiments.elastic.outcome import text
     from scaleproof.validator.launch import fork_server
     from scaleproof.validator.launch.launch import job_folder, require_torch
     from scaleproof.validator.netlab.lab import require
@@ -53,8 +56,28 @@ def _faults(options: argparse.Namespace) -> int:
             for notes in job.path.glob("*/*.jsonl"):
                 write_atomically(options.out / notes.relative_to(job.path), notes.read_bytes())
             write_atomically(options.out / "faults.json", (json.dumps(data, indent=2) + "\n").encode())
-    print(json.dumps(data, indent=2) if options.json else text(outcomes))
+    print_result(options, lambda: data, lambda: describe(outcomes))
     for outcome in outcomes:
         if outcome.warning:
             print(f"warning: {outcome.name}: {outcome.warning}", file=sys.stderr)
     return 0 if all(outcome.right for outcome in outcomes) else 1
+
+
+def describe(outcomes: Sequence[FaultOutcome]) -> str:
+    """Tables of the outcomes as text."""
+    return "\n\n".join("\n".join(_lines(outcome)) for outcome in outcomes)
+
+
+def _lines(outcome: FaultOutcome) -> Iterator[str]:
+    from scaleproof.simulator.common.units import format_time_s
+
+    rows = [("", "predicted", "90 % between", "measured", "error")]
+    for row in outcome.rows:
+        between = ""
+        if row.low_s is not None and row.high_s is not None:
+            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
+        rows.append((row.name, format_time_s(row.predicted_s), between, format_time_s(row.measured_s), f"{row.error:+.1%}"))
+    yield outcome.name
+    yield f"  {outcome.description}"
+    yield from table(rows, widths=(15, 9, 20, 9, 7), indent="  ")
+    yield f"  parameters: {outcome.state}"

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.arguments import Action, Command
+from scaleproof.commands.output import print_json
+from scaleproof.commands.text.tables import table
+
 if TYPE_CHECKING:
     from scaleproof.simulator.model.layers import Layer
     from scaleproof.validator.calibration.imports.found import ImportResult
@@ -22,44 +26,29 @@ _COLLECTIVES = ("collective", "ranks on nodes", "sizes", "latency", "bandwidth",
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    imports = commands.add_parser(
-        "import", help="make a cluster file from other tools' measurements", description="Import other tools' measurements."
-    )
-    tools = imports.add_subparsers(title="tools", metavar="TOOL", required=True)
-    nccl = _add(tools, "nccl-tests", "logs of nccl-tests, such as all_reduce_perf", "LOG", _nccl_tests)
-    topo = _add(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, several=False)
-    kineto = _add(tools, "kineto", "traces of torch.profiler, one per rank", "TRACE", _kineto)
-    _add(tools, "chakra", "execution traces of MLCommons Chakra, one per rank", "TRACE", _chakra)
-    for parser in (nccl, topo, kineto):
-        parser.add_argument(
-            "--gpu", default="", metavar="NAME", help="the GPU, if the files do not name it, such as h100-80gb-sxm"
-        )
-    kineto.add_argument("--model", metavar="NAME", help="the trained model; also writes a scenario next to the cluster file")
-    kineto.add_argument("--samples", type=int, metavar="N", help="samples per step and rank")
-    kineto.add_argument(
-        "--precision", default="", metavar="NAME", help="number format of training (that of the largest collective)"
-    )
-    kineto.add_argument(
-        "--layer",
-        action="append",
-        default=[],
-        metavar="ANNOTATION=LAYER",
-        help="layer of the model that an annotation marks; may be repeated",
-    )
+    imports = Command(commands, "import", None, "make a cluster file from other tools' measurements")
+    tools = imports.parser.add_subparsers(title="tools", metavar="TOOL", required=True)
+    nccl = _tool(tools, "nccl-tests", "logs of nccl-tests, such as all_reduce_perf", "LOG", _nccl_tests)
+    topo = _tool(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, nargs=1)
+    kineto = _tool(tools, "kineto", "traces of torch.profiler, one per rank", "TRACE", _kineto)
+    _tool(tools, "chakra", "execution traces of MLCommons Chakra, one per rank", "TRACE", _chakra)
+    for tool in (nccl, topo, kineto):
+        tool.add("--gpu NAME", "the GPU, if the files do not name it, such as h100-80gb-sxm", default="")
+    kineto.add("--model NAME", "the trained model; also writes a scenario next to the cluster file")
+    kineto.add("--samples N", "samples per step and rank", type=int)
+    kineto.add("--precision NAME", "number format of training (that of the largest collective)", default="")
+    kineto.add("--layer ANNOTATION=LAYER", "layer of the model that an annotation marks", repeated=True)
 
 
-def _add(tools: Any, name: str, what: str, files: str, command: Any, several: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = tools.add_parser(name, help=what, description=f"Import {what}.")
-    parser.add_argument("files", nargs="+" if several else 1, type=Path, metavar=files)
-    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="the cluster file to write")
-    parser.add_argument(
-        "--cluster",
-        metavar="BASE",
-        help="cluster file, or name from 'scaleproof list', that is completed with the measurements",
-    )
-    parser.add_argument("--json", action="store_true", help="print the imported measurements as JSON")
-    parser.set_defaults(command=command, gpu="")
-    return parser
+def _tool(tools: Any, name: str, what: str, files: str, run: Action, nargs: int | str = "+") -> Command:
+    tool = Command(tools, name, run, what)
+    tool.parser.description = f"Import {what}."
+    tool.add(files, "files to import", dest="files", nargs=nargs, type=Path)
+    tool.add("--out FILE.yaml", "the cluster file to write", type=Path)
+    tool.add("--cluster BASE", "cluster file, or name from 'scaleproof list', that is completed with the measurements")
+    tool.add("--json", "print the imported measurements as JSON")
+    tool.parser.set_defaults(gpu="")
+    return tool
 
 
 def _nccl_tests(options: argparse.Namespace) -> int:
@@ -210,18 +199,14 @@ def _finish(
 
 
 def _print(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
-    import json
-
     from scaleproof.simulator.common.errors import printable
 
     if options.json:
-        rows = [dict(zip(head, row, strict=True)) for head, table in tables for row in table]
-        data = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
-        print(json.dumps(data | {"notes": found.notes.lines(), "out": str(options.out or "")}, indent=2))
+        cells = [dict(zip(head, row, strict=True)) for head, rows in tables for row in rows]
+        data = {"tool": found.tool, "files": list(found.files), "found": cells, "points": len(found.points)}
+        print_json(data | {"notes": found.notes.lines(), "out": str(options.out or "")})
         return
-    for head, table in tables:
-        widths = [max(len(str(cell)) for cell in column) for column in zip(head, *table, strict=True)]
-        for row in (head, *table):
-            print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    for head, rows in tables:
+        print(printable("\n".join(table([head, *rows], "<"))))
     if options.out:
         print(f"wrote {options.out}" + (f" and {options.out.with_suffix('.points.parquet')}" if found.points else ""))

@@ -9,6 +9,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_json, progress
+from scaleproof.commands.text.tables import table
+
 if TYPE_CHECKING:
     from scaleproof.validator.experiments.proving.cases import Compute
     from scaleproof.validator.experiments.proving.figures import CaseOutcome
@@ -34,28 +38,22 @@ _WORST: Final = 5
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    prove = commands.add_parser(
-        "prove",
-        help="calibrate a lab, then compare predictions with runs that calibration did not use",
-        description="Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, "
-        "link rate and number of hosts, and print the prediction errors.",
+    words = "calibrate a lab, then compare predictions with runs that calibration did not use"
+    prove = Command(commands, "prove", _prove, words)
+    prove.parser.description = (
+        "Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, link rate and "
+        "number of hosts, and print the prediction errors."
     )
-    prove.add_argument(
-        "--on", choices=["netlab"], default="netlab", help="where to train: hosts of an emulated network inside this machine"
-    )
-    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="maximum number of hosts of a case (8)")
-    prove.add_argument("--short", action="store_true", help="run 16 cases instead of 104")
-    prove.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the cases (1)")
-    prove.add_argument("--out", type=Path, metavar="DIR", help="write the calibration and the outcome of each case to DIR")
-    prove.add_argument("--resume", action="store_true", help="continue with the cases in --out")
-    prove.add_argument("--json", action="store_true", help="print the figures as JSON")
-    prove.set_defaults(command=_prove)
+    prove.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
+    prove.add("--hosts N", "maximum number of hosts of a case (8)", type=int, default=8)
+    prove.add("--short", "run 16 cases instead of 104")
+    prove.add("--seed N", "random seed of the cases (1)", type=int, default=1)
+    prove.add("--out DIR", "write the calibration and the outcome of each case to DIR", type=Path)
+    prove.add("--resume", "continue with the cases in --out")
+    prove.add("--json", "print the figures as JSON")
 
 
 def _prove(options: argparse.Namespace) -> int:
-    import json
-
-    from scaleproof.commands.measuring.session import progress
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.validator.experiments.proving import prove
@@ -88,7 +86,7 @@ def _prove(options: argparse.Namespace) -> int:
         planted = [] if options.short else find_faults(report)
     if options.json:
         data = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
-        print(json.dumps(data, indent=2))
+        print_json(data)
     else:
         _print(outcomes)
         for one in planted:
@@ -114,18 +112,20 @@ def _print(outcomes: Sequence[CaseOutcome]) -> None:
 
     summary = figures(outcomes)
     disturbed = [outcome for outcome in outcomes if outcome.is_disturbed]
-    print(f"{'':<18} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
+    rows = [("", "cases", "median", "p90", "inside 90 %")]
     for kind in ("paced", "real"):
-        rows = {kind: summary[kind]} | ({f"{kind}, undisturbed": summary["undisturbed"][kind]} if disturbed else {})
-        for name, row in rows.items():
+        undisturbed = {f"{kind}, undisturbed": summary["undisturbed"][kind]} if disturbed else {}
+        for name, row in ({kind: summary[kind]} | undisturbed).items():
             if row["cases"]:
-                print(f"{name:<18} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
+                shares = f"{row['median']:.1%}", f"{row['p90']:.1%}", f"{row['coverage90']:.0%}"
+                rows.append((name, str(row["cases"]), *shares))
+    print("\n".join(table(rows)))
     ranking = summary["ranking"]
     right = ranking["best_right_or_within_3pct"]
     print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
-    print(f"\n{'strategy':<14} {'cases':>5} {'median':>7} {'worst':>7}")
-    for family, (count, median, worst) in by_family(outcomes).items():
-        print(f"{family:<14} {count:>5} {median:>+7.1%} {worst:>+7.1%}")
+    families = by_family(outcomes).items()
+    errors_of = ((family, str(count), f"{median:+.1%}", f"{worst:+.1%}") for family, (count, median, worst) in families)
+    print("\n".join(["", *table([("strategy", "cases", "median", "worst"), *errors_of])]))
     errors = [outcome for outcome in outcomes if outcome.error is not None]
     print(f"\nworst {_WORST}")
     for outcome in sorted(errors, key=lambda one: -abs(one.error or 0.0))[:_WORST]:

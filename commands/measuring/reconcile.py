@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import statistics
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.arguments import Command, number
 from scaleproof.commands.measuring.measure import add_place_arguments
+from scaleproof.commands.text.tables import table, wrapped
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
@@ -21,35 +21,30 @@ if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.validator.reconciliation.explain import Explanation
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+    from scaleproof.validator.reconciliation.refit import Refit
 
-_WIDTH: Final = 100
+# The table is printed row by row, so that its widths do not follow from its cells.
+_WIDTHS: Final = (24, 10, 10, 7, 7)
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
+
+
+def _read_share(text: str) -> float:
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+_share = number(_read_share, lambda share: share >= 0, "a share, such as 25% or 0.25")
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     words = "predict and train scenarios, and explain the differences"
-    reconcile = commands.add_parser("reconcile", help=words, description=f"{words.capitalize()}.")
-    add_scenario_arguments(reconcile, several=True)
+    reconcile = Command(commands, "reconcile", _reconcile, words)
+    reconcile.add_scenario(several=True)
     add_place_arguments(reconcile)
-    reconcile.add_argument(
-        "--max-error", type=_share, metavar="25%", help="exit with code 1 if the error of a step time is larger"
-    )
-    reconcile.add_argument("--explain", action="store_true", help="print all components of each difference")
-    reconcile.add_argument("--update", type=Path, metavar="FILE", help="refit this cluster file to the measurements")
-    reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
-    reconcile.set_defaults(command=_reconcile)
-
-
-def _share(text: str) -> float:
-    """0.25 from '25%' or '0.25'."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write it as 25% or 0.25")
-    return value
+    reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
+    reconcile.add("--explain", "print all components of each difference")
+    reconcile.add("--update FILE", "refit this cluster file to the measurements", type=Path)
+    reconcile.add("--out DIR", "write runs and reconcile.json to DIR, for 'report'", type=Path)
 
 
 def _reconcile(options: argparse.Namespace) -> int:
@@ -83,8 +78,8 @@ def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
                 with contextlib.suppress(RunError):
                     measured(scenario)
         return 0
-    print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7} {'in 90%':>7}")
-    report = partial(_print_case, _table if options.explain else _sentences)
+    print(*table([("scenario", "predicted", "measured", "error", "in 90%")], widths=_WIDTHS, gap=1))
+    report = partial(_print_case, _parts if options.explain else _sentences)
     cases = reconcile(scenarios, measured, options.out, options.max_error, report)
     code = _verdict(cases, options.max_error)
     _remember(cases, options)
@@ -102,7 +97,19 @@ def _remember(cases: Sequence[ReconciledCase], options: argparse.Namespace) -> N
             if "date" in cluster.provenance:
                 history.append_cluster(cluster, options.out)
     if options.update is not None:
-        print(refit.describe(refit.update(options.update, cases), options.update))
+        print(describe_refit(refit.update(options.update, cases), options.update))
+
+
+def describe_refit(result: Refit, path: Path) -> str:
+    """Console text of a refit, and whether the file was updated."""
+    medians = f"{result.median_before:.1%} → {result.median_after:.1%}"
+    lines = [f"refit to {len(result.errors_before)} runs; median error of held-out step times: {medians}"]
+    if result.improves:
+        rows = ((one.quantity, one.before, "→", one.after, f"{one.low} to {one.high}") for one in result.changes)
+        lines += table(rows, "<><<", (22, 12, 1, 12), gap=1, indent="  ")
+    lines += [f"  not used: {name}: {why}" for name, why in result.left_out.items()]
+    verdict = "updated" if result.improves else "unchanged: held-out runs are not significantly better predicted"
+    return "\n".join([*lines, f"{path}: {verdict}"])
 
 
 def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> None:
@@ -112,44 +119,38 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
 
     name, predicted = case.scenario.name, format_time_s(case.predicted.step_time_s)
     if case.measured is None or case.error is None or case.explanation is None:
-        print(f"{name:<24} {predicted:>10} {'failed':>10}", flush=True)
+        print(*table([(name, predicted, "failed")], widths=_WIDTHS, gap=1), flush=True)
         return
-    measured = case.measured
-    times = f"{predicted:>10} {format_time_s(measured.step_time_s):>10}"
-    print(f"{name:<24} {times} {case.error:>+7.1%} {_INSIDE[case.inside]:>7}")
-    print(f"  framework: {case.predicted.framework_words}")
+    rows = [(name, predicted, format_time_s(case.measured.step_time_s), f"{case.error:+.1%}", _INSIDE[case.inside])]
     for phase in Phase:
-        pair = case.predicted.phase_s[phase.label], measured.phase_s[phase.label]
-        if any(pair):
-            print(f"  {phase.label:<22} {format_time_s(pair[0]):>10} {format_time_s(pair[1]):>10}")
-    for line in explain(case.explanation):
-        print(line)
-    sys.stdout.flush()
+        pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s[phase.label]
+        if any(pair_s):
+            rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
+    head, *phases = table(rows, widths=_WIDTHS, gap=1)
+    framework = f"  framework: {case.predicted.framework_words}"
+    print("\n".join([head, framework, *phases, *explain(case.explanation)]), flush=True)
 
 
 def _sentences(explanation: Explanation) -> list[str]:
     """The explanation as wrapped sentences."""
-    layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
-    return [line for sentence in explanation.sentences for line in textwrap.wrap(sentence, _WIDTH, **layout)]
+    return [line for sentence in explanation.sentences for line in wrapped(sentence, "  ", "    ")]
 
 
-def _table(explanation: Explanation) -> list[str]:
+def _parts(explanation: Explanation) -> list[str]:
     """The explanation as sentences and a table of components: predicted, measured, and contribution to the difference."""
-    from scaleproof.simulator.common.units import format_time_s
+    from scaleproof.simulator.common.units import format_change_s, format_time_s
     from scaleproof.validator.reconciliation.explain import label
 
     def time(seconds: float | None) -> str:
         return "-" if seconds is None else format_time_s(seconds)
 
-    def signed(seconds: float) -> str:
-        return f"{'-' if seconds < 0 else '+'}{format_time_s(abs(seconds))}" if seconds else time(0.0)
-
-    lines = [*_sentences(explanation), f"  {'part of the difference':<22} {'predicted':>10} {'measured':>10} {'effect':>10}"]
+    rows = [("part of the difference", "predicted", "measured", "effect")]
     for part in explanation.parts:
         if part.difference_s or part.predicted_s or part.measured_s:
-            sides = f"{time(part.predicted_s):>10} {time(part.measured_s):>10}"
-            lines.append(f"    {label(part.name):<20} {sides} {signed(part.difference_s):>10}")
-    return [*lines, f"    {'total':<42} {signed(explanation.difference_s):>10}"]
+            effect = format_change_s(part.difference_s)
+            rows.append((f"  {label(part.name)}", time(part.predicted_s), time(part.measured_s), effect))
+    rows.append(("  total", "", "", format_change_s(explanation.difference_s)))
+    return [*_sentences(explanation), *table(rows, widths=(22, 10, 10, 10), gap=1, indent="  ")]
 
 
 def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:

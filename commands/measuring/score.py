@@ -3,44 +3,68 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result
+from scaleproof.commands.text.tables import table as table_lines
+
+if TYPE_CHECKING:
+    from scaleproof.validator.published.score import Score, Scores, SetScore
+
+_TITLES: Final = ("set", "rows", "scored", "mean", "median", "p95", "worst", "order", "floor", "in 90%")
+_WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6)
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    score = commands.add_parser("score", help="predict published measurements and print the errors")
+    score = Command(commands, "score", _score, "predict published measurements and print the errors")
     where = "table with the columns of those in scenarios/published, or a folder of tables (all shipped tables)"
-    score.add_argument("tables", type=Path, nargs="*", metavar="FILE.csv", help=where)
-    score.add_argument(
-        "--calibrated", action="store_true", help="fit constants on the rows marked for calibration, and leave those rows out"
-    )
-    score.add_argument("--rows", type=Path, metavar="OUT.csv", help="write one line per scored row")
-    score.add_argument(
-        "--ablate",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="switch off a mechanism of frameworks, such as host; may be repeated",
-    )
-    score.add_argument(
-        "--default-framework",
-        action="store_true",
-        help="use the default framework for training runs instead of the published one",
-    )
-    score.add_argument("--json", action="store_true", help="print the score as JSON")
-    score.set_defaults(command=_score)
+    score.add("FILE.csv", where, dest="tables", type=Path, nargs="*")
+    score.add("--calibrated", "fit constants on the rows marked for calibration, and leave those rows out")
+    score.add("--rows OUT.csv", "write one line per scored row", type=Path)
+    score.add("--ablate NAME", "switch off a mechanism of frameworks, such as host", repeated=True)
+    score.add("--default-framework", "use the default framework for training runs instead of the published one")
+    score.add("--json", "print the score as JSON")
 
 
 def _score(options: argparse.Namespace) -> int:
-    import json
-
-    from scaleproof.validator.published.score import Options, describe, score_all, tables_at, write_rows
+    from scaleproof.validator.published.score import Options, score_all, tables_at, write_rows
 
     how = Options(options.calibrated, tuple(options.ablate), not options.default_framework)
     result = score_all(tables_at(options.tables), how)
     if options.rows:
         write_rows(result.predictions, options.rows)
-    plain = result.tables[0].plain() if len(result.tables) == 1 else result.plain()
-    print(json.dumps(plain, indent=2) if options.json else describe(result))
-    return 0
+    only = result.tables[0] if len(result.tables) == 1 else result
+    return print_result(options, only.plain, lambda: describe(result))
+
+
+def describe(result: Scores) -> str:
+    """The scores as text, one table below another with common column widths."""
+    parts = [(table.table, {**table.sets, **table.totals}, _notes(table)) for table in result.tables]
+    if len(parts) > 1:
+        parts.append(("all tables", dict(result.totals), []))
+    rows = [_cells(name, score) for _, scores, _ in parts for name, score in scores.items()]
+    head, *lines = table_lines([_TITLES, *rows], widths=_WIDTHS, gap=1)
+    remaining = iter(lines)
+    blocks = ([title, head, *itertools.islice(remaining, len(scores)), *notes] for title, scores, notes in parts)
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _cells(name: str, score: SetScore) -> tuple[str, ...]:
+    shares = score.mean, score.median, score.p95, score.worst, score.order_right, score.floor, score.coverage90
+    return name, str(score.rows), str(score.scored), *("–" if share is None else f"{share:.1%}" for share in shares)
+
+
+def _notes(result: Score) -> list[str]:
+    """Lines on what was skipped, assumed and fitted."""
+    lines = []
+    for title in ("skipped", "assumed"):
+        counts: Counter[str] = Counter()
+        for score in result.sets.values():
+            counts.update(getattr(score, title))
+        lines += [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}"] if counts else []
+    return lines + [f"constants fitted on, and left out: {subset}" for subset in result.calibration]

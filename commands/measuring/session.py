@@ -7,15 +7,15 @@ collectively; an error on any rank is reported once, by rank 0.
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scaleproof.commands.output import working
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.file_lock import locked_folder
 from scaleproof.simulator.run.run import Run
@@ -25,9 +25,6 @@ from scaleproof.validator import results
 from scaleproof.validator.launch.launch import require_torch
 from scaleproof.validator.launch.rank_environment import place_in
 from scaleproof.validator.measure import MeasureOptions, check, measure, meet_others, where_to
-
-if TYPE_CHECKING:
-    from rich.status import Status
 
 Folders = Callable[[Scenario], Path]
 
@@ -118,23 +115,3 @@ class Session:
             if self.prints:
                 raise
             return error.exit_code
-
-
-def working(text: str) -> Status:
-    """A status line on stderr; silent if stderr is not a terminal."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(text)
-
-
-@contextmanager
-def progress(text: str, prefix: str = "") -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows progress on stderr after a prefix: in a status line, or as lines if it is no terminal."""
-    with working(text) as status:
-
-        def report(activity: str) -> None:
-            status.update(prefix + activity)
-            if not status.console.is_terminal:
-                print(prefix + activity, file=sys.stderr, flush=True)
-
-        yield report

@@ -5,31 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-_NAME = "a YAML file, or a name from 'scaleproof list'"
+from scaleproof.commands.arguments import NAME, Command
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    compare = commands.add_parser(
-        "compare",
-        help="compare two scenarios and the effects of their differences",
-        description="Compare the predictions of two scenarios.",
-    )
+    compare = Command(commands, "compare", _compare, "compare two scenarios and the effects of their differences")
     for side in "AB":
-        compare.add_argument(side.lower(), metavar=side, help=_NAME)
-        compare.add_argument(
-            f"--set-{side.lower()}", action="append", default=[], metavar="FIELD=VALUE", help=f"override a field of {side} only"
-        )
-    compare.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="override a field of both"
-    )
-    compare.add_argument("--json", action="store_true", help="print the comparison as JSON, in SI units")
-    compare.set_defaults(command=_compare)
+        compare.add(side, NAME)
+        compare.add_overrides(f"a field of {side} only", f"--set-{side.lower()}")
+    compare.add_overrides("a field of both")
+    compare.add("--json", "print the comparison as JSON, in SI units")
 
 
 def _compare(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.compare import describe
     from scaleproof.simulator.analysis.compare import compare
     from scaleproof.simulator.scenario.load import load
@@ -37,5 +27,4 @@ def _compare(options: argparse.Namespace) -> int:
     a = load(options.a, [*options.overrides, *options.set_a])
     b = load(options.b, [*options.overrides, *options.set_b])
     comparison = compare(a, b)
-    print(json.dumps(comparison.plain(), indent=2) if options.json else describe(comparison))
-    return 0
+    return print_result(options, comparison.plain, lambda: describe(comparison))

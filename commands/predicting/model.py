@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleproof.commands.arguments import positive
+from scaleproof.commands.arguments import Command, positive
+from scaleproof.commands.output import print_result
 
 if TYPE_CHECKING:
     from scaleproof.simulator.model.layer_table import DeviceRates
@@ -14,41 +15,26 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    model = commands.add_parser(
-        "model",
-        help="print a model's layers with FLOPs, parameters and activations",
-        description="Print a model's layers with FLOPs, parameters and activations.",
+    model = Command(commands, "model", _model, "print a model's layers with FLOPs, parameters and activations")
+    model.add("MODEL", "a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function")
+    model.add("--seq N", "tokens per sample (the model's own)", type=positive)
+    model.add("--samples N", "samples in one forward pass (1)", type=positive, default=1)
+    model.add(
+        "--tensor N", "number of tensor-parallel ranks; the table shows the shard of one rank (1)", type=positive, default=1
     )
-    model.add_argument(
-        "model", metavar="MODEL", help="a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function"
-    )
-    model.add_argument("--seq", type=positive, metavar="N", help="tokens per sample (the model's own)")
-    model.add_argument("--samples", type=positive, default=1, metavar="N", help="samples in one forward pass (1)")
-    model.add_argument(
-        "--tensor",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="number of tensor-parallel ranks; the table shows the shard of one rank (1)",
-    )
-    model.add_argument(
-        "--precision", metavar="NAME", help="number format, such as fp32 (the first of bf16, fp16, fp32 that the device has)"
-    )
-    against = model.add_mutually_exclusive_group()
-    against.add_argument(
-        "--device", default="h100-80gb-sxm", metavar="NAME", help="device whose peak rates are used (h100-80gb-sxm)"
-    )
+    model.add("--precision NAME", "number format, such as fp32 (the first of bf16, fp16, fp32 that the device has)")
+    against = model.parser.add_mutually_exclusive_group()
+    device = "device whose peak rates are used (h100-80gb-sxm)"
+    against.add_argument("--device", default="h100-80gb-sxm", metavar="NAME", help=device)
     against.add_argument("--cluster", metavar="NAME", help="use the device of this cluster")
-    model.add_argument("--strict", action="store_true", help="refuse operators of unknown cost, for python: models")
-    model.add_argument("--json", action="store_true", help="print the table as JSON")
-    model.set_defaults(command=_model)
+    model.add("--strict", "refuse operators of unknown cost, for python: models")
+    model.add("--json", "print the table as JSON")
 
 
 def _model(options: argparse.Namespace) -> int:
-    import json
-
+    from scaleproof.commands.text.model import describe, headline
     from scaleproof.simulator.common.errors import FieldError, InputError
-    from scaleproof.simulator.model.layer_table import as_dict, headline, rows, text
+    from scaleproof.simulator.model.layer_table import as_dict, rows
     from scaleproof.simulator.model.layers import Shard
     from scaleproof.simulator.scenario.read import load_model
 
@@ -61,11 +47,8 @@ def _model(options: argparse.Namespace) -> int:
         if error.field != ("strategy", "tensor"):
             raise
         raise InputError(f"--tensor {options.tensor}: {error.message}") from None
-    if options.json:
-        print(json.dumps({"model": model.name} | as_dict(table, rates), indent=2))
-    else:
-        print(text(headline(model, options.tensor), table, rates))
-    return 0
+    data = {"model": model.name} | as_dict(table, rates)
+    return print_result(options, lambda: data, lambda: describe(headline(model, options.tensor), table, rates))
 
 
 def _device_rates(options: argparse.Namespace) -> DeviceRates:

@@ -5,63 +5,36 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from scaleproof.commands.arguments import add_overrides, listed, positive
+from scaleproof.commands.arguments import NAME, Command, listed, positive
+from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "plan",
-        help="search for the best way to train a model on N devices",
-        description="Estimate every configuration for a scenario's model, and prove the best one by replay.",
-    )
-    parser.add_argument("scenario", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
-    add_overrides(parser, "batch=1536")
-    parser.add_argument(
-        "--gpus", type=positive, metavar="N", help="number of devices to train on (the scenario's number of ranks)"
-    )
-    parser.add_argument(
-        "--servers",
-        type=positive,
-        metavar="N",
-        help="also plan up to N parameter servers, on machines of their own or shared ones",
-    )
-    parser.add_argument(
-        "--strategies",
+    parser = Command(commands, "plan", _plan, "search for the best way to train a model on N devices")
+    parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by replay."
+    parser.add("SCENARIO", NAME)
+    parser.add_overrides("a field, such as batch=1536")
+    parser.add("--gpus N", "number of devices to train on (the scenario's number of ranks)", type=positive)
+    parser.add("--servers N", "also plan up to N parameter servers, on machines of their own or shared ones", type=positive)
+    parser.add(
+        "--strategies KINDS",
+        "hybrid, parameter_server, or both, separated by a comma (hybrid, and the scenario's)",
         type=listed,
-        metavar="KINDS",
-        help="hybrid, parameter_server, or both, separated by a comma (hybrid, and the scenario's)",
     )
-    parser.add_argument(
-        "--schedules",
-        type=listed,
-        metavar="NAMES",
-        help="pipeline schedules in addition to 1f1b, or all (1f1b,interleaved_1f1b,gpipe)",
+    parser.add("--schedules NAMES", "pipeline schedules in addition to 1f1b, or all (1f1b,interleaved_1f1b,gpipe)", type=listed)
+    parser.add(
+        "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
-    parser.add_argument(
-        "--frameworks",
-        type=listed,
-        metavar="NAMES",
-        help="frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)",
-    )
-    parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="objective to optimise (time)")
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="memory per rank, such as 70GiB (the device's memory minus the headroom)"
-    )
-    parser.add_argument(
-        "--headroom", type=float, default=0.04, metavar="SHARE", help="share of the device's memory that stays free (0.04)"
-    )
-    parser.add_argument("--top", type=positive, default=10, metavar="N", help="number of configurations to print (10)")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON, in SI units")
-    parser.set_defaults(command=_plan)
+    parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
+    parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)")
+    parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=float, default=0.04)
+    parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
+    parser.add("--json", "print the plan as JSON, in SI units")
 
 
 def _plan(options: argparse.Namespace) -> int:
-    import json
-
-    from rich.console import Console
-
     from scaleproof.commands.text.plan import describe, plain
     from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.common.units import parse_bytes
@@ -76,8 +49,7 @@ def _plan(options: argparse.Namespace) -> int:
     memory_bytes = parse_bytes(options.memory) if options.memory else None
     frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
     space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
-    with Console(stderr=True).status("planning") as status:
+    with working("estimating all configurations") as status:
         planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, status.update, *space)
     intervals = planned.configurations.take([choice.row for choice in planned.best]).response()
-    print(json.dumps(plain(planned, intervals), indent=2) if options.json else describe(planned, intervals))
-    return 0
+    return print_result(options, lambda: plain(planned, intervals), lambda: describe(planned, intervals))

@@ -6,26 +6,20 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    predict = commands.add_parser(
-        "predict",
-        help="predict step time, memory and cost of a scenario",
-        description="Predict step time, throughput, memory and cost of a scenario.",
-    )
-    add_scenario_arguments(predict)
-    predict.add_argument("--json", action="store_true", help="print the run as JSON")
-    predict.add_argument("--out", type=Path, metavar="DIR", help="write the run and its spans to DIR/predicted")
-    predict.add_argument("--trace", type=Path, metavar="FILE", help="write the timeline as Chrome trace JSON (for Perfetto)")
-    predict.set_defaults(command=_predict)
+    predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
+    predict.add_scenario()
+    predict.add("--json", "print the run as JSON")
+    predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
+    predict.add("--trace FILE", "write the timeline as Chrome trace JSON (for Perfetto)", type=Path)
 
 
 def _predict(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.run import describe
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
@@ -42,5 +36,4 @@ def _predict(options: argparse.Namespace) -> int:
             save(run, options.out / "predicted")
     if options.trace:
         chrome_trace.write(run, options.trace)
-    print(json.dumps(run.summary(), indent=2) if options.json else describe(run))
-    return 0
+    return print_result(options, run.summary, lambda: describe(run))

@@ -6,6 +6,10 @@ import argparse
 import sys
 from typing import Any, Final
 
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_json
+from scaleproof.commands.text.tables import table
+
 # Headings of the folders of scenarios. Other folders are headed by their names.
 _TITLES: Final = {
     "what-if": "scenarios", "systems": "scenarios: named systems", "demo": "scenarios of the demo, small enough to measure",
@@ -15,28 +19,28 @@ _TITLES: Final = {
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
-    schema.set_defaults(command=_schema)
+    Command(commands, "schema", _schema, "print the JSON schema of scenarios, for editors")
 
-    listing = commands.add_parser(
-        "list", help="list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices"
+    Command(
+        commands,
+        "list",
+        _list,
+        "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices",
     )
-    listing.set_defaults(command=_list)
 
-    show = commands.add_parser(
-        "show", help="print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID"
+    show = Command(
+        commands,
+        "show",
+        _show,
+        "print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID",
     )
-    show.add_argument("name", metavar="NAME", help="a name from 'scaleproof list', or published:ROW-ID")
-    show.set_defaults(command=_show)
+    show.add("NAME", "a name from 'scaleproof list', or published:ROW-ID")
 
 
 def _schema(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.simulator.scenario.json_schema import schema
 
-    print(json.dumps(schema(), indent=2))
-    return 0
+    return print_json(schema())
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -45,8 +49,8 @@ def _list(options: argparse.Namespace) -> int:
     parts = ("studies", "claims", "models", "clusters", "frameworks", "devices")
     for folder in (*catalog.SCENARIO_FOLDERS, *parts):
         print(_TITLES.get(folder, folder))
-        for name in catalog.names(folder):
-            print(f"  {name:<34} {catalog.summary(folder, name)}".rstrip())
+        rows = ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
+        print("\n".join(table(rows, "<", (34,), gap=1, indent="  ")))
     return 0
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.text.tables import wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 # number of distinct errors that are printed
 _MOST_ERRORS: Final = 3
-_LINE: Final = 80
 # number of points from which the duration is announced, and points per second on two cores (benchmarks/studies.py)
 _MANY: Final = 100_000
 _POINTS_PER_S: Final = 5_000
@@ -25,30 +26,15 @@ _POINTS_PER_S: Final = 5_000
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    sweep = commands.add_parser(
-        "sweep", help="predict all points of a study", description="Predict a scenario over axes of its fields."
-    )
-    sweep.add_argument("study", metavar="STUDY", help="a YAML file with a scenario and axes, or a name from 'scaleproof list'")
-    sweep.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the result tables, written as points finish"
-    )
-    sweep.add_argument("--resume", action="store_true", help="continue an earlier sweep in --out")
-    sweep.add_argument(
-        "--intervals", action="store_true", help="also compute the 90%% interval of each step time; takes twice as long"
-    )
-    sweep.add_argument(
-        "--executor", default="local", metavar="NAME", help="what runs the sweep: local (all cores), dask or slurm (local)"
-    )
-    sweep.add_argument("--scheduler", metavar="ADDRESS", help="address of the dask scheduler, such as tcp://head:8786")
-    sweep.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="overrides",
-        help="override a field of the scenario of all points; may be repeated",
-    )
-    sweep.set_defaults(command=_sweep)
+    sweep = Command(commands, "sweep", _sweep, "predict all points of a study")
+    sweep.parser.description = "Predict a scenario over axes of its fields."
+    sweep.add("STUDY", "a YAML file with a scenario and axes, or a name from 'scaleproof list'")
+    sweep.add("--out DIR", "folder of the result tables, written as points finish", type=Path, required=True)
+    sweep.add("--resume", "continue an earlier sweep in --out")
+    sweep.add("--intervals", "also compute the 90%% interval of each step time; takes twice as long")
+    sweep.add("--executor NAME", "what runs the sweep: local (all cores), dask or slurm (local)", default="local")
+    sweep.add("--scheduler ADDRESS", "address of the dask scheduler, such as tcp://head:8786")
+    sweep.add_overrides("a field of the scenario of all points")
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -88,8 +74,7 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
         for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
             lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
     lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_MOST_ERRORS).items()]
-    wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    return "\n".join([headline, *(line for text in lines for line in wrapper.wrap(text))])
+    return "\n".join([headline, *(line for text in lines for line in wrapped(text))])
 
 
 def _at(study: Study, point: int) -> str:

@@ -5,36 +5,28 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from scaleproof.commands.arguments import add_overrides
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    uneven = commands.add_parser(
-        "uneven",
-        help="cost of slow ranks and noise, by consistency model",
-        description="Predict each perturbation of a scenario for synchronous, stale synchronous and asynchronous workers.",
+    uneven = Command(commands, "uneven", _uneven, "cost of slow ranks and noise, by consistency model")
+    uneven.parser.description = (
+        "Predict each perturbation of a scenario for synchronous, stale synchronous and asynchronous workers."
     )
     help_text = "a YAML file, or a name from 'scaleproof list', with the field `unevenness` and parameter servers"
-    uneven.add_argument("scenario", metavar="SCENARIO", help=help_text)
-    add_overrides(uneven)
-    uneven.add_argument(
-        "--backups", type=int, metavar="N", help="number of backup workers, whose pushes are not waited for (1 per 24 workers)"
-    )
-    uneven.add_argument(
-        "--bound", type=int, default=3, metavar="N", help="staleness bound: steps by which the slowest worker may lag (3)"
-    )
-    uneven.add_argument("--json", action="store_true", help="print the table as JSON")
-    uneven.set_defaults(command=_uneven)
+    uneven.add("SCENARIO", help_text)
+    uneven.add_overrides()
+    uneven.add("--backups N", "number of backup workers, whose pushes are not waited for (1 per 24 workers)", type=int)
+    uneven.add("--bound N", "staleness bound: steps by which the slowest worker may lag (3)", type=int, default=3)
+    uneven.add("--json", "print the table as JSON")
 
 
 def _uneven(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.commands.text.stragglers import describe
     from scaleproof.simulator.analysis.stragglers import uneven
     from scaleproof.simulator.scenario.load import load
 
     result = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
-    return 0
+    return print_result(options, result.plain, lambda: describe(result))

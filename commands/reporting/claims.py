@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result, working
+
 if TYPE_CHECKING:
     from scaleproof.reports.claims.claim import Claim
     from scaleproof.reports.claims.measured import Record
@@ -17,40 +20,31 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    claims = commands.add_parser(
-        "claims",
-        help="test claims of published articles: whether, and under which conditions, they hold",
-        description="Test claims of published articles by prediction, and by measurement in an emulated network.",
+    claims = Command(
+        commands, "claims", _claims, "test claims of published articles: whether, and under which conditions, they hold"
     )
-    claims.add_argument("names", nargs="*", metavar="NAME", help="name of a claim, or path of its YAML file (all claims)")
-    claims.add_argument("--json", action="store_true", help="print verdicts and values as JSON, in SI units")
-    claims.add_argument(
-        "--out", type=Path, metavar="DIR", help="write claims.json and a figure of each claim (PNG and SVG) to DIR"
+    claims.parser.description = "Test claims of published articles by prediction, and by measurement in an emulated network."
+    claims.add("NAME", "name of a claim, or path of its YAML file (all claims)", dest="names", nargs="*")
+    claims.add("--json", "print verdicts and values as JSON, in SI units")
+    claims.add("--out DIR", "write claims.json and a figure of each claim (PNG and SVG) to DIR", type=Path)
+    claims.add(
+        "--on", "measure the claims that can be measured in an emulated network, and keep the results", choices=["netlab"]
     )
-    claims.add_argument(
-        "--on", choices=["netlab"], help="measure the claims that can be measured in an emulated network, and keep the results"
-    )
-    claims.set_defaults(command=_claims)
 
 
 def _claims(options: argparse.Namespace) -> int:
-    import json
-
-    from rich.console import Console
-
-    from scaleproof.reports.claims import text
+    from scaleproof.commands.text.claims import describe
     from scaleproof.reports.claims.claim import names, read
 
     claims = [read(name) for name in options.names or names()]
     if options.on:
         _measure([claim for claim in claims if claim.netlab or options.names])
-    with Console(stderr=True).status("predicting all scenarios, and locating borders"):
+    with working("predicting all scenarios, and locating borders"):
         results = _results(claims)
         plain = [result.plain() for result in results] if options.json or options.out else []
     if options.out:
         _write(results, plain, options.out)
-    print(json.dumps(plain, indent=2) if options.json else text.describe(results, at_length=bool(options.names)))
-    return 0
+    return print_result(options, lambda: plain, lambda: describe(results, at_length=bool(options.names)))
 
 
 def _results(claims: list[Claim]) -> list[Result]:
@@ -64,13 +58,10 @@ def _results(claims: list[Claim]) -> list[Result]:
 
 def _measure(claims: list[Claim]) -> None:
     """Measures claims and keeps each result at once."""
-    from rich.console import Console
-
     from scaleproof.reports.claims.measured import keep, measured
 
-    console = Console(stderr=True)
     for claim in claims:
-        with console.status(f"measuring {claim.name}"):
+        with working(f"measuring {claim.name}"):
             keep(claim.path.parent, claim.name, measured(claim, _trained(claim)))
 
 

@@ -5,27 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from scaleproof.commands.arguments import add_overrides
+from scaleproof.commands.arguments import NAME, Command
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    explore = commands.add_parser(
-        "explore",
-        help="change a scenario in a browser and watch its prediction",
-        description="Serve a page on which the fields of a scenario are changed while its prediction is updated.",
-    )
-    explore.add_argument("scenario", nargs="?", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
-    add_overrides(explore)
-    explore.add_argument("--port", type=int, default=8471, metavar="N", help="port to listen on; 0 chooses a free one (8471)")
-    explore.add_argument(
-        "--host",
+    explore = Command(commands, "explore", _explore, "change a scenario in a browser and watch its prediction")
+    explore.parser.description = "Serve a page on which the fields of a scenario are changed while its prediction is updated."
+    explore.add("SCENARIO", NAME, nargs="?")
+    explore.add_overrides()
+    explore.add("--port N", "port to listen on; 0 chooses a free one (8471)", type=int, default=8471)
+    explore.add(
+        "--host ADDRESS",
+        "address to listen on; other than the default, it is open to other machines (127.0.0.1)",
         default="127.0.0.1",
-        metavar="ADDRESS",
-        help="address to listen on; other than the default, it is open to other machines (127.0.0.1)",
     )
-    explore.add_argument("--no-browser", action="store_true", help="print the address without opening a browser")
-    explore.set_defaults(command=_explore)
+    explore.add("--no-browser", "print the address without opening a browser")
 
 
 def _explore(options: argparse.Namespace) -> int:

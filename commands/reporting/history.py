@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.arguments import Command
+from scaleproof.commands.output import print_result
+from scaleproof.commands.text.tables import table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,23 +22,14 @@ _MOST_ROWS: Final = 30
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    history = commands.add_parser(
-        "history",
-        help="list reconciled runs over time, and detect drift of the cluster",
-        description="List reconciled runs over time, and detect drift of the cluster.",
-    )
-    history.add_argument(
-        "place", type=Path, metavar="DIR|FILE", help="folder that reconcile wrote with --out, or its history.sqlite"
-    )
-    history.add_argument("--scenario", metavar="NAME", help="list all runs of this scenario only")
-    history.add_argument("--plot", type=Path, metavar="FILE", help="draw the history against time, to an .svg or .png file")
-    history.add_argument("--json", action="store_true", help="print the history as JSON")
-    history.set_defaults(command=_history)
+    history = Command(commands, "history", _history, "list reconciled runs over time, and detect drift of the cluster")
+    history.add("DIR|FILE", "folder that reconcile wrote with --out, or its history.sqlite", dest="place", type=Path)
+    history.add("--scenario NAME", "list all runs of this scenario only")
+    history.add("--plot FILE", "draw the history against time, to an .svg or .png file", type=Path)
+    history.add("--json", "print the history as JSON")
 
 
 def _history(options: argparse.Namespace) -> int:
-    import json
-
     from scaleproof.reports.read.history import History, drifts, read
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.run.run import write_atomically
@@ -49,7 +44,7 @@ def _history(options: argparse.Namespace) -> int:
             raise InputError(f"--scenario {options.scenario}: not in this history; it has {known}")
         history = History(chosen, history.calibrated)
     drifting = drifts(history.reconciled)
-    print(json.dumps(_plain(history, drifting), indent=2) if options.json else _text(history, drifting, bool(options.scenario)))
+    print_result(options, lambda: _plain(history, drifting), lambda: _text(history, drifting, bool(options.scenario)))
     if options.plot:
         from scaleproof.reports.charts.drift import drift
 
@@ -79,47 +74,48 @@ def _text(history: History, drifting: Sequence[Drift], is_one: bool) -> str:
     """Console text: runs (newest last), the drift of each scenario, and the latest quantities of each cluster."""
     runs = history.reconciled
     shown = runs if is_one else runs.tail(_MOST_ROWS)
-    lines = [f"{'when (UTC)':<16}  {'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7}  cluster"]
-    if len(shown) < len(runs):
-        lines.append(f"… {len(runs) - len(shown)} earlier")
-    lines += [_run_line(run) for run in _rows(shown)]
+    rows = [("when (UTC)", "scenario", "predicted", "measured", "error", "cluster")]
+    rows += [(f"… {len(runs) - len(shown)} earlier", "", "", "", "", "")] if len(shown) < len(runs) else []
+    lines = table([*rows, *map(_run_cells, _rows(shown))], "<<>>><", (16, 24))
     if drifting:
-        lines += ["", f"{'latest against the median of earlier runs':<41} {'earlier':>10} {'latest':>10} {'change':>7}"]
-        lines += [_drift_line(one, several_hosts=runs["host"].nunique() > 1) for one in drifting]
+        several_hosts = runs["host"].nunique() > 1
+        drift_rows = [("latest against the median of earlier runs", "earlier", "latest", "change", "")]
+        lines += ["", *table([*drift_rows, *(_drift_cells(one, several_hosts) for one in drifting)], "<>>><")]
     if len(history.calibrated):
-        lines += ["", f"{'calibrated':<41} {'low':>14} {'value':>14} {'high':>14}", *_quantity_lines(history.calibrated)]
+        quantities = _quantity_cells(history.calibrated)
+        lines += ["", *table([("calibrated", "low", "value", "high", ""), *quantities], "<>>><", (42,))]
     return "\n".join(lines)
 
 
-def _run_line(run: dict[str, Any]) -> str:
+def _run_cells(run: dict[str, Any]) -> tuple[str, ...]:
     from scaleproof.simulator.common.units import format_time_s
 
-    times = f"{format_time_s(run['predicted_s']):>10} {format_time_s(run['measured_s']):>10} {run['error']:>+7.1%}"
     low_s, high_s = run["predicted_low_s"], run["predicted_high_s"]
     outside = low_s is not None and high_s is not None and not low_s <= run["measured_s"] <= high_s
-    note = "  outside the 90 % interval" if outside else ""
-    when = run["at"][:16].replace("T", " ")
-    return f"{when:<16}  {run['scenario']:<24} {times}  {run['cluster']} {run['cluster_digest'][:6]}{note}"
+    cluster = f"{run['cluster']} {run['cluster_digest'][:6]}{'  outside the 90 % interval' if outside else ''}"
+    times = format_time_s(run["predicted_s"]), format_time_s(run["measured_s"]), f"{run['error']:+.1%}"
+    return _minute(run), run["scenario"], *times, cluster
 
 
-def _drift_line(one: Drift, several_hosts: bool) -> str:
-    from scaleproof.simulator.common.units import format_time_s
+def _drift_cells(one: Drift, several_hosts: bool) -> tuple[str, ...]:
+    from scaleproof.simulator.common.units import counted, format_time_s
 
     name = f"{one.scenario} on {one.host}" if several_hosts else one.scenario
-    runs = f"{one.runs - 1} earlier run{'s' if one.runs > 2 else ''}"
+    runs = counted(one.runs - 1, "earlier run")
     why = f"{runs}, too few to judge" if one.verdict == "too few" else f"{one.verdict}: noise reaches ±{one.reach:.1%}, {runs}"
-    return f"{name:<41} {format_time_s(one.earlier_s):>10} {format_time_s(one.latest_s):>10} {one.change:>+7.1%}  {why}"
+    return name, format_time_s(one.earlier_s), format_time_s(one.latest_s), f"{one.change:+.1%}", why
 
 
-def _quantity_lines(calibrated: pd.DataFrame) -> list[str]:
+def _quantity_cells(calibrated: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """Table rows of the latest value of each quantity of each cluster."""
     from scaleproof.simulator.cluster.quantities import QUANTITIES
 
-    latest = calibrated.drop_duplicates(["cluster", "host", "quantity"], keep="last")
-    lines = []
-    for row in _rows(latest):
+    for row in _rows(calibrated.drop_duplicates(["cluster", "host", "quantity"], keep="last")):
         known = QUANTITIES.get(row["quantity"])
-        shown = [known.format(row[name]) if known else f"{row[name]:.4g}" for name in ("low", "value", "high")]
-        name = f"{row['cluster']}: {row['quantity']}" if row["cluster"] else row["quantity"]
-        lines.append(f"{name:<41} " + " ".join(f"{text:>14}" for text in shown) + f"  {row['at'][:16].replace('T', ' ')}")
-    return lines
+        values = (known.format(row[name]) if known else f"{row[name]:.4g}" for name in ("low", "value", "high"))
+        yield f"{row['cluster']}: {row['quantity']}" if row["cluster"] else row["quantity"], *values, _minute(row)
+
+
+def _minute(row: dict[str, Any]) -> str:
+    """Time of a row to the minute."""
+    return str(row["at"][:16].replace("T", " "))

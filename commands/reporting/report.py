@@ -6,18 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from scaleproof.commands.arguments import Command
+
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    report = commands.add_parser(
-        "report",
-        help="write a results folder as one page with figures and tables",
-        description="Write a results folder as one HTML page with figures and tables.",
-    )
-    report.add_argument(
-        "folder", type=Path, metavar="DIR", help="folder that sweep, predict, measure or reconcile wrote with --out"
-    )
-    report.set_defaults(command=_report)
+    report = Command(commands, "report", _report, "write a results folder as one HTML page with figures and tables")
+    report.add("DIR", "folder that sweep, predict, measure or reconcile wrote with --out", dest="folder", type=Path)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -6,19 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import add_scenario_arguments
+from scaleproof.commands.arguments import Command
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    timeline = commands.add_parser(
-        "timeline",
-        help="draw a predicted step: ranks against time",
-        description="Draw a predicted step: ranks against time.",
-    )
-    add_scenario_arguments(timeline)
-    timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="file to write, an .svg or .png")
-    timeline.set_defaults(command=_timeline)
+    timeline = Command(commands, "timeline", _timeline, "draw a predicted step: ranks against time")
+    timeline.add_scenario()
+    timeline.add("--out FILE", "file to write, an .svg or .png", type=Path, required=True)
 
 
 def _timeline(options: argparse.Namespace) -> int:

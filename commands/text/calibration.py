@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from scaleproof.commands.text.tables import table as aligned
+from scaleproof.simulator.common.units import counted
 from scaleproof.validator.calibration.cluster_file import asides
 
-_INDENT: Final = "  "
 _SUM: Final = "all_reduce"
-# Minimum column widths, so that tables of one machine have the same layout.
-_WIDTHS: Final = (19, 10, 12, 28, 6)
+# Minimum widths of the columns, so that tables of one machine have the same layout.
+_COLUMNS: Final = {"quantity": 19, "nominal": 10, "measured": 12, "90 % interval": 28, "times": 6}
 
 
 def table(cluster: Mapping[str, Any]) -> str:
     """Console text of a calibrated cluster."""
-    return "\n".join(_INDENT + line for line in (*_quantities(cluster), *_other_lines(cluster)))
+    return "\n".join([*_quantities(cluster), *(f"  {line}" for line in _other_lines(cluster))])
 
 
-def _quantities(cluster: Mapping[str, Any]) -> Iterator[str]:
+def _quantities(cluster: Mapping[str, Any]) -> list[str]:
     intervals: Mapping[str, Mapping[str, Any]] = cluster.get("uncertainty", {})
-    if not intervals:
-        return
-    nominal = any(interval.get("nominal") for interval in intervals.values())
-    rows = [("quantity", "nominal", "measured", "90 % interval", "times")]
+    has_nominal = any(interval.get("nominal") for interval in intervals.values())
+    columns = [name for name in _COLUMNS if has_nominal or name != "nominal"]
+    rows = [columns] if intervals else []
     for name, interval in intervals.items():
         measured = str(_at(cluster, name)) if "." in name else "100 %"
         ends = f"{interval['low']} to {interval['high']}"
-        rows.append((name, interval.get("nominal") or "–", measured, ends, str(interval.get("measurements", 0))))
-    widths = [max(least, *(len(row[column]) for row in rows)) for column, least in enumerate(_WIDTHS)]
-    for row in rows:
-        cells = [f"{cell:<{width}}" if column == 0 else f"{cell:>{width}}" for column, (cell, width) in
-                 enumerate(zip(row, widths, strict=True)) if nominal or column != 1]  # fmt: skip
-        yield "  ".join(cells)
+        nominal = [interval.get("nominal") or "–"] if has_nominal else []
+        rows.append([name, *nominal, measured, ends, str(interval.get("measurements", 0))])
+    return aligned(rows, widths=[_COLUMNS[name] for name in columns], indent="  ")
 
 
 def _other_lines(cluster: Mapping[str, Any]) -> Iterator[str]:
@@ -46,7 +43,7 @@ def _other_lines(cluster: Mapping[str, Any]) -> Iterator[str]:
         larger = f" from {one['from']} on" if "from" in one else ""
         yield f"{_SUM} over {where}{larger}: {one['latency']} + size / {one['bandwidth']}"
     if others := len(collectives) - len(sums):
-        yield f"and {others} other collective{'s' if others > 1 else ''}; see the file"
+        yield f"and {counted(others, 'other collective')}; see the file"
     provenance = cluster.get("provenance", {})
     yield from (f"{name}: {provenance[name]}" for name in asides.NAMES if name in provenance)
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.compare import TO_TARGET, BreakdownDifference, Comparison, Effect
-from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_number, format_time_s, format_USD
+from scaleproof.simulator.common.units import (
+    counted,
+    format_bytes,
+    format_change,
+    format_change_s,
+    format_energy_J,
+    format_number,
+    format_percent,
+    format_range,
+    format_time_s,
+    format_USD,
+)  # fmt: skip
 from scaleproof.simulator.run.run import Run
 
 _MOST_CHANGES: Final = 24
-_LINE: Final = 80
 _MAX_VALUE_WIDTH: Final = 22
 # changes by at least this factor are printed as factors
 _LARGE_FACTOR: Final = 3.0
 # minimum share of either step time from which a part is printed
 _MIN_SHARE: Final = 5e-4
+_CHANGE: Final = ("A", "B", "change", "90 % between")
 _FORMS: Final[dict[str, Callable[[float], str]]] = {
     "s": format_time_s,
     "samples/s": format_number,
@@ -24,7 +35,7 @@ _FORMS: Final[dict[str, Callable[[float], str]]] = {
     "bytes": format_bytes,
     "J": format_energy_J,
     "USD": format_USD,
-    "": lambda share: f"{100 * share:.1f} %",
+    "": format_percent,
 }
 
 
@@ -33,38 +44,37 @@ def describe(comparison: Comparison) -> str:
     a, b = comparison.a, comparison.b
     lines = [_headline("A", a), _headline("B", b)]
     if comparison.changed:
-        rows = [(change.field, _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
-        lines += ["", *_table(("what changed", "A", "B"), rows)]
+        rows = [(f"  {change.field}", _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
+        lines += ["", *table([("what changed", "A", "B"), *rows])]
         more = len(comparison.changed) - len(rows)
         lines += [f"  and {more} more, see --json"] if more > 0 else []
     else:
         lines += ["", "nothing changed"]
-    lines += ["", *_table(("what it did", "A", "B", "change", "90 % between"), list(map(_effect, comparison.effects)))]
+    lines += ["", *table([("what it did", *_CHANGE), *map(_effect, comparison.effects)])]
     parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _MIN_SHARE]
-    lines += ["", *_table(("where the time goes", "A", "B", "change", "90 % between"), list(map(_part, parts)))]
-    return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in textwrap.wrap(text, _LINE))])
+    lines += ["", *table([("where the time goes", *_CHANGE), *map(_part, parts)])]
+    return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in wrapped(text))])
 
 
 def _headline(label: str, run: Run) -> str:
-    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
-    return f"{label}  {run.scenario}: {run.strategy} on {ranks}; framework: {run.framework_words}"
+    return f"{label}  {run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}; framework: {run.framework_words}"
 
 
 def _effect(effect: Effect) -> tuple[str, ...]:
     a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
     # print the whole line as factors if the change is large
     is_large = max(1 + (change or 0.0) for change in (effect.change, effect.high)) >= _LARGE_FACTOR
-    form = _factor if is_large else _percent
+    form = _factor if is_large else format_change
     change = "" if effect.change is None else form(effect.change)
-    between = "" if effect.low is None or effect.high is None else _between(form(effect.low), form(effect.high))
+    between = "" if effect.low is None or effect.high is None else format_range(form(effect.low), form(effect.high))
     # a rate is named by its unit
-    return effect.unit if "/" in effect.unit else effect.name, a, b, change, between
+    return f"  {effect.unit if '/' in effect.unit else effect.name}", a, b, change, between
 
 
 def _part(part: BreakdownDifference) -> tuple[str, ...]:
-    between = _between(_seconds(part.low_s), _seconds(part.high_s))
+    between = format_range(format_change_s(part.low_s), format_change_s(part.high_s))
     seconds = (format_time_s(part.a_s) if part.a_s else "none", format_time_s(part.b_s) if part.b_s else "none")
-    return part.name.replace("_", " "), *seconds, _seconds(part.change_s), between
+    return f"  {part.name.replace('_', ' ')}", *seconds, format_change_s(part.change_s), between
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:
@@ -80,36 +90,9 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
             yield f"{label} does not fit into its devices' memory{f'; it would fit with {run.fit_by}' if run.fit_by else ''}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table: the first column is left-aligned, the others right-aligned."""
-    widths = [max(len(row[column]) + (2 if column == 0 and row is not head else 0) for row in (head, *rows))
-              for column in range(len(head))]  # fmt: skip
-    for row in (head, *rows):
-        name = row[0] if row is head else f"  {row[0]}"
-        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
-
-
-def _between(low: str, high: str) -> str:
-    """'-2.9 to +14.6 %': a common unit is printed once."""
-    number, _, unit = low.rpartition(" ")
-    return f"{number if number and high.endswith(f' {unit}') else low} to {high}"
-
-
-def _percent(change: float) -> str:
-    """'+12.3 %', '0 %'."""
-    text = f"{100 * change:+.1f}"
-    return "0 %" if float(text) == 0 else f"{text} %"
-
-
 def _factor(change: float) -> str:
     """'8.61 x'."""
     return f"{1 + change:.3g} x"
-
-
-def _seconds(change_s: float) -> str:
-    text = format_time_s(abs(change_s))
-    return "0" if abs(change_s) < 1e-9 else f"{'+' if change_s > 0 else '-'}{text}"
 
 
 def _cut(text: str) -> str:

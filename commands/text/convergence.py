@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any, Final
 
+from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
@@ -24,7 +25,7 @@ _HEAD: Final = ("", "batch", "others", "behind", "rate", "updates", "model")
 def describe(scenario: Scenario, target: float, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> str:
     """Console text. The last lines are YAML for a scenario."""
     lines = [f"{scenario.name}: updates to a loss of {target:g} at the best learning rate of each setting"]
-    lines += _table([_HEAD, *(_row(setting, one, fitted) for setting, one in found.items())])
+    lines += table([_HEAD, *(_row(setting, one, fitted) for setting, one in found.items())], indent="  ")
     for name, error in fitted.errors.items():
         value = fitted.convergence.model_dump()[name]
         lines.append(f"{name:<18} {value:.3g} ± {error:.2g} {_UNITS[name]} (standard error)")
@@ -39,14 +40,6 @@ def _row(setting: Setting, one: Chosen, fitted: FittedConvergence) -> tuple[str,
     model = fitted.convergence.steps(setting.batch, setting.staleness)
     steps = geometric_mean([run.steps for run in one.runs])
     return *first, format_number(steps), format_number(model)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table: the first column is left-aligned, the others right-aligned."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  " + "  ".join([f"{row[0]:<{widths[0]}}", *cells]).rstrip()
 
 
 def notes(scenario: Scenario, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> Iterator[str]:

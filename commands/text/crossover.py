@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from bisect import bisect_right
 from collections.abc import Iterator
 from string import ascii_uppercase
 from typing import Final
 
+from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.crossover.crossover import TIE, TOLERANCE, Border, Crossover, Point
+from scaleproof.simulator.common.units import format_percent, format_range
 
 _WIDTH: Final = 64
-_LINE: Final = 80
-_LEGEND: Final = 100
 _NONE: Final = "."
 _TICKS: Final = 3
 
@@ -25,8 +24,7 @@ def describe(found: Crossover) -> str:
     texts = [found.y.text(value) for value in found.y.values]
     margin = max(map(len, texts))
     rows = {text: _row(found, value, letters) for value, text in zip(found.y.values, texts, strict=True)}
-    headline = f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}"
-    lines = textwrap.wrap(headline, _LINE, subsequent_indent="  ", break_on_hyphens=False)
+    lines = wrapped(f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}")
     lines += [line for name in found.strategies for line in _legend(found, name, f"  {letters[name]}  {name:<{longest}}  ")]
     lines += [*_infeasible(found, letters), "", f"  {found.y.field}"]
     lines += [f"  {text:>{margin}} │{rows[text]}" for text in reversed(texts)]
@@ -36,11 +34,7 @@ def describe(found: Crossover) -> str:
 
 def _legend(found: Crossover, name: str, begin: str) -> list[str]:
     """The meaning of a letter: strategy and framework."""
-    words = "; ".join(filter(None, (found.strategies[name], found.framework_words(name))))
-    wrapper = textwrap.TextWrapper(
-        _LEGEND, initial_indent=begin, subsequent_indent=" " * len(begin), break_on_hyphens=False, break_long_words=False
-    )
-    return wrapper.wrap(words)
+    return wrapped("; ".join(filter(None, (found.strategies[name], found.framework_words(name)))), begin, " " * len(begin))
 
 
 def _infeasible(found: Crossover, letters: dict[str, str]) -> Iterator[str]:
@@ -56,7 +50,7 @@ def _infeasible(found: Crossover, letters: dict[str, str]) -> Iterator[str]:
             reasons.setdefault(reason, []).append(letters[name])
     for reason, names in reasons.items():
         text = f"{', '.join(names)} {reason if len(names) > 1 else _singular(reason)}"
-        yield from textwrap.wrap(text, _LINE, initial_indent="  ", subsequent_indent="    ")
+        yield from wrapped(text, "  ", "    ")
 
 
 def _singular(reason: str) -> str:
@@ -113,11 +107,13 @@ def _borders(found: Crossover) -> Iterator[str]:
     if not found.borders:
         yield "no borders: the same strategy is fastest along each row"
         return
-    yield f"borders (accuracy {TOLERANCE:.0%})".replace("%", " %")
-    longest = max(len(found.y.text(border.y)) for border in found.borders)
-    for border in found.borders:
-        change = f"{border.below or 'none'} → {border.above or 'none'}"
-        yield f"  {found.y.text(border.y):>{longest}}  {change} from {found.x.text(border.x)} on{_interval(found, border)}"
+    yield f"borders (accuracy {format_percent(TOLERANCE, 0)})"
+    changes = ((border, f"{border.below or 'none'} → {border.above or 'none'}") for border in found.borders)
+    rows = (
+        (found.y.text(border.y), f"{change} from {found.x.text(border.x)} on{_interval(found, border)}")
+        for border, change in changes
+    )
+    yield from table(rows, "><", indent="  ")
 
 
 def _interval(found: Crossover, border: Border) -> str:
@@ -126,9 +122,6 @@ def _interval(found: Crossover, border: Border) -> str:
         return ""
     low = f"{found.x.text(border.low)}" if border.low else "below the map"
     high = f"{found.x.text(border.high)}" if math.isfinite(border.high) else "beyond it"
-    number, _, unit = low.rpartition(" ")
-    # print a common unit once
-    low = number if border.low and number and high.endswith(f" {unit}") else low
     if not border.low and not math.isfinite(border.high):
         return "; the two are too close along the whole row to locate it"
-    return f"; 90 % between {low} and {high}"
+    return f"; 90 % between {format_range(low, high, 'and')}"

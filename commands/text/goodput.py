@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+from scaleproof.commands.text.tables import sections, shares
 from scaleproof.simulator.analysis.goodput.result import Goodput
-from scaleproof.simulator.common.units import format_bytes, format_count, format_number, format_time_s, format_USD
+from scaleproof.simulator.common.units import counted, format_bytes, format_count, format_number, format_time_s, format_USD
 from scaleproof.simulator.run.run import framework_words
 
-_WIDTH: Final = 100
-_BAR_WIDTH: Final = 24
 _DAY_S: Final = 86400.0
 # minimum share of the time from which a part is printed
 _MIN_SHARE: Final = 5e-5
@@ -21,43 +19,39 @@ _NO_PROGRESS: Final = 5e-4
 
 def describe(found: Goodput) -> str:
     """Console text of a goodput prediction."""
-    nodes = f"{found.counts['host']:,} node{'s' if found.counts['host'] > 1 else ''}"
-    lines = [f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"]
-    for title, rows in (
-        ("framework", [framework_words(found.framework, found.framework_is_default)]),
-        ("effective", _ratio(found)),
-        ("where it goes", _parts(found)),
-        ("interruptions", _interruptions(found)),
-        ("a failure", _failure(found)),
-        ("spare nodes", _spares(found)),
-        ("checkpoints", _checkpoints(found)),
-        ("goodput", _rate(found)),
-        ("cost", _cost(found)),
-        ("if halved", _halved(found)),
-        ("warning", _warnings(found)),
-    ):
-        wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
-        lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
-    return "\n".join(lines)
+    nodes = counted(found.counts["host"], "node")
+    headline = f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"
+    parts = {
+        "framework": [framework_words(found.framework, found.framework_is_default)],
+        "effective": _ratio(found),
+        "where it goes": _parts(found),
+        "interruptions": _interruptions(found),
+        "a failure": _failure(found),
+        "spare nodes": _spares(found),
+        "checkpoints": _checkpoints(found),
+        "goodput": _rate(found),
+        "cost": _cost(found),
+        "if halved": _halved(found),
+        "warning": _warnings(found),
+    }
+    return "\n".join([headline, *sections(parts)])
 
 
 def _ratio(found: Goodput) -> Iterator[str]:
     low, high = found.interval
-    yield f"{_percent(found.ratio)} of the time, 90 % between {_percent(low)} and {_percent(high)}"
+    yield f"{found.ratio:.1%} of the time, 90 % between {low:.1%} and {high:.1%}"
     if found.ratio < _NO_PROGRESS:
         yield "no progress: failures are more frequent than restarts and checkpoints allow"
-    yield f"{_percent(found.expected)} in closed form{_limited(found)}"
+    yield f"{found.expected:.1%} in closed form{_limited(found)}"
 
 
 def _limited(found: Goodput) -> str:
     return ", if nodes were always available" if found.spares is not None else ""
 
 
-def _parts(found: Goodput) -> Iterator[str]:
-    for name, (share, _, _) in found.shares.items():
-        if abs(share) >= _MIN_SHARE:
-            bar = "█" * round(share * _BAR_WIDTH)
-            yield f"{name:<18} {format_time_s(share * found.days * _DAY_S):>9} {_percent(share):>7} {bar}".rstrip()
+def _parts(found: Goodput) -> list[str]:
+    parts = ((name, share) for name, (share, _, _) in found.shares.items() if abs(share) >= _MIN_SHARE)
+    return shares((name, format_time_s(share * found.days * _DAY_S), share) for name, share in parts)
 
 
 def _interruptions(found: Goodput) -> Iterator[str]:
@@ -67,7 +61,7 @@ def _interruptions(found: Goodput) -> Iterator[str]:
     yield "; ".join([failures, *stops, *growths])
     rates = sorted(found.failures_per_day.items(), key=lambda item: -item[1])
     total = sum(found.failures_per_day.values())
-    yield ", ".join(f"{name}{_count(found.counts[name])} {_percent(rate / total)}" for name, rate in rates)
+    yield ", ".join(f"{name}{_count(found.counts[name])} {rate / total:.1%}" for name, rate in rates)
 
 
 def _count(count: int) -> str:
@@ -92,16 +86,14 @@ def _spares(found: Goodput) -> Iterator[str]:
 
 
 def _checkpoints(found: Goodput) -> Iterator[str]:
-    steps, saving = round(found.interval_s / found.step_s), found.saving
+    steps, saving = counted(round(found.interval_s / found.step_s), "step"), found.saving
     written = f", written {format_time_s(saving.writing_s)} later" if saving.writing_s else ""
     yield (
-        f"every {format_time_s(found.interval_s)} ({steps:,} step{'s' if steps > 1 else ''})"
+        f"every {format_time_s(found.interval_s)} ({steps})"
         f"{', the optimum' if found.is_optimum else ''}: {format_bytes(saving.size_bytes)}, "
         f"training stops for {format_time_s(saving.stall_s)}{written}"
     )
-    rules = ", ".join(
-        f"{choice.rule} {format_time_s(choice.interval_s)} ({_percent(choice.simulated)})" for choice in found.choices
-    )
+    rules = ", ".join(f"{choice.rule} {format_time_s(choice.interval_s)} ({choice.simulated:.1%})" for choice in found.choices)
     yield f"optimum by {rules}"
 
 
@@ -124,7 +116,7 @@ def _cost(found: Goodput) -> Iterator[str]:
 
 
 def _halved(found: Goodput) -> Iterator[str]:
-    ratios = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in found.halved.items())
+    ratios = ", ".join(f"{name} {ratio:.1%}" for name, ratio in found.halved.items())
     yield f"{ratios} (in closed form{_limited(found)})"
 
 
@@ -145,7 +137,3 @@ def _days(days: float) -> str:
 
 def _number(count: float) -> str:
     return f"{count:,.0f}" if count >= 9.95 else f"{count:.1f}" if count >= 0.05 else f"{count:.2g}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"

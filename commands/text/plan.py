@@ -7,11 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from scaleproof.commands.text.tables import table
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
-from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_time_s, format_USD
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_change_s,
+    format_energy_J,
+    format_percent,
+    format_time_s,
+    format_USD,
+)
 from scaleproof.simulator.scenario.dump import dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE
-from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse as PlanUncertainty
+from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
 
 # Number of rows of the Pareto front that are printed.
@@ -22,10 +30,14 @@ _NONE: Final = "–"
 _DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
 
 
-def describe(planned: PlanResult, intervals: PlanUncertainty) -> str:
+def describe(planned: PlanResult, intervals: LinearResponse) -> str:
     """Console text of a plan."""
-    lines = [*_headline(planned), "", *_table(_columns(planned, intervals)), ""]
-    lines += [
+    columns = [[head, *column] for head, column in _columns(planned, intervals).items()]
+    lines = [
+        *_headline(planned),
+        "",
+        *table(zip(*columns, strict=True), ">" * (len(columns) - 1) + "<"),
+        "",
         *_second(planned, intervals),
         *_front(planned),
         *_by_servers(planned),
@@ -38,7 +50,7 @@ def describe(planned: PlanResult, intervals: PlanUncertainty) -> str:
     return "\n".join(lines)
 
 
-def plain(planned: PlanResult, intervals: PlanUncertainty) -> dict[str, Any]:
+def plain(planned: PlanResult, intervals: LinearResponse) -> dict[str, Any]:
     """A plan as data for JSON, in SI units."""
     count = len(planned.configurations)
     return {
@@ -61,7 +73,7 @@ def plain(planned: PlanResult, intervals: PlanUncertainty) -> dict[str, Any]:
     }
 
 
-def _choice(planned: PlanResult, intervals: PlanUncertainty, number: int) -> dict[str, Any]:
+def _choice(planned: PlanResult, intervals: LinearResponse, number: int) -> dict[str, Any]:
     choice = planned.best[number]
     low, high = intervals.interval(number)
     step_s = choice.run.step_time_s
@@ -73,7 +85,7 @@ def _choice(planned: PlanResult, intervals: PlanUncertainty, number: int) -> dic
     return data | ({"best_is_faster": _faster(planned, intervals, number)} if number else {})
 
 
-def _faster(planned: PlanResult, intervals: PlanUncertainty, number: int) -> float:
+def _faster(planned: PlanResult, intervals: LinearResponse, number: int) -> float:
     """The probability that the best configuration is faster than another."""
     best, other = planned.best[0], planned.best[number]
     return intervals.faster(
@@ -111,7 +123,7 @@ def _frameworks(planned: PlanResult) -> list[str]:
     return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
 
 
-def _columns(planned: PlanResult, intervals: PlanUncertainty) -> dict[str, list[str]]:
+def _columns(planned: PlanResult, intervals: LinearResponse) -> dict[str, list[str]]:
     """Columns of the table by their heads."""
     best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
     bounds = [intervals.interval(number) for number in range(len(best))]
@@ -165,14 +177,7 @@ def _objective(choice: PlanChoice, planned: PlanResult) -> str:
     return ""
 
 
-def _table(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    cells = [[head, *column] for head, column in columns.items()]
-    widths = [max(map(len, column)) for column in cells]
-    for row in zip(*cells, strict=True):
-        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)) + f"  {row[-1]}"
-
-
-def _second(planned: PlanResult, intervals: PlanUncertainty) -> Iterator[str]:
+def _second(planned: PlanResult, intervals: LinearResponse) -> Iterator[str]:
     """Why the second is slower, and with what probability."""
     if len(planned.best) < 2:
         return
@@ -183,15 +188,14 @@ def _second(planned: PlanResult, intervals: PlanUncertainty) -> Iterator[str]:
     else:
         parts = {cause: second.run.breakdown_s[cause] - seconds for cause, seconds in first.run.breakdown_s.items()}
         causes = [
-            f"{cause.replace('_', ' ')} {'+' if seconds > 0 else '−'}{format_time_s(abs(seconds))}"
+            f"{cause.replace('_', ' ')} {format_change_s(seconds)}"
             for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
             if abs(seconds) >= _MIN_SHARE * more_s
         ]
-        yield f"the second takes {more_s / first.run.step_time_s:.2%} longer: {', '.join(causes)}".replace("%", " %")
+        yield f"the second takes {format_percent(more_s / first.run.step_time_s, 2)} longer: {', '.join(causes)}"
     faster = _faster(planned, intervals, 1)
-    sure = f"{faster:.0%}".replace("%", " %")
     verdict = "the best is faster" if faster >= SURE else "the two are not distinguishable: the best is faster"
-    yield f"{verdict} with a probability of {sure}"
+    yield f"{verdict} with a probability of {format_percent(faster, 0)}"
     same = sum(_faster(planned, intervals, number) < SURE for number in range(1, len(planned.best)))
     if same > 1:
         yield f"{same} of the {len(planned.best) - 1} others are not distinguishable from the best"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from scaleproof.commands.text.tables import sections, shares
 from scaleproof.simulator.common.units import (
+    counted,
     format_bytes,
     format_count,
     format_energy_J,
@@ -20,8 +21,6 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run
 _MIN_SHARE: Final = 5e-4
 # shares of a step below this are rounding errors
 _ROUNDING: Final = 1e-9
-_WIDTH: Final = 100
-_BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
 # minimum share of a prediction's variance from which a quantity is printed
 _MIN_VARIANCE_SHARE: Final = 0.1
@@ -29,29 +28,26 @@ _MIN_VARIANCE_SHARE: Final = 0.1
 
 def describe(run: Run) -> str:
     """Console text of a run."""
-    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
-    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {_origin(run)}"]
-    for title, rows in (
-        ("framework", [run.framework_words] if run.framework else []),
-        ("step time", _step_time(run)),
-        ("throughput", _throughput(run)),
-        ("90 % between", _interval(run)),
-        ("to target", _to_target(run)),
-        ("utilisation", _utilisation(run)),
-        ("where it goes", _parts(run)),
-        ("communication", _communication(run)),
-        ("input", _input(run)),
-        ("servers", _servers(run.servers)),
-        ("efficiency", _efficiency(run)),
-        ("memory", _memory(run)),
-        ("energy", _bill(run.energy_J, format_energy_J)),
-        ("cost", _bill(run.cost_USD, format_USD)),
-        ("network", _network(run.provenance)),
-        ("warning", run.warnings),
-    ):
-        wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
-        lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
-    return "\n".join(lines)
+    headline = f"{run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}, {_origin(run)}"
+    parts = {
+        "framework": [run.framework_words] if run.framework else [],
+        "step time": _step_time(run),
+        "throughput": _throughput(run),
+        "90 % between": _interval(run),
+        "to target": _to_target(run),
+        "utilisation": _utilisation(run),
+        "where it goes": _parts(run),
+        "communication": _communication(run),
+        "input": _input(run),
+        "servers": _servers(run.servers),
+        "efficiency": _efficiency(run),
+        "memory": _memory(run),
+        "energy": _bill(run.energy_J, format_energy_J),
+        "cost": _bill(run.cost_USD, format_USD),
+        "network": _network(run.provenance),
+        "warning": run.warnings,
+    }
+    return "\n".join([headline, *sections(parts)])
 
 
 def _origin(run: Run) -> str:
@@ -73,7 +69,7 @@ def _step_time(run: Run) -> Iterator[str]:
     if run.step_time_interval_s:
         low_s, high_s = run.step_time_interval_s
         interval = f" ± {format_time_s((high_s - low_s) / 2)} (95 %)"
-    yield f"{format_time_s(run.step_time_s)}{interval} for {run.samples:,} sample{'s' if run.samples > 1 else ''}{tokens}"
+    yield f"{format_time_s(run.step_time_s)}{interval} for {counted(run.samples, 'sample')}{tokens}"
 
 
 def _throughput(run: Run) -> Iterator[str]:
@@ -127,14 +123,14 @@ def _utilisation(run: Run) -> Iterator[str]:
         yield f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of {format_count(run.peak_flops or 0.0)}FLOP/s a rank"
 
 
-def _parts(run: Run) -> Iterator[str]:
+def _parts(run: Run) -> list[str]:
     """The step time by cause, the share of each as a bar."""
-    for cause in BREAKDOWN:
-        seconds = run.breakdown_s.get(cause, 0.0)
-        share = seconds / run.step_time_s if run.step_time_s else 0.0
-        if abs(share) >= _MIN_SHARE:
-            bar = "█" * round(share * _BAR_WIDTH)
-            yield f"{cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%} {bar}".rstrip()
+    times_s = {cause: run.breakdown_s.get(cause, 0.0) for cause in BREAKDOWN} if run.step_time_s else {}
+    return shares(
+        (cause.replace("_", " "), format_time_s(seconds), seconds / run.step_time_s)
+        for cause, seconds in times_s.items()
+        if abs(seconds / run.step_time_s) >= _MIN_SHARE
+    )
 
 
 def _communication(run: Run) -> Iterator[str]:

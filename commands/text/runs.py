@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -14,43 +15,34 @@ from scaleproof.validator.results import Kept, is_right
 
 # Marks a run with warnings.
 MARK: Final = "!"
-_WIDEST_NAME: Final = 40
-# Width of a column whose cells are not known before the first row is printed.
-_STEP_TIME_WIDTH: Final = 18
-_RIGHT: Final = frozenset({"ranks", "step time"})
 _VERDICT: Final = "trained correctly"
-_VERDICT_WIDTH: Final = 18
+# Widths of the columns whose cells are not known before the first row is printed.
+_WIDTHS: Final = {"ranks": 5, "step time": 18, "": 1, "on": len("cluster, paced"), _VERDICT: 18}
 
-_Row = Mapping[str, str]
 
-
-class Table:
+class RunTable:
     """A table that is printed row by row as runs are measured. verified: whether runs are compared with one process."""
 
     def __init__(self, scenarios: Iterable[Scenario], verified: bool) -> None:
-        self._widths = {
-            "scenario": _name_width(scenario.name for scenario in scenarios),
-            "ranks": 5,
-            "step time": _STEP_TIME_WIDTH,
-            "": 1,
-            "on": len("cluster, paced"),
-            **({_VERDICT: _VERDICT_WIDTH} if verified else {}),
-            "note": 0,
-        }
+        self._widths = {"scenario": max(len(scenario.name) for scenario in scenarios)} | _WIDTHS
+        if not verified:
+            del self._widths[_VERDICT]
 
     def head(self, run: Run) -> str:
         """The column titles, after a line about latency if the network is emulated."""
-        titles = _line(dict(zip(self._widths, self._widths, strict=True)) | {"note": ""}, self._widths)
-        provenance = run.provenance
-        if "link rate" not in provenance:
+        titles = self._line({name: name for name in self._widths})
+        if "link rate" not in run.provenance:
             return titles
         # the requested latency after the comma differs between scenarios
-        latency = provenance["latency"].partition(",")[0]
+        latency = run.provenance["latency"].partition(",")[0]
         return f"netlab: links are tested before each run; latency: {latency}\n{titles}"
 
     def row(self, run: Run, note: str = "") -> str:
         """The line of a run, in columns of the table's widths."""
-        return _line(_cells(run) | {"note": note}, self._widths)
+        return self._line(_cells(run) | {"note": note})
+
+    def _line(self, cells: Mapping[str, str]) -> str:
+        return "\n".join(_aligned([cells], [*self._widths, "note"], list(self._widths.values())))
 
 
 def listing(kept: Sequence[Kept], above: Path) -> str:
@@ -60,14 +52,16 @@ def listing(kept: Sequence[Kept], above: Path) -> str:
     where, host = ("on", ["host"]) if len(hosts) != 1 else (f"on {min(hosts)}", [])
     names = ["scenario", "strategy", "ranks", "step time", "", where, *host, "date"]
     names += [_VERDICT] if any(run.verified for run in runs) else []
-    rows = [None if one.run is None else _kept_cells(one.run, where) for one in kept]
-    readable = [row for row in rows if row is not None]
-    widths = {name: max([len(name), *(len(row[name]) for row in readable)]) for name in names}
-    widths |= {"scenario": _name_width(run.scenario for run in runs), "note": 0}
-    lines = [_line({name: name for name in names} | {"note": ""}, widths)]
-    for one, row in zip(kept, rows, strict=True):
-        lines.append(f"{one.folder.relative_to(above)}: damaged: {one.problem}" if row is None else _line(row, widths))
-    return "\n".join(lines)
+    titles = {name: name for name in names}
+    head, *rows = _aligned([titles, *(_kept_cells(run, where) for run in runs)], [*names, "note"])
+    lines = iter(rows)
+    damaged = (f"{one.folder.relative_to(above)}: damaged: {one.problem}" if one.run is None else next(lines) for one in kept)
+    return "\n".join([head, *damaged])
+
+
+def _aligned(rows: Iterable[Mapping[str, str]], columns: Sequence[str], widths: Sequence[int] = ()) -> list[str]:
+    align = "".join(">" if name in ("ranks", "step time") else "<" for name in columns)
+    return table([[row.get(name, "") for name in columns] for row in rows], align, widths, gap=1)
 
 
 def plain(kept: Kept) -> dict[str, Any]:
@@ -96,16 +90,6 @@ def plain(kept: Kept) -> dict[str, Any]:
 def share(run: Run, name: str) -> str:
     """A value of the comparison with one process, to one digit."""
     return f"{run.verified[name]:.1g}" if run.verified else ""
-
-
-def _name_width(names: Iterable[str]) -> int:
-    return min(_WIDEST_NAME, max(map(len, ("scenario", *names))))
-
-
-def _line(cells: _Row, widths: Mapping[str, int]) -> str:
-    return " ".join(
-        cells[name].rjust(width) if name in _RIGHT else f"{cells[name]:<{width}}" for name, width in widths.items()
-    ).rstrip()
 
 
 def _cells(run: Run) -> dict[str, str]:

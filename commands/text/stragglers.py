@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
+from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.stragglers import ALONE, Cell, Uneven
-from scaleproof.simulator.common.units import format_number
+from scaleproof.simulator.common.units import format_number, format_range
 
-_LINE = 100
 # minimum share of lost throughput that is printed
 _MIN_SHARE = 0.005
 
 
 def describe(found: Uneven) -> str:
     """Console text of the cost of perturbations."""
-    longest = max(map(len, found.ways))
+    rows = [["", *(title for name in found.ways for title in (name, ""))]]
+    for kind, row in found.cells.items():
+        rows.append([kind.replace("_", " "), *(text for cell in row.values() for text in _cell(cell))])
+    ways = ((name, "; ".join(filter(None, (words, found.framework_words(name))))) for name, words in found.ways.items())
     lines = [
         f"{found.scenario}: samples/s of {found.workers} workers, by perturbation and consistency model",
-        *_table(found),
+        *table(rows, indent="  "),
         "",
-        *(
-            f"  {name:<{longest}}  {'; '.join(filter(None, (words, found.framework_words(name))))}"
-            for name, words in found.ways.items()
-        ),
+        *table(ways, "<", indent="  "),
     ]
-    notes = [*_stale(found), *_problems(found)]
-    lines += ["", *(line for text in notes for line in textwrap.wrap(text, _LINE, subsequent_indent="  "))] if notes else []
-    return "\n".join(lines)
+    notes = [line for text in (*_stale(found), *_problems(found)) for line in wrapped(text)]
+    return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _table(found: Uneven) -> Iterator[str]:
-    rows = [["", *found.ways], *([kind.replace("_", " "), *map(_cell, row.values())] for kind, row in found.cells.items())]
-    first, *rest = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for kind, *cells in rows:
-        columns = (cell.rjust(width) for cell, width in zip(cells, rest, strict=True))
-        yield "   ".join([f"  {kind:<{first}}", *columns]).rstrip()
-
-
-def _cell(cell: Cell) -> str:
-    """'1,204  −37 %'."""
+def _cell(cell: Cell) -> tuple[str, str]:
+    """Throughput, and its change if that is not small: '1,204' and '−37 %'."""
     if cell.samples_per_s is None:
-        return "–"
+        return "–", ""
     lost = (cell.of_even or 1.0) - 1
-    change = f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _MIN_SHARE else ""
-    return f"{format_number(cell.samples_per_s)} {change:>6}"
+    return format_number(cell.samples_per_s), f"{100 * lost:+.0f} %".replace("-", "−") if abs(lost) >= _MIN_SHARE else ""
 
 
 def _stale(found: Uneven) -> Iterator[str]:
@@ -54,14 +43,10 @@ def _stale(found: Uneven) -> Iterator[str]:
         behind = [cell.staleness for cell in cells if cell.staleness]
         dropped = [cell.dropped for cell in cells if cell.dropped]
         if behind:
-            yield f"{way}: gradients are {_range(min(behind), max(behind))} updates behind on average"
+            yield f"{way}: gradients are {format_range(f'{min(behind):.3g}', f'{max(behind):.3g}')} updates behind on average"
         if dropped:
-            yield f"{way}: {_range(100 * min(dropped), 100 * max(dropped))} % of pushes are dropped"
-
-
-def _range(low: float, high: float) -> str:
-    few, many = f"{low:.3g}", f"{high:.3g}"
-    return few if few == many else f"{few} to {many}"
+            low, high = (f"{100 * pick(dropped):.3g} %" for pick in (min, max))
+            yield f"{way}: {format_range(low, high)} of pushes are dropped"
 
 
 def _problems(found: Uneven) -> Iterator[str]:

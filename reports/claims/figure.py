@@ -13,8 +13,7 @@ from scaleproof.reports.charts.style import Format, label, render
 from scaleproof.reports.claims.claim import Experiment, number_text
 from scaleproof.reports.claims.evaluate import ExperimentResult
 from scaleproof.reports.claims.quantities import KINDS, ratio
-from scaleproof.reports.claims.result import Result
-from scaleproof.reports.claims.text import day, verdict
+from scaleproof.reports.claims.result import Result, day, verdict
 from scaleproof.simulator.common.units import format_bytes
 
 if TYPE_CHECKING:

@@ -1,14 +1,16 @@
-"""The result of a claim: prediction and measurement."""
+"""The result of a claim: prediction and measurement, with its verdict, bounds and dates in words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from scaleproof.reports.claims.claim import Claim, Test
-from scaleproof.reports.claims.evaluate import AxisPoint, ExperimentResult, evaluate
+from scaleproof.reports.claims.claim import Bound, Claim, Experiment, Test
+from scaleproof.reports.claims.evaluate import AxisPoint, ExperimentResult, evaluate, listed
 from scaleproof.reports.claims.measured import Record
+from scaleproof.reports.claims.quantities import KINDS, ratio
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,25 @@ def _plain_point(point: AxisPoint, test: Test) -> dict[str, Any]:
         "says": point.says,
         "holds": point.holds,
     }
+
+
+def verdict(found: ExperimentResult) -> str:
+    """'holds when workers ≥ 8'."""
+    condition = found.condition
+    if len(found.telling) < len(found.points):
+        scope = listed([found.experiment.axis.text(point.x) for point in found.telling])
+        return f"{found.verdict} {condition}".strip() + f", tested at {found.experiment.axis.name} {scope}"
+    return f"{found.verdict} {condition}".strip()
+
+
+def day(date: str) -> str:
+    """'22 November 2026'."""
+    return f"{datetime.fromisoformat(date):%-d %B %Y}"
+
+
+def bound(test: Bound, experiment: Experiment) -> str:
+    """Text of a bound: 'ring at least 90 %'."""
+    text = KINDS[experiment.quantity_of(test.of)].text if test.against is None else ratio
+    limits = [f"at least {text(test.at_least)}" if test.at_least is not None else ""]
+    limits.append(f"at most {text(test.at_most)}" if test.at_most is not None else "")
+    return f"{test.of} {' and '.join(filter(None, limits))}" + (f" that of {test.against}" if test.against else "")

@@ -9,7 +9,7 @@ from scaleproof.reports.pages.text import cause_words, milliseconds, percent, ra
 from scaleproof.reports.read.chosen_points import Chosen
 from scaleproof.reports.read.study import Studied
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.common.units import format_bytes, format_USD
+from scaleproof.simulator.common.units import format_bytes, format_range, format_USD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,9 @@ def lede(study: Studied, chosen: Sequence[Chosen]) -> str:
     sentences = [f"This is the fastest of {len(study.good):,} configurations that can be trained{under}"]
     ahead = _against(study, best)
     if ahead and ahead.leads:
-        sentences.append(f"{best['line']} is {_range(*ahead.leads)} faster than {ahead.second}{_surely(chosen, ahead)}")
+        sentences.append(
+            f"{best['line']} is {format_range(*map(percent, ahead.leads))} faster than {ahead.second}{_surely(chosen, ahead)}"
+        )
     return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences)
 
 
@@ -106,10 +108,6 @@ def _against(study: Studied, best: pd.Series[Any]) -> _Ahead | None:
     lead = ours[since] / theirs[since] - 1
     words = f"from {since[0]:,.0f} GPUs on it beats {second}" if behind else f"it beats {second} at every size"
     return _Ahead(also + words, second, (lead.min(), lead.max()), float(both[-1]))
-
-
-def _range(low: float, high: float) -> str:
-    return percent(low) if percent(low) == percent(high) else f"{percent(low)} to {percent(high)}"
 
 
 def _surely(chosen: Sequence[Chosen], ahead: _Ahead) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -45,6 +45,11 @@ class QuantityRow:
         return self.b.value / self.a.value if self.a and self.b and self.a.value else None
 
     @property
+    def factor(self) -> float:
+        """The larger value over the smaller one; infinite where either is missing or 0."""
+        return max(self.ratio, 1 / self.ratio) if self.ratio else float("inf")
+
+    @property
     def verdict(self) -> Verdict:
         """Whether the values differ; "within noise" where their intervals overlap."""
         if self.a is None or self.b is None:
@@ -73,32 +78,6 @@ def compare(a: Cluster, b: Cluster) -> list[QuantityRow]:
         assert either is not None
         rows.append(QuantityRow(what, either.unit, of_a.value if of_a else None, of_b.value if of_b else None, either.show))
     return rows
-
-
-def describe(rows: Sequence[QuantityRow], names: tuple[str, str]) -> str:
-    """The rows as a text table."""
-    cells = [(row.what, *(row.show(side.value) if side else "–" for side in (row.a, row.b))) for row in rows]
-    what, left, right = (max(len(text) for text in column) for column in zip(("quantity", *names), *cells, strict=True))
-    lines = [f"{'quantity':<{what}}  {names[0]:>{left}}  {names[1]:>{right}}  {'ratio':>6}"]
-    for row, (name, one, other) in zip(rows, cells, strict=True):
-        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
-        lines.append(f"{name:<{what}}  {one:>{left}}  {other:>{right}}  {ratio:>6}  {row.verdict}")
-    return "\n".join([*lines, _verdict(rows)])
-
-
-def _verdict(rows: Sequence[QuantityRow]) -> str:
-    """The last line of the table: the number of quantities that differ, and the one that differs most."""
-    differ = [row for row in rows if row.verdict == "differs"]
-    common = sum(row.a is not None and row.b is not None for row in rows)
-    if not differ:
-        return f"none of {common} that both have differ by more than noise"
-    worst = max(differ, key=_factor)
-    return f"{len(differ)} of {common} that both have differ by more than noise, most of all {worst.what}"
-
-
-def _factor(row: QuantityRow) -> float:
-    """The larger value over the smaller one."""
-    return max(row.ratio, 1 / row.ratio) if row.ratio else float("inf")
 
 
 @dataclass(frozen=True)

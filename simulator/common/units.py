@@ -185,3 +185,29 @@ def format_count(count: float) -> str:
 def format_number(value: float) -> str:
     """A number with four significant digits, and with all digits before the point: '2,349', '37.76'."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"
+
+
+def format_percent(share: float, digits: int = 1) -> str:
+    """A share in per cent: '12.3 %' from 0.123."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def format_change(change: float) -> str:
+    """A relative change in per cent, with its sign: '+12.3 %', '0 %'."""
+    return f"{100 * change:+.1f} %" if abs(change) >= 5e-4 else "0 %"
+
+
+def format_change_s(change_s: float) -> str:
+    """A change of a duration, with its sign: '+1.20 ms', '0'."""
+    return f"{'+' if change_s > 0 else '-'}{format_time_s(abs(change_s))}" if abs(change_s) >= 1e-9 else "0"
+
+
+def format_range(low: str, high: str, word: str = "to") -> str:
+    """A range: '2.9 to 14.6 %' from '2.9 %' and '14.6 %'. A common unit is written once, and so are equal ends."""
+    number, _, unit = low.rpartition(" ")
+    return low if low == high else f"{number if number and high.endswith(f' {unit}') else low} {word} {high}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: '1 rank', '1,024 ranks'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

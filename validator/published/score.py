@@ -29,7 +29,6 @@ from scaleproof.validator.published import parallel_map
 # Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
 # interval by at most a twentieth.
 COARSE: Final = 0.3
-_TITLES: Final = f"{'mean':>7} {'median':>7} {'p95':>7} {'worst':>7} {'order':>6} {'floor':>6} {'in 90%':>6}"
 # Two rows are compared for their order if their measurements differ by more than this share.
 _DIFFERENT: Final = 0.05
 ROW_COLUMNS: Final = (
@@ -354,40 +353,3 @@ def _coverage(scored: Sequence[Prediction]) -> float | None:
     """Share of rows with an interval whose measurement lies in it; None if no row has an interval."""
     inside = [member.interval[0] <= member.measured <= member.interval[1] for member in scored if member.interval]
     return sum(inside) / len(inside) if inside else None
-
-
-def describe(result: Scores) -> str:
-    """The scores as text, one table below another."""
-    parts = [(table.table, [*table.sets.items(), *table.totals.items()], _notes(table)) for table in result.tables]
-    if len(parts) > 1:
-        parts.append(("all tables", [*result.totals.items()], []))
-    width = max(len(name) for name in ("set", *(name for _, named, _ in parts for name, _ in named)))
-    head = f"{'set':<{width}} {'rows':>5} {'scored':>6} {_TITLES}"
-    return "\n\n".join(
-        "\n".join([title, head, *(f"{name:<{width}} {_line(score)}" for name, score in named), *notes])
-        for title, named, notes in parts
-    )
-
-
-def _line(score: SetScore) -> str:
-    shares = [_percent(value, 7) for value in (score.mean, score.median, score.p95, score.worst)]
-    shares += [_percent(value, 6) for value in (score.order_right, score.floor, score.coverage90)]
-    return f"{score.rows:>5} {score.scored:>6} {' '.join(shares)}"
-
-
-def _notes(result: Score) -> list[str]:
-    """Lines on what was skipped, assumed and fitted."""
-    counted = [(title, _total(result, title)) for title in ("skipped", "assumed")]
-    lines = [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}" for title, counts in counted if counts]
-    return lines + [f"constants fitted on, and left out: {subset}" for subset in result.calibration]
-
-
-def _total(result: Score, name: str) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for score in result.sets.values():
-        total.update(getattr(score, name))
-    return total
-
-
-def _percent(value: float | None, width: int) -> str:
-    return f"{'–' if value is None else f'{value:.1%}':>{width}}"

@@ -24,6 +24,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.simulator.scenario.read import load_cluster
@@ -128,19 +129,6 @@ def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
         with locked_file(path, "reconcile --update", PATIENCE_S):
             write_atomically(path, rewrite.rewritten(path, cluster, result.cluster).encode())
     return result
-
-
-def describe(result: Refit, path: Path) -> str:
-    """The result of a refit and whether the file was updated, as lines of text."""
-    medians = f"{result.median_before:.1%} → {result.median_after:.1%}"
-    runs = len(result.errors_before)
-    verdict = "updated" if result.improves else "unchanged: held-out runs are not significantly better predicted"
-    lines = [f"refit to {runs} runs; median error of held-out step times: {medians}"]
-    if result.improves:
-        names = (f"  {change.quantity:<22} {change.before:>12} → {change.after:<12}" for change in result.changes)
-        lines += [f"{name} {change.low} to {change.high}" for name, change in zip(names, result.changes, strict=True)]
-    lines += [f"  not used: {name}: {why}" for name, why in result.left_out.items()]
-    return "\n".join([*lines, f"{path}: {verdict}"])
 
 
 def refit(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]], where: str = "--update") -> Refit:
@@ -355,7 +343,7 @@ def _updated(cluster: Cluster, result: Refit, runs: int) -> Cluster:
     off = float(np.sqrt(np.mean(np.log1p(list(result.errors_after.values())) ** 2)))
     deviations = {change.quantity: change.deviation for change in result.changes} | {"model": max(_SUREST, off)}
     intervals = {name: _interval(changed, name, deviation, runs) for name, deviation in deviations.items()}
-    medians = f"{result.median_before:.1%} → {result.median_after:.1%}".replace("%", " %")
+    medians = f"{format_percent(result.median_before)} → {format_percent(result.median_after)}"
     today = datetime.now(UTC).date().isoformat()
     text = f"{today}, from {runs} runs, median error {medians} on held-out runs"
     update = {"uncertainty": {**cluster.uncertainty, **intervals}, "provenance": {**cluster.provenance, "updated": text}}

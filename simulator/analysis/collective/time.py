@@ -1,10 +1,10 @@
-"""Time of a collective on a cluster: `collective_time`, and tables over sizes."""
+"""Time of a collective on a cluster: `collective_time`, and `collective_times` over sizes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op, bus_factor, names_for
@@ -84,42 +84,44 @@ def parse_ranks(text: str) -> int | list[int]:
     return ranks
 
 
-def describe_times(
-    op: str,
-    sizes_bytes: Sequence[int],
-    ranks: int | Sequence[int],
-    cluster: Cluster,
-    algorithm: str | None = None,
-    messages: bool = False,
-) -> str:
-    """A table in nccl-tests' columns: size in bytes, count of 4-byte elements, time, algorithm bandwidth and bus bandwidth.
+class CollectiveTime(NamedTuple):
+    """Time of a collective of one size. elements: number of 4-byte elements of a rank. bus_factor: bus bandwidth over algorithm
+    bandwidth."""
+
+    size_bytes: int
+    elements: int
+    seconds: float
+    algorithm: str
+    bus_factor: float
+
+    @property
+    def algorithm_Bps(self) -> float:
+        """The algorithm bandwidth: size over time."""
+        return self.size_bytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def bus_Bps(self) -> float:
+        """The bus bandwidth, as nccl-tests define it."""
+        return self.algorithm_Bps * self.bus_factor
+
+
+def collective_times(
+    op: Op, sizes_bytes: Iterable[int], group: Group, cluster: Cluster, algorithm: str | None = None, messages: bool = False
+) -> Iterator[CollectiveTime]:
+    """Times of one collective over sizes.
 
     messages: whether to simulate every message on its route, with the latency and bandwidth of the links. Raises what
     `collective_time` raises.
     """
     from scaleproof.simulator.analysis.collective.messages import message_time
 
-    known = parse_op(op)
-    check_algorithm(known, algorithm)
-    group = group_on(cluster, ranks)
-    shared = group.size if known in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter") else 1
-    how = "message by message" if messages else "by formula"
-    lines = [
-        f"# {known} on {group.size} ranks of {cluster.name or 'the cluster'}, {how}",
-        f"{'size':>14} {'count':>14} {'time':>12} {'algbw':>9} {'busbw':>9}  algorithm",
-        f"{'(B)':>14} {'(elements)':>14} {'(us)':>12} {'(GB/s)':>9} {'(GB/s)':>9}",
-    ]
+    check_algorithm(op, algorithm)
+    shared = group.size if op in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter") else 1
     for size_bytes in sizes_bytes:
         check_size(size_bytes)
-        cost = collective_cost(known, size_bytes, group, cluster, algorithm)
+        cost = collective_cost(op, size_bytes, group, cluster, algorithm)
         seconds = cost.seconds
         if messages and group.size > 1:
-            cost = modelled_costing(known, group, cluster, algorithm)(size_bytes)
-            seconds = message_time(known, size_bytes, group, cluster, cost.algorithm)
-        alg_GBps = size_bytes / seconds / 1e9 if seconds else 0.0
-        bus_GBps = alg_GBps * bus_factor(known, group.size)
-        columns = (
-            f"{size_bytes:>14} {size_bytes // 4 // shared:>14} {f'{seconds * 1e6:.2f}':>12} {alg_GBps:>9.2f} {bus_GBps:>9.2f}"
-        )
-        lines.append(f"{columns}  {cost.algorithm}")
-    return "\n".join(lines)
+            cost = modelled_costing(op, group, cluster, algorithm)(size_bytes)
+            seconds = message_time(op, size_bytes, group, cluster, cost.algorithm)
+        yield CollectiveTime(size_bytes, size_bytes // 4 // shared, seconds, cost.algorithm, bus_factor(op, group.size))

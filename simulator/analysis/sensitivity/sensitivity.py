@@ -17,6 +17,7 @@ from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMET
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 
@@ -97,7 +98,7 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
     if reason:
         return Elasticity(*label, None, reason)
     value, low, high = differences.elasticity(parameter)
-    how = f"{differences.step:.0%} less and more".replace("%", " %")
+    how = f"{format_percent(differences.step, 0)} less and more"
     return Elasticity(*label, value, how, low, high)
 
 

@@ -31,7 +31,7 @@ def case(small: Make, *changes: str, interval: float = 0.0) -> ReconciledCase:
 
 
 def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, as_table: bool = False) -> list[str]:
-    reconcile._print_case(reconcile._table if as_table else reconcile._sentences, one)
+    reconcile._print_case(reconcile._parts if as_table else reconcile._sentences, one)
     return capsys.readouterr().out.splitlines()
 
 

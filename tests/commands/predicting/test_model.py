@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from scaleproof import main
+from scaleproof.commands.text.model import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Layer
-from scaleproof.simulator.model.layer_table import DeviceRates, moved_elements, rows, text
+from scaleproof.simulator.model.layer_table import DeviceRates, moved_elements, rows
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
 from scaleproof.simulator.scenario.read import load_model
 
@@ -136,9 +137,9 @@ def test_bytes_of_an_operator_are_its_reads_plus_its_writes() -> None:
 
 def test_lines_stay_within_120_columns_for_long_names(capsys: Capture) -> None:
     several = [Layer(f"{'a' * length}0", str(length), (Matmul("m", 1, 1, 1),), (1,), 1) for length in (1, 40)]
-    alone = text("title", rows(several[:1], GROUND), GROUND).splitlines()
+    alone = describe("title", rows(several[:1], GROUND), GROUND).splitlines()
     assert len(alone[4]) == len(alone[3]), "a share of 100 % fits its column"
-    assert max(len(line) for line in text("title", rows(several, GROUND), GROUND).splitlines()) <= 120
+    assert max(len(line) for line in describe("title", rows(several, GROUND), GROUND).splitlines()) <= 120
 
 
 def test_only_consecutive_equal_layers_share_a_row() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.text.runs import Table, listing, plain
+from scaleproof.commands.text.runs import RunTable, listing, plain
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -36,7 +36,7 @@ def kept(*runs: Run) -> list[Kept]:
 def test_names_are_complete_and_columns_are_aligned(small: Make) -> None:
     runs = [measured(small, "a" * length) for length in (1, 33)]
     for lines in (
-        [Table([small(f"name={run.scenario}") for run in runs], False).row(run) for run in runs],
+        [RunTable([small(f"name={run.scenario}") for run in runs], False).row(run) for run in runs],
         listing(kept(*runs), Path("out")).splitlines()[1:],
     ):
         assert [line.split()[0] for line in lines] == [run.scenario for run in runs]
@@ -77,9 +77,9 @@ def test_runs_with_warnings_are_marked_and_partial_ones_noted(small: Make) -> No
 
 
 def test_an_emulated_network_is_described_before_the_table(small: Make) -> None:
-    table = Table([small()], verified=True)
+    table = RunTable([small()], verified=True)
     lab, titles = table.head(measured(small, provenance=LAB)).splitlines()
     assert lab == "netlab: links are tested before each run; latency: its own"
     assert titles.split() == ["scenario", "ranks", "step", "time", "on", "trained", "correctly"]
     assert table.head(measured(small)) == titles
-    assert "trained" not in Table([small()], verified=False).head(measured(small))
+    assert "trained" not in RunTable([small()], verified=False).head(measured(small))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scaleproof.commands.text.claims import describe
 from scaleproof.reports.claims.claim import Bound
 from scaleproof.reports.claims.evaluate import evaluate
-from scaleproof.reports.claims.result import Result
-from scaleproof.reports.claims.text import bound, day, describe, verdict
+from scaleproof.reports.claims.result import Result, bound, day, verdict
 from tests.reports.claims.example import claim
 
 

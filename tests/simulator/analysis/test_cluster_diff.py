@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.simulator.analysis.cluster_diff import QuantityRow, compare, describe
+from scaleproof.commands.predicting.cluster import describe
+from scaleproof.simulator.analysis.cluster_diff import QuantityRow, compare
 from scaleproof.simulator.cluster import Cluster
 
 DESCRIBED: dict[str, Any] = {

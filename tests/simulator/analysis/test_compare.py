@@ -175,5 +175,5 @@ def test_bad_input_gives_a_one_line_error(arguments: list[str], message: str, ca
 
 def test_a_line_shows_shares_or_factors_and_the_unit_once() -> None:
     few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
-    assert _effect(few) == ("step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
-    assert _effect(many) == ("samples/s", "1", "9", "9 x", "2.5 to 15 x")
+    assert _effect(few) == ("  step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
+    assert _effect(many) == ("  samples/s", "1", "9", "9 x", "2.5 to 15 x")

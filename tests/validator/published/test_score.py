@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import scaleproof
+from scaleproof.commands.measuring.score import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.validator.published.collectives import network_of, predict
@@ -18,7 +19,6 @@ from scaleproof.validator.published.score import (
     Prediction,
     Score,
     Scores,
-    describe,
     score,
     score_all,
     summarise,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from scaleproof.commands.measuring.reconcile import describe_refit
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
@@ -18,7 +19,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
-from scaleproof.validator.reconciliation.refit import Refit, describe, refit, update
+from scaleproof.validator.reconciliation.refit import Refit, refit, update
 
 CLUSTER: dict[str, Any] = {
     "name": "lab",
@@ -136,7 +137,7 @@ def test_runs_of_other_clusters_are_skipped_and_named() -> None:
     assert set(found.left_out) == {"ring-2-128", "ring-2-96"}
     assert "another cluster (other)" in found.left_out["ring-2-128"]
     assert len(found.errors_before) == len(WORKERS)
-    assert "not used: ring-2-128" in describe(found, Path("lab.yaml"))
+    assert "not used: ring-2-128" in describe_refit(found, Path("lab.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_an_update_writes_the_file_and_predicts_better(tmp_path: Path) -> None:
     for one, run in found:
         again = timed(one.model_copy(update={"cluster": cluster}))
         assert again.step_time_s == pytest.approx(run.step_time_s, rel=0.05)
-    text = describe(done, path)
+    text = describe_refit(done, path)
     assert "network.bandwidth" in text
     assert text.endswith("updated")
 
@@ -190,5 +191,5 @@ def test_the_file_is_unchanged_if_held_out_runs_are_not_predicted_better(tmp_pat
     done = update(path, cases(runs({}, 0.02)))
 
     assert path.read_text() == before
-    assert describe(done, path).endswith("not significantly better predicted")
+    assert describe_refit(done, path).endswith("not significantly better predicted")
     assert done.plain()["improves"] is False

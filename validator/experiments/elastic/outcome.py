@@ -1,15 +1,14 @@
-"""Outcome of a fault, predicted and measured, and its text."""
+"""Outcome of a fault, predicted and measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.units import format_time_s
 from scaleproof.validator.experiments.elastic.measured import Loss
 from scaleproof.validator.experiments.elastic.predicted import FaultForecast
 
@@ -64,21 +63,3 @@ def loss_rows(forecast: FaultForecast, loss: Loss) -> Iterator[TimeComparison]:
 def _drawn(name: str, drawn_s: NDArray[np.float64], measured_s: float) -> TimeComparison:
     low_s, high_s = (float(np.quantile(drawn_s, edge)) for edge in _EDGES)
     return TimeComparison(name, float(drawn_s.mean()), measured_s, low_s, high_s)
-
-
-def text(outcomes: Sequence[FaultOutcome]) -> str:
-    """Tables of the outcomes as text."""
-    return "\n\n".join("\n".join(_lines(outcome)) for outcome in outcomes)
-
-
-def _lines(outcome: FaultOutcome) -> Iterator[str]:
-    yield outcome.name
-    yield f"  {outcome.description}"
-    yield f"  {'':<16}{'predicted':>10}{'90 % between':>22}{'measured':>11}{'error':>9}"
-    for row in outcome.rows:
-        between = ""
-        if row.low_s is not None and row.high_s is not None:
-            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
-        figures = f"{format_time_s(row.predicted_s):>10}{between:>22}{format_time_s(row.measured_s):>11}{row.error:>+9.1%}"
-        yield f"  {row.name:<16}{figures}"
-    yield f"  parameters: {outcome.state}"

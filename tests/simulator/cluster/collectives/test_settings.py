@@ -10,7 +10,8 @@ import pytest
 
 import scaleproof
 from scaleproof import collective_time
-from scaleproof.simulator.analysis.collective.time import describe_times, parse_op, parse_ranks, sweep_sizes
+from scaleproof.commands.predicting.collective import describe
+from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, bus_factor, names_for
 from scaleproof.simulator.common.errors import InputError
 from tests.simulator.clusters import plain
@@ -54,8 +55,8 @@ def test_ranks_are_parsed_as_a_number_or_a_list() -> None:
 
 
 def test_the_table_is_aligned_and_its_columns_are_consistent() -> None:
-    head, names, units, *rows = describe_times("all_reduce", [8, 2**30], 4, plain(4)).splitlines()
-    assert "all_reduce on 4 ranks" in head
+    times = list(collective_times("all_reduce", [8, 2**30], group_on(plain(4), 4), plain(4)))
+    names, units, *rows = describe(times).splitlines()
     ends = [[match.end() for match in re.finditer(r"\S+", line)][:5] for line in (names, units, *rows)]
     assert ends == [ends[0]] * len(ends)
     *numbers, algorithm = rows[1].split()

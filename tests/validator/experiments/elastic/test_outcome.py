@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from scaleproof.commands.measuring.faults import describe
 from scaleproof.validator.experiments.elastic.measured import Loss
-from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows, text
+from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows
 from scaleproof.validator.experiments.elastic.predicted import FaultForecast
 
 DRAWS = np.linspace(1.0, 3.0, 1001)
@@ -35,7 +36,7 @@ def test_rendezvous_rows_are_omitted_without_a_rendezvous() -> None:
 
 
 def test_text_has_a_line_for_each_time() -> None:
-    lines = text([OUTCOME, OUTCOME]).splitlines()
+    lines = describe([OUTCOME, OUTCOME]).splitlines()
     assert lines[:2] == ["a rank killed", "  in the middle"]
     assert lines[3].split() == ["detection", "2.00", "s", "1.10", "s", "to", "2.90", "s", "1.60", "s", "+25.0%"]
     assert lines[4].split() == ["step", "500", "ms", "400", "ms", "+25.0%"]
