@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import glob
 import json
 import os
@@ -19,17 +18,14 @@ import selectors
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.launch.child import Child
+from scaleproof.validator.launch.child import Child, end_with
 
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _SEND_S: Final = 5.0
 # Modules that ranks import, loaded once before ranks are forked.
 _PRELOAD: Final = (
@@ -39,7 +35,6 @@ _PRELOAD: Final = (
     "torch.nn.parallel",
     "scaleproof.validator.train.train",
 )
-_CODE: Final = "from scaleproof.validator.launch.fork_server import serve; serve(int(sys.argv[1]), sys.argv[3])"
 
 
 class Exit(NamedTuple):
@@ -53,7 +48,7 @@ class ForkServer:
     """The launcher's side: starts ranks, reports how they end, and ends them. One job at a time, which `lock` ensures."""
 
     def __init__(self) -> None:
-        self._child = Child(_CODE, folder_prefix())
+        self._child = Child(serve, folder_prefix())
         self.lock = threading.Lock()
         self._buffer = b""
         self._ready = False
@@ -161,7 +156,6 @@ class _ForkServer:
         self.pid = os.getpid()
         self.ranks: dict[int, int] = {}  # pid → rank
         self.folder = ""
-        self.die_with_parent = die_with_parent()
         self.woken, self.wake = os.pipe()
         for end in (self.woken, self.wake):
             os.set_blocking(end, False)
@@ -205,10 +199,7 @@ class _ForkServer:
         """Runs a forked process as a rank; never returns."""
         code = 1
         try:
-            self.die_with_parent()
-            # the server may have died before the call above
-            if os.getppid() != self.pid:
-                return
+            end_with(self.pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self.woken, self.wake):
@@ -243,11 +234,3 @@ class _ForkServer:
     def kill(self) -> None:
         for pid in self.ranks:
             os.kill(pid, signal.SIGKILL)
-
-
-def die_with_parent() -> Callable[[], None]:
-    """A function that makes the kernel end the calling process when its parent dies; without effect except on Linux."""
-    if not sys.platform.startswith("linux"):
-        return lambda: None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

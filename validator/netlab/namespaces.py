@@ -28,10 +28,6 @@ T = TypeVar("T")
 
 _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _START_S: Final = 20.0
-_CODE: Final = (
-    "from scaleproof.validator.netlab.namespaces import hold; "
-    "hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
-)
 
 
 def enter(path: Path) -> None:
@@ -69,7 +65,7 @@ class Holder:
         """Raises RunError where namespaces cannot be made."""
         launcher = os.pidfd_open(os.getpid())
         try:
-            self._child = Child(_CODE, str(launcher), str(count), json.dumps(settings), descriptors=[launcher])
+            self._child = Child(hold, launcher, count, dict(settings), descriptors=[launcher])
         finally:
             os.close(launcher)
         try:

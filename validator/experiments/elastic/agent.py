@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.validator.experiments.elastic.records import EventLog
-from scaleproof.validator.experiments.elastic.trainer import SETTINGS, end_with
+from scaleproof.validator.experiments.elastic.trainer import SETTINGS
+from scaleproof.validator.launch.child import end_with
 
 READY: Final = b"ready\n"
 # Metrics of torchrun that are logged, and the names of the events.
@@ -22,7 +23,7 @@ _EVENTS: Final = {
 }
 
 
-def main(control: int, launcher: int, namespace: str, folder: Path, host: int, arguments: Sequence[str]) -> None:
+def main(control: int, launcher: int, namespace: str, folder: str, host: int, arguments: Sequence[str]) -> None:
     """Runs torchrun in the network namespace when its launcher says so.
 
     control: socket to the launcher, whose process id is `launcher`. arguments: of torchrun.
@@ -37,7 +38,7 @@ def main(control: int, launcher: int, namespace: str, folder: Path, host: int, a
     from torch.distributed.elastic.metrics.api import MetricHandler, configure
     from torch.distributed.run import main as torchrun
 
-    log = EventLog(folder, host, "agent")
+    log = EventLog(Path(folder), host, "agent")
 
     class Handler(MetricHandler):
         def emit(self, metric_data: Any) -> None:
@@ -48,5 +49,5 @@ def main(control: int, launcher: int, namespace: str, folder: Path, host: int, a
     with socket.socket(fileno=control) as connection:
         connection.sendall(READY)
         if connection.recv(1):
-            trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", str(folder), str(host), str(os.getpid())]
+            trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", folder, str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

@@ -6,31 +6,22 @@ No process of a job survives: each ends with the process that started it, which 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.experiments.elastic.agent import READY
+from scaleproof.validator.experiments.elastic import agent, trainer
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import INJECTOR, EventLog, LoggedEvent, of_trainer, read, size_bytes
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.launch.child import Child
 from scaleproof.validator.netlab.lab import Netlab
 
-_AGENT: Final = (
-    "from pathlib import Path; from scaleproof.validator.experiments.elastic.agent import main; "
-    "main(int(sys.argv[1]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), json.loads(sys.argv[7]))"
-)
-_TRAINER: Final = (
-    "from pathlib import Path; from scaleproof.validator.experiments.elastic.trainer import stay; "
-    "stay(int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), int(sys.argv[7]))"
-)
 _PORT: Final = 29400
 POLL_S: Final = 0.01
 _CLOSELY_S: Final = 0.001
@@ -62,8 +53,7 @@ def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None 
     with _ended(children):
         for host in range(job.ranks):
             arguments = settings.arguments(endpoint, lab.address(host), hosts_store=host == 0)
-            place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host)]
-            children[host] = Child(_AGENT, *place, json.dumps(arguments))
+            children[host] = _child(agent.main, job, lab, host, arguments)
         for host, child in children.items():
             _wait_until_ready(host, child, job.patience_s)
         for child in children.values():
@@ -80,8 +70,7 @@ def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEv
     rounds = 0
 
     def start(host: int) -> Child:
-        place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), str(rounds)]
-        return Child(_TRAINER, *place)
+        return _child(trainer.stay, job, lab, host, rounds)
 
     def replaced(host: int) -> bool:
         nonlocal rounds
@@ -104,7 +93,7 @@ def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
     """Times of a process of the job that is started and killed while nothing else of the job runs. Raises RunError."""
     job.write()
     began_s = time.perf_counter()
-    child = Child(_TRAINER, str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), "-1")
+    child = _child(trainer.stay, job, lab, host, trainer.NO_ROUND)
     with _ended({host: child}):
 
         def imported_s() -> list[float]:
@@ -117,7 +106,7 @@ def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
                 raise RunError(f"a process of the job cannot start: {child.why()}")
             time.sleep(POLL_S)
         killed_s = time.perf_counter()
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         while child.alive:
             time.sleep(_CLOSELY_S)
         return ProcessTimes(imported_s()[0] - began_s, time.perf_counter() - killed_s)
@@ -166,10 +155,15 @@ class _ElasticJob:
             return
         self._killed = True
         self._log.note("killed", step=kill.after_step)
-        agent = [self._children[kill.host].pid] if kill.node else []
-        for pid in [*agent, own[-1].pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if kill.node:
+            self._children[kill.host].kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(own[-1].pid, signal.SIGKILL)
+
+
+def _child(function: Callable[..., None], job: Job, lab: Netlab, host: int, *arguments: Any) -> Child:
+    """A process of the job on a host."""
+    return Child(function, os.getpid(), str(lab.namespace(host)), str(job.folder), host, *arguments)
 
 
 @contextmanager
@@ -179,8 +173,7 @@ def _ended(children: dict[int, Child]) -> Iterator[None]:
         yield
     finally:
         for child in children.values():
-            if child.alive:
-                os.kill(child.pid, signal.SIGKILL)
+            child.kill()
         for child in children.values():
             child.close()
 
@@ -188,7 +181,7 @@ def _ended(children: dict[int, Child]) -> Iterator[None]:
 def _wait_until_ready(host: int, child: Child, timeout_s: float) -> None:
     child.socket.settimeout(timeout_s)
     try:
-        ready = child.socket.recv(len(READY)) == READY
+        ready = child.socket.recv(len(agent.READY)) == agent.READY
     except OSError:
         ready = False
     if not ready:
