@@ -55,7 +55,7 @@ def test_hosts_of_a_lab_are_nodes() -> None:
 def test_ranks_that_torchrun_started_run_the_same_and_name_who_failed() -> None:
     (told,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
     assert told.endswith("exit 0"), told
-    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in told
+    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed in its work: ValueError: no" in told
     assert "rank 1 of 2" not in told
 
 

@@ -111,7 +111,7 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
     from scaleproof.validator.train.emulated_compute import Pace
 
     _wait_for_all(store, place, job.patience_s)
-    rank.join(place, store, job.silence_s, accelerator=False)
+    rank.join(place, store, job.silence_s)
     log.note("joined", rank=place.rank)
     scenario, me = job.by_ranks[place.ranks], rank.here()
     recorder = Recorder(me.status, lambda _: None)
