@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+_SEND_S: Final = 5.0
 _SHUTDOWN_S: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 # Arguments: module and name of the function, the launcher's sys.path, the function's arguments.
@@ -33,6 +34,7 @@ class Child:
     def __init__(self, function: Callable[..., None], *arguments: Any, descriptors: Sequence[int] = ()) -> None:
         self.socket, theirs = socket.socketpair()
         self.owner = os.getpid()
+        self._buffer = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with theirs:
             call = [function.__module__, function.__name__, json.dumps(sys.path), json.dumps([theirs.fileno(), *arguments])]
@@ -54,6 +56,26 @@ class Child:
     def alive(self) -> bool:
         """Whether the child runs; False in a fork of the launcher."""
         return self.owner == os.getpid() and self._process.poll() is None
+
+    def send(self, message: Any) -> None:
+        """Sends plain data to the child; without effect if it has ended, which the next `receive` notices."""
+        self.socket.settimeout(_SEND_S)
+        with contextlib.suppress(OSError):
+            self.socket.sendall(line(message))
+
+    def receive(self, timeout_s: float | None) -> list[Any]:
+        """Messages of the child, once there are any or the timeout has passed. Raises ConnectionError when it has ended."""
+        self.socket.settimeout(timeout_s)
+        try:
+            received = self.socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            raise ConnectionError("the child has ended")
+        *lines, self._buffer = (self._buffer + received).split(b"\n")
+        return [json.loads(text) for text in lines]
 
     def kill(self) -> None:
         """Kills the child if it still runs, without waiting for its end."""
@@ -83,6 +105,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def line(message: Any) -> bytes:
+    """A message between launcher and child."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def end_with(parent: int) -> None:

@@ -204,7 +204,7 @@ class _WatchedJob:
         """Ends ranks that still run and waits for their exits, so that the next job does not receive them."""
         try:
             if self.running:
-                self.server.kill()
+                self.server.kill_ranks()
             until_s = time.monotonic() + _KILL_S
             while self.running and (left_s := until_s - time.monotonic()) > 0:
                 self._failed(left_s)

@@ -69,10 +69,8 @@ def main(path: Path, rank: int) -> int:
                 # threads that are started later inherit this
                 os.sched_setaffinity(0, own_host.cores)
             os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
-            device = _device(rank, accelerator)
-            store = FileStore(str(folder.store), ranks)
-            _init_group(device, ranks, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)
-            _here[:] = [Rank(rank, ranks, device, own_status, recorded.write)]
+            place, store = RankEnvironment(rank, ranks, rank, ranks), FileStore(str(folder.store), ranks)
+            join(place, store, timeout_s * _GROUP_TIMEOUT_FACTOR, accelerator, recorded.write, own_status)
             function, args = pickle.load(file)  # noqa: S301
             own_status.enter(status.BETWEEN_PHASES)
             result = function(*args)
@@ -96,13 +94,17 @@ def join(
     timeout_s: float,
     accelerator: bool = False,
     record: Callable[[bytes], Any] = lambda _: None,
+    own_status: Status | None = None,
 ) -> None:
-    """Joins the process group of ranks started by another launcher. store: by which the group is formed."""
+    """Joins the process group. store: by which the group is formed. own_status: None if nobody watches this process."""
     device = _device(place.local_rank, accelerator)
-    _init_group(device, place.local_ranks, timeout_s, store=store, rank=place.rank, world_size=place.ranks)
-    own_status = Status(Board.private(), 0)
-    own_status.enter(status.BETWEEN_PHASES)
-    _here[:] = [Rank(place.rank, place.ranks, device, own_status, record)]
+    backend = "gloo"
+    if device.type == "cuda":
+        # NCCL allows one rank per GPU
+        backend = "nccl" if torch.cuda.device_count() >= place.local_ranks else host_staged_backend.BACKEND
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=place.rank, world_size=place.ranks)
+    _here[:] = [Rank(place.rank, place.ranks, device, own_status or Status(Board.private(), 0), record)]
 
 
 def leave() -> None:
@@ -132,14 +134,6 @@ def _device(local_rank: int, accelerator: bool) -> torch.device:
         return device
     torch.set_num_threads(1)
     return torch.device("cpu")
-
-
-def _init_group(device: torch.device, local_ranks: int, timeout_s: float, **rendezvous: Any) -> None:
-    """Creates the process group. local_ranks: number of ranks on this machine; NCCL allows one per GPU."""
-    backend = "gloo"
-    if device.type == "cuda":
-        backend = "nccl" if torch.cuda.device_count() >= local_ranks else host_staged_backend.BACKEND
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **rendezvous)
 
 
 def _redirect_output(path: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.experiments.elastic.trainer import SETTINGS
-from scaleproof.validator.launch.child import end_with
+from scaleproof.validator.launch.child import end_with, line
 
-READY: Final = b"ready\n"
 # Metrics of torchrun that are logged, and the names of the events.
 _EVENTS: Final = {
     "workers.default.failed": "noticed",
@@ -47,7 +46,7 @@ def main(control: int, launcher: int, namespace: str, folder: str, host: int, ar
 
     configure(Handler())
     with socket.socket(fileno=control) as connection:
-        connection.sendall(READY)
+        connection.sendall(line("ready"))
         if connection.recv(1):
             trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", folder, str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

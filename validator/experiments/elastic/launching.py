@@ -57,7 +57,7 @@ def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None 
         for host, child in children.items():
             _wait_until_ready(host, child, job.patience_s)
         for child in children.values():
-            child.socket.sendall(b"\n")
+            child.send("start")
         _ElasticJob(job, children, kill).until_ended(lambda host: kill is not None and kill.node and host == kill.host)
     return read(job.folder)
 
@@ -179,10 +179,9 @@ def _ended(children: dict[int, Child]) -> Iterator[None]:
 
 
 def _wait_until_ready(host: int, child: Child, timeout_s: float) -> None:
-    child.socket.settimeout(timeout_s)
     try:
-        ready = child.socket.recv(len(agent.READY)) == agent.READY
-    except OSError:
+        ready = bool(child.receive(timeout_s))
+    except ConnectionError:
         ready = False
     if not ready:
         raise RunError(f"torchrun cannot be started on host {host}: {child.why()}; try: python -m torch.distributed.run --help")
