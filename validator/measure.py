@@ -174,7 +174,7 @@ def measure_on(scenario: Scenario, ranks: Ranks, watch: MeasureOptions, where: O
     with temporary_folder() if watch.verify else nullcontext() as folder:
         parameters_folder = watch.parameters_folder or folder
         copies_folder = folder if where == "cluster" else None
-        if folder is not None:
+        if copies_folder is not None:
             # the server loads torch first, which must not overlap with the measurement
             fork_server.shared().wait_until_ready()
         rare = (watch.traces_folder, copies_folder) if watch.profile or copies_folder else ()

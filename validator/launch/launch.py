@@ -132,7 +132,7 @@ class LocalRanks:
                 return options.keep(recorded, [folder.log(rank) for rank in ranks]) if options.keep else ""
 
             try:
-                _watch(folder, len(ranks), options)
+                _run_job(folder, len(ranks), options)
             except RankError as error:
                 raise RankError(f"{error}{keep()}") from None
             except KeyboardInterrupt:
@@ -144,8 +144,8 @@ class LocalRanks:
         return function()
 
 
-def _watch(folder: JobFolder, ranks: int, options: JobOptions) -> None:
-    """Starts the job in `folder`, and watches it until all ranks have written their results. Raises RankError."""
+def _run_job(folder: JobFolder, ranks: int, options: JobOptions) -> None:
+    """Starts the job in `folder`, and returns once all ranks have written their results. Raises RankError."""
     server = fork_server.shared()
     with server.lock:
         server.wait_until_ready()
