@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch import network_interfaces
-from scaleproof.validator.launch.hosts import LOOPBACK, Host
-from scaleproof.validator.launch.launch import job_folder, launch, require_torch
+from scaleproof.validator.launch import fork_server, network_interfaces
+from scaleproof.validator.launch.job import LOOPBACK, Host
+from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.launch.preflight.memory_check import check_room
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
-from scaleproof.validator.record.assemble import gathered, rank_names, read_recorded
+from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.record.provenance import warned
 from scaleproof.validator.record.torch_profiler import lengthened
 from scaleproof.validator.results import keep_finished, stamped
-from scaleproof.validator.verify.verify import check_verifiable, verdict
+from scaleproof.validator.verify.verify import LONGEST_S, check_verifiable, verdict
 
 if TYPE_CHECKING:
     from scaleproof.validator.launch.rendezvous import Meeting
@@ -77,10 +79,18 @@ def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = Me
         raise InputError("profiling writes traces; give a folder for them with --out DIR")
     where = where_to(on)
     if where == "cluster":
-        run = _measure_joined(scenario, watch)
+        from scaleproof.validator.launch.external import ExternalRanks
+
+        meeting = meet_others(watch)
+        meeting.together(lambda: check(scenario, where, None, watch.verify))
+        run = measure_on(scenario, ExternalRanks(meeting, meeting.place.ranks), watch, where)
+        return stamped(run, scenario, where)
+    check(scenario, where, watch.interface, watch.verify)
+    if where == "netlab":
+        run = _measure_in_netlab(scenario, watch)
     else:
-        check(scenario, where, watch.interface, watch.verify)
-        run = _measure_in_netlab(scenario, watch) if where == "netlab" else _measure_locally(scenario, watch)
+        host = Host(interface=watch.interface or LOOPBACK)
+        run = measure_on(scenario, LocalRanks([host] * scenario.strategy.ranks), watch, where)
     return stamped(run, scenario, where)
 
 
@@ -93,14 +103,27 @@ def where_to(on: On | None) -> On:
 
 
 def check(scenario: Scenario, where: On, interface: str | None, verify: bool = False) -> None:
-    """Raises InputError where the scenario's ranks cannot be started on this machine."""
+    """Raises InputError where the scenario's ranks cannot be started on this machine, or other ranks have been started."""
     check_trainable(scenario)
     if verify:
         check_verifiable(scenario)
+    place = place_in(os.environ)
+    if where == "cluster" and place is not None:
+        check_number(scenario, place.ranks)
+        return
     check_room(scenario)
     check_interface(where, interface)
     if where == "netlab":
         compatibility.check(scenario)
+
+
+def check_number(scenario: Scenario, started: int) -> None:
+    """Raises InputError where the number of started ranks is not the strategy's."""
+    needed = scenario.strategy.ranks
+    if started != needed:
+        raise InputError(
+            f"{scenario.name}: started as {started} ranks, but the strategy has {needed}; start {needed} processes"
+        )
 
 
 def check_interface(where: On, interface: str | None) -> None:
@@ -122,19 +145,6 @@ def meet_others(watch: MeasureOptions) -> Meeting:
     return meet(place, meeting_point(os.environ), watch.interface, watch.timeout_s)
 
 
-def _measure_joined(scenario: Scenario, watch: MeasureOptions) -> Run:
-    """Trains as one of the ranks that another launcher has started."""
-    meeting = meet_others(watch)
-    from scaleproof.validator.launch.external import measure_joined
-
-    return measure_joined(scenario, meeting, watch, _wants_accelerator(scenario))
-
-
-def _measure_locally(scenario: Scenario, watch: MeasureOptions) -> Run:
-    host = Host(interface=watch.interface or LOOPBACK)
-    return measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
-
-
 def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
     """Builds the network of those of the scenario's nodes that have ranks on this machine, and starts the ranks there."""
     from scaleproof.validator.netlab.lab import Netlab
@@ -142,7 +152,7 @@ def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
     with Netlab(compatibility.lab_cluster(scenario)) as lab:
         report = lab.self_test()
         try:
-            run = measure_here(scenario, lab.ranks_hosts(scenario), watch, "netlab")
+            run = measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), watch, "netlab")
         except RankError:
             # raises a clearer error if the lab has ended, which is then the cause
             lab.namespace(0)
@@ -152,49 +162,45 @@ def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
         return replace(run, provenance={**run.provenance, **report.provenance(), **entries})
 
 
-def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: MeasureOptions, where: On) -> Run:
-    """Starts the ranks on this machine, each on its host, and returns the measured Run."""
-    ranks, names = scenario.strategy.ranks, rank_names(scenario.strategy)
-    with job_folder() as job:
+def measure_on(scenario: Scenario, ranks: Ranks, watch: MeasureOptions, where: On) -> Run:
+    """Trains on the ranks and returns the measured Run."""
+    trained = watch.trained(scenario)
 
-        def keep() -> str:
-            recorded = [read_recorded(job.spans(rank)) for rank in range(ranks)]
-            return keep_finished(scenario, where, recorded, map(job.log, range(ranks)), watch.folder)
+    def keep(recorded: Sequence[bytes], logs: Sequence[Path]) -> str:
+        return keep_finished(scenario, where, recorded, logs, watch.folder)
 
-        parameters_folder = watch.parameters_folder or (job.path if watch.verify else None)
-        try:
-            outcomes = launch(
-                job,
-                train_here,
-                ranks,
-                (watch.trained(scenario), parameters_folder, *filter(None, [watch.traces_folder])),
-                timeout_s=watch.timeout_s,
-                accelerator=_wants_accelerator(scenario),
-                hosts=hosts,
-                names=names,
-                progress=watch.progress,
-            )
-        except RankError as error:
-            raise RankError(f"{error}{keep()}") from None
-        except KeyboardInterrupt:
-            keep()
-            raise
-        recorded = [read_recorded(job.spans(rank)) for rank in range(ranks)]
-        run = gathered(scenario, recorded, outcomes)
-        if not watch.verify or parameters_folder is None:
+    names = rank_names(scenario.strategy)
+    options = JobOptions(watch.timeout_s, _wants_accelerator(scenario), names, watch.progress, keep)
+    with temporary_folder() if watch.verify else nullcontext() as folder:
+        parameters_folder = watch.parameters_folder or folder
+        copies_folder = folder if where == "cluster" else None
+        if copies_folder is not None:
+            # the server loads torch first, which must not overlap with the measurement
+            fork_server.shared().wait_until_ready()
+        rare = (watch.traces_folder, copies_folder) if watch.profile or copies_folder else ()
+        ended = ranks.run(train_here, (trained, parameters_folder, *rare), options)
+        outcomes = [one.result for one in ended]
+        run = gathered(scenario, [one.recorded for one in ended], outcomes)
+        trained_folder = copies_folder or parameters_folder
+        if not watch.verify or trained_folder is None:
             return run
         notes = [outcome["notes"] for outcome in outcomes]
-        return replace(run, verified=verdict(watch.trained(scenario), parameters_folder, notes, watch.timeout_s))
+        verify = partial(verdict, trained, trained_folder, notes, watch.timeout_s)
+        return replace(run, verified=ranks.once(verify, LONGEST_S))
 
 
-def train_here(scenario: Scenario, parameters_folder: Path | None, traces_folder: Path | None = None) -> Mapping[str, Any]:
-    """Trains on a rank started on this machine: writes spans to the job's folder and returns the rank's outcome."""
+def train_here(
+    scenario: Scenario, parameters_folder: Path | None, traces_folder: Path | None = None, copies_folder: Path | None = None
+) -> Mapping[str, Any]:
+    """Trains on a rank: records spans and returns the rank's outcome. copies_folder: where rank 0, which may be on another
+    machine, gets the parameters of all ranks."""
     from scaleproof.validator.launch.rank import here
-    from scaleproof.validator.train.train import train
+    from scaleproof.validator.train import train
 
-    me = here()
-    with me.job.spans(me.rank).open("ab", buffering=0) as file:
-        return train(scenario, file.write, parameters_folder, traces_folder)
+    outcome = train.train(scenario, here().record, parameters_folder, traces_folder)
+    if parameters_folder is not None and copies_folder is not None:
+        train.copy_parameters(parameters_folder, copies_folder)
+    return outcome
 
 
 def _wants_accelerator(scenario: Scenario) -> bool:

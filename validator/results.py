@@ -8,7 +8,7 @@ import shutil
 import socket
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.run.run import Run, load_run, save
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.record.assemble import assemble, finished_steps
 from scaleproof.validator.record.provenance import warned
 
@@ -126,7 +126,7 @@ def _kept_without_spans(run: Run, folder: Path) -> bool:
     return True
 
 
-def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: Iterable[Path], folder: Path | None) -> str:
+def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: Sequence[Path], folder: Path | None) -> str:
     """Saves the steps that all ranks finished in a failed run, and the output of ranks; returns a text for the error message.
 
     recorded: the spans of each rank so far, in rank order.

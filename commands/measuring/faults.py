@@ -39,7 +39,7 @@ def _faults(options: argparse.Namespace) -> int:
     from scaleproof.validator import results
     from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
     from scaleproof.validator.launch import fork_server
-    from scaleproof.validator.launch.launch import job_folder, require_torch
+    from scaleproof.validator.launch.launch import require_torch, temporary_folder
     from scaleproof.validator.netlab.lab import require
     from scaleproof.validator.record.provenance import cpu_model, of_process
 
@@ -47,14 +47,14 @@ def _faults(options: argparse.Namespace) -> int:
     require()
     if options.out is not None:
         results.prepare(options.out)
-    with progress("starting") as report, job_folder() as job:
+    with progress("starting") as report, temporary_folder() as folder:
         # wait until the fork server has loaded torch, which would disturb a measurement
         fork_server.shared().wait_until_ready()
-        outcomes = inject_faults(options.only or KINDS, job.path, report)
+        outcomes = inject_faults(options.only or KINDS, folder, report)
         data = {"faults": [outcome.plain() for outcome in outcomes], "provenance": of_process() | {"cpu": cpu_model()}}
         if options.out is not None:
-            for notes in job.path.glob("*/*.jsonl"):
-                write_atomically(options.out / notes.relative_to(job.path), notes.read_bytes())
+            for notes in folder.glob("*/*.jsonl"):
+                write_atomically(options.out / notes.relative_to(folder), notes.read_bytes())
             write_atomically(options.out / "faults.json", (json.dumps(data, indent=2) + "\n").encode())
     print_result(options, lambda: data, lambda: describe(outcomes))
     for outcome in outcomes:

@@ -92,19 +92,11 @@ class Session:
         if len(set(names)) < len(names):
             raise InputError("two scenarios have the same name; results are stored by name, so give each its own name")
         for scenario in scenarios:
-            self._check(scenario)
+            check(scenario, self.where, self._watch.interface, self._watch.verify)
         if self._options.out is not None and self.prints:
             results.prepare(self._options.out)
             self._locks.enter_context(locked_folder(self._options.out, "a measurement"))
         return scenarios
-
-    def _check(self, scenario: Scenario) -> None:
-        if self._place is None:
-            check(scenario, self.where, self._watch.interface, self._watch.verify)
-            return
-        from scaleproof.validator.launch.external import check_joined
-
-        check_joined(scenario, self._place)
 
     def report_once(self, command: Callable[[], int]) -> int:
         """Runs a command and returns its exit code. One rank raises its errors; the others return only their exit code."""

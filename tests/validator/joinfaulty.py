@@ -11,8 +11,8 @@ from typing import Any
 
 import scaleproof
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch import external
 from scaleproof.validator.launch.rank import here
+from scaleproof.validator.train import train
 from scaleproof.validator.train.models import models
 
 
@@ -31,7 +31,7 @@ def die() -> None:
 def main() -> int:
     """`joinfaulty.py FAULT ARGUMENT…`."""
     do: Callable[[], None] = {"fail": fail, "hang": hang, "die": die}[sys.argv[1]]
-    train, loss = external.train, models.loss
+    real_train, loss = train.train, models.loss
 
     def faulty(scenario: Scenario, *args: Any) -> Any:
         def failing(*tensors: Any) -> Any:
@@ -40,9 +40,9 @@ def main() -> int:
             return loss(*tensors)
 
         models.loss = failing
-        return train(scenario, *args)
+        return real_train(scenario, *args)
 
-    external.train = faulty
+    train.train = faulty
     return scaleproof.main(sys.argv[2:])
 
 

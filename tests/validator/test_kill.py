@@ -16,7 +16,7 @@ from typing import IO
 import pytest
 
 from scaleproof.simulator.run.run import Phase, load_run
-from scaleproof.validator.launch.job_folder import JobFolder
+from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.status_board import NO_STEP, STARTING, Board
 from scaleproof.validator.results import listed
 from tests.validator import processes

@@ -16,9 +16,7 @@ import yaml
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
-from scaleproof.validator.launch.external import check_joined
-from scaleproof.validator.launch.rank_environment import RankEnvironment
-from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.measure import MeasureOptions, check_number, measure
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
 from tests.validator.verdicts import in_turn, main_of
@@ -225,4 +223,4 @@ def test_ranks_started_by_torchrun_join_and_all_get_the_run(tmp_path: Path) -> N
 
 def test_the_number_of_started_ranks_must_fit(make_scenario: MakeScenario) -> None:
     with pytest.raises(InputError, match="small: started as 4 ranks, but the strategy has 2; start 2 processes"):
-        check_joined(make_scenario(RING), RankEnvironment(0, 4, 0, 4))
+        check_number(make_scenario(RING), 4)

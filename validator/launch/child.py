@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+_SEND_S: Final = 5.0
 _SHUTDOWN_S: Final = 5.0
-_IMPORTS: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+# Arguments: module and name of the function, the launcher's sys.path, the function's arguments.
+_CODE: Final = (
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "getattr(importlib.import_module(sys.argv[1]), sys.argv[2])(*json.loads(sys.argv[4]))"
+)
 
 
 class Child:
-    """The launcher's side of a child process.
+    """The launcher's side of a child process, which calls `function(socket, *arguments)`.
 
-    code: Python code that the child runs, with its socket's descriptor as sys.argv[1] and `arguments` from [3] on. descriptors:
-    further open files that it inherits.
+    function: found by its module and name; `socket` is the descriptor of the child's socket. arguments: plain data for JSON.
+    descriptors: further open files that the child inherits.
     """
 
-    def __init__(self, code: str, *arguments: str, descriptors: Sequence[int] = ()) -> None:
+    def __init__(self, function: Callable[..., None], *arguments: Any, descriptors: Sequence[int] = ()) -> None:
         self.socket, theirs = socket.socketpair()
         self.owner = os.getpid()
+        self._buffer = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with theirs:
+            call = [function.__module__, function.__name__, json.dumps(sys.path), json.dumps([theirs.fileno(), *arguments])]
             # a session of its own, so that Ctrl-C reaches only the launcher
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _IMPORTS + code, str(theirs.fileno()), json.dumps(sys.path), *arguments],
+                [sys.executable, "-c", _CODE, *call],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno(), *descriptors],
@@ -46,6 +56,31 @@ class Child:
     def alive(self) -> bool:
         """Whether the child runs; False in a fork of the launcher."""
         return self.owner == os.getpid() and self._process.poll() is None
+
+    def send(self, message: Any) -> None:
+        """Sends plain data to the child; without effect if it has ended, which the next `receive` notices."""
+        self.socket.settimeout(_SEND_S)
+        with contextlib.suppress(OSError):
+            self.socket.sendall(line(message))
+
+    def receive(self, timeout_s: float | None) -> list[Any]:
+        """Messages of the child, once there are any or the timeout has passed. Raises ConnectionError when it has ended."""
+        self.socket.settimeout(timeout_s)
+        try:
+            received = self.socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            raise ConnectionError("the child has ended")
+        *lines, self._buffer = (self._buffer + received).split(b"\n")
+        return [json.loads(text) for text in lines]
+
+    def kill(self) -> None:
+        """Kills the child if it still runs, without waiting for its end."""
+        if self.alive:
+            self._process.kill()
 
     def why(self) -> str:
         """Ends the child if it still runs; returns the last line that it printed, which gives the reason of its end."""
@@ -70,3 +105,17 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def line(message: Any) -> bytes:
+    """A message between launcher and child."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def end_with(parent: int) -> None:
+    """Makes the kernel kill this process when its parent, whose process id is `parent`, ends; only on Linux."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # the parent may have ended before
+    if os.getppid() != parent:
+        os._exit(1)

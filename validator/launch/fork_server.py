@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import glob
 import json
 import os
@@ -19,18 +18,14 @@ import selectors
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.launch.child import Child
+from scaleproof.validator.launch.child import Child, end_with, line
 
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
-_SEND_S: Final = 5.0
 # Modules that ranks import, loaded once before ranks are forked.
 _PRELOAD: Final = (
     "torch",
@@ -39,7 +34,6 @@ _PRELOAD: Final = (
     "torch.nn.parallel",
     "scaleproof.validator.train.train",
 )
-_CODE: Final = "from scaleproof.validator.launch.fork_server import serve; serve(int(sys.argv[1]), sys.argv[3])"
 
 
 class Exit(NamedTuple):
@@ -49,67 +43,36 @@ class Exit(NamedTuple):
     code: int
 
 
-class ForkServer:
+class ForkServer(Child):
     """The launcher's side: starts ranks, reports how they end, and ends them. One job at a time, which `lock` ensures."""
 
     def __init__(self) -> None:
-        self._child = Child(_CODE, folder_prefix())
+        super().__init__(serve, folder_prefix())
         self.lock = threading.Lock()
-        self._buffer = b""
         self._ready = False
 
     def wait_until_ready(self) -> None:
         """Returns once ranks can be forked without delay. Raises RunError where the server cannot start."""
         while not self._ready:
             try:
-                self._ready = bool(self._receive(None))
-            except RunError:
-                raise RunError(f"ranks cannot be started: {self._child.why()}; try: python -c 'import torch'") from None
+                self._ready = bool(self.receive(None))
+            except ConnectionError:
+                raise RunError(f"ranks cannot be started: {self.why()}; try: python -c 'import torch'") from None
 
     def start(self, folder: Path, ranks: int) -> None:
         """Starts ranks 0 … ranks−1 of the job in `folder`, in this process's working directory."""
-        self._send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
+        self.send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
 
     def exits(self, timeout_s: float) -> list[Exit]:
         """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server has ended."""
-        return [Exit(*report) for report in self._receive(timeout_s)]
-
-    def kill(self) -> None:
-        """Ends all ranks of the job; their exits are still reported."""
-        self._send({"kill": True})
-
-    def close(self) -> None:
-        """Ends the server and with it all ranks."""
-        self._child.close()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._child.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server runs; False in a fork of the launcher."""
-        return self._child.alive
-
-    def _receive(self, timeout_s: float | None) -> list[Any]:
-        self._child.socket.settimeout(timeout_s)
         try:
-            received = self._child.socket.recv(65536)
-        except TimeoutError:
-            return []
-        except OSError:
-            received = b""
-        if not received:
-            raise RunError("the process that starts ranks was ended by another process; start the run again")
-        *lines, self._buffer = (self._buffer + received).split(b"\n")
-        return [json.loads(line) for line in lines]
+            return [Exit(*report) for report in self.receive(timeout_s)]
+        except ConnectionError:
+            raise RunError("the process that starts ranks was ended by another process; start the run again") from None
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._child.socket.settimeout(_SEND_S)
-        # if the server has ended, the next `exits` raises an error
-        with contextlib.suppress(OSError):
-            self._child.socket.sendall(json.dumps(message).encode() + b"\n")
+    def kill_ranks(self) -> None:
+        """Ends all ranks of the job; their exits are still reported."""
+        self.send({"kill": True})
 
 
 _shared: list[ForkServer] = []
@@ -161,7 +124,6 @@ class _ForkServer:
         self.pid = os.getpid()
         self.ranks: dict[int, int] = {}  # pid → rank
         self.folder = ""
-        self.die_with_parent = die_with_parent()
         self.woken, self.wake = os.pipe()
         for end in (self.woken, self.wake):
             os.set_blocking(end, False)
@@ -185,8 +147,8 @@ class _ForkServer:
                         self.end_all()
                         return
                     *lines, buffer = (buffer + received).split(b"\n")
-                    for line in lines:
-                        self.obey(json.loads(line))
+                    for text in lines:
+                        self.obey(json.loads(text))
 
     def obey(self, message: dict[str, Any]) -> None:
         if "kill" in message:
@@ -205,10 +167,7 @@ class _ForkServer:
         """Runs a forked process as a rank; never returns."""
         code = 1
         try:
-            self.die_with_parent()
-            # the server may have died before the call above
-            if os.getppid() != self.pid:
-                return
+            end_with(self.pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self.woken, self.wake):
@@ -230,7 +189,7 @@ class _ForkServer:
     def report(self, message: Any) -> None:
         # if the launcher has ended, its closed socket ends the server next
         with contextlib.suppress(OSError):
-            self.control.sendall(json.dumps(message).encode() + b"\n")
+            self.control.sendall(line(message))
 
     def end_all(self) -> None:
         """Ends the ranks and removes the temporary folders of a launcher that has ended."""
@@ -243,11 +202,3 @@ class _ForkServer:
     def kill(self) -> None:
         for pid in self.ranks:
             os.kill(pid, signal.SIGKILL)
-
-
-def die_with_parent() -> Callable[[], None]:
-    """A function that makes the kernel end the calling process when its parent dies; without effect except on Linux."""
-    if not sys.platform.startswith("linux"):
-        return lambda: None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,7 @@
-"""Launches one process per rank on this machine, and watches them until all have returned or one has failed."""
+"""Runs a function on ranks: on processes that are started on this machine, or on those that another launcher has started.
+
+Processes of this machine are watched until all have returned or one has failed; none runs after that.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from scaleproof.simulator.common.errors import MissingDependencyError, RankError
 from scaleproof.validator.launch import fork_server
 from scaleproof.validator.launch.fork_server import Exit, ForkServer
-from scaleproof.validator.launch.hosts import Host, here
-from scaleproof.validator.launch.job_folder import JobFolder
+from scaleproof.validator.launch.job import Host, JobFolder
 from scaleproof.validator.launch.preflight import memory_check
 from scaleproof.validator.launch.status_board import NO_STEP, Board
+
+T = TypeVar("T")
 
 _POLL_S: Final = 0.05
 # After a failure, time in which its cause may be reported, as a victim may have failed first.
@@ -27,19 +32,59 @@ _GRACE_S: Final = 0.5
 _KILL_S: Final = 10.0
 
 
-def run_on_ranks(
-    function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 60.0, accelerator: bool = False
-) -> list[Any]:
-    """Calls `function(*args)` in `ranks` processes of this machine that share a torch.distributed process group.
+class Ended(NamedTuple):
+    """What a rank leaves: the result of its function, and the bytes that it has recorded meanwhile."""
 
-    `function` must be importable by its module and name, its arguments must pickle, and its result must be plain data for JSON;
-    it can get its rank from torch.distributed.get_rank(). Processes compute on one CPU thread each and communicate by gloo;
-    with `accelerator` and enough GPUs on one GPU each, by nccl. timeout_s: seconds without reported progress after which a rank
-    counts as hung; a plain function reports none. Returns the results in rank order. Raises RankError naming the rank that
-    failed first, and MissingDependencyError without torch.
+    result: Any
+    recorded: bytes
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a function runs on ranks.
+
+    timeout_s: seconds without reported progress after which a rank counts as hung; a plain function reports none. accelerator:
+    whether ranks compute on GPUs if there are any. names: of ranks, for error messages. progress: called with the step of the
+    slowest rank when it changes. keep: called after a failure with the bytes that each rank has recorded and the paths of the
+    ranks' logs; returns a text for the error message.
     """
-    with job_folder() as folder:
-        return launch(folder, function, ranks, args, timeout_s=timeout_s, accelerator=accelerator)
+
+    timeout_s: float = 60.0
+    accelerator: bool = False
+    names: Sequence[str] = ()
+    progress: Callable[[int], None] | None = None
+    keep: Callable[[Sequence[bytes], Sequence[Path]], str] | None = None
+
+
+class Ranks(Protocol):
+    """Ranks that run functions: `LocalRanks` are started for each function, `ExternalRanks` by another launcher."""
+
+    def first(self, count: int) -> Ranks:
+        """The first `count` of the ranks."""
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+        """Calls `function(*args)` on all ranks, which form a torch.distributed process group; returns what each has left.
+
+        Raises RankError naming the rank that failed first, or hung.
+        """
+
+    def once(self, function: Callable[[], T], patience_s: float) -> T:
+        """Calls `function` in one process, for up to `patience_s` seconds; returns its result wherever ranks are run."""
+
+
+def run_on_ranks(
+    function: Callable[..., Any], where: int | Ranks, *args: Any, timeout_s: float = 60.0, accelerator: bool = False
+) -> list[Any]:
+    """Calls `function(*args)` on ranks that share a torch.distributed process group.
+
+    where: the ranks, or a number of processes to start on this machine. `function` must be importable by its module and name,
+    its arguments must pickle, and its result must be plain data for JSON; its rank is torch.distributed.get_rank(). Processes
+    compute on one CPU thread each and communicate by gloo; with `accelerator` and enough GPUs on one GPU each, by nccl.
+    timeout_s: seconds without reported progress after which a rank counts as hung; a plain function reports none. Returns the
+    results in rank order. Raises RankError naming the rank that failed first, and MissingDependencyError without torch.
+    """
+    ranks = LocalRanks([Host()] * where) if isinstance(where, int) else where
+    return [ended.result for ended in ranks.run(function, args, JobOptions(timeout_s, accelerator))]
 
 
 def require_torch() -> None:
@@ -49,68 +94,78 @@ def require_torch() -> None:
 
 
 @contextmanager
-def job_folder() -> Iterator[JobFolder]:
-    """A temporary folder for one job."""
-    # the server removes the folder if this process is killed
+def temporary_folder() -> Iterator[Path]:
+    """A temporary folder, which is removed even if this process is killed."""
+    # the server does that
     fork_server.shared()
     with tempfile.TemporaryDirectory(prefix=fork_server.folder_prefix()) as path:
-        yield JobFolder(Path(path))
+        yield Path(path)
 
 
-def launch(
-    folder: JobFolder,
-    function: Callable[..., Any],
-    ranks: int,
-    args: tuple[Any, ...],
-    *,
-    timeout_s: float,
-    accelerator: bool,
-    hosts: Sequence[Host] = (),
-    names: Sequence[str] = (),
-    progress: Callable[[int], None] | None = None,
-) -> list[Any]:
-    """Calls `function` like `run_on_ranks`, in a folder of the caller, where files of ranks remain after an error.
+def description(rank: int, names: Sequence[str], what: str, activity: object, why: str = "") -> str:
+    """The failure of a rank in one line: 'rank 1 (server 0) failed in forward of step 3: OSError'."""
+    name = f" ({names[rank]})" if names else ""
+    return f"rank {rank}{name} {what} {activity}{why}"
 
-    hosts: of each rank, this machine's loopback interface if empty. names: of ranks, for error messages. progress: called with
-    the step of the slowest rank when it changes.
-    """
-    require_torch()
-    if function.__module__ == "__main__":
-        raise ValueError(f"{function.__name__} is in the main script, which ranks do not import; move it to a module")
-    # settings come first, so that a rank can report an error in unpickling the function
-    folder.job.write_bytes(pickle.dumps((hosts or here(ranks), timeout_s, accelerator)) + pickle.dumps((function, args)))
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """Ranks that are started on this machine for each function, each on its host, and end with it."""
+
+    hosts: Sequence[Host]
+
+    def first(self, count: int) -> LocalRanks:
+        return LocalRanks(self.hosts[:count])
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+        require_torch()
+        if function.__module__ == "__main__":
+            raise ValueError(f"{function.__name__} is in the main script, which ranks do not import; move it to a module")
+        with temporary_folder() as path:
+            folder, ranks = JobFolder(path), range(len(self.hosts))
+            # settings come first, so that a rank can report an error in unpickling the function
+            settings = (self.hosts, options.timeout_s, options.accelerator)
+            folder.job.write_bytes(pickle.dumps(settings) + pickle.dumps((function, args)))
+
+            def keep() -> str:
+                recorded = [folder.recorded(rank).read_bytes() if folder.recorded(rank).exists() else b"" for rank in ranks]
+                return options.keep(recorded, [folder.log(rank) for rank in ranks]) if options.keep else ""
+
+            try:
+                _run_job(folder, len(ranks), options)
+            except RankError as error:
+                raise RankError(f"{error}{keep()}") from None
+            except KeyboardInterrupt:
+                keep()
+                raise
+            return [Ended(json.loads(folder.result(rank).read_bytes()), folder.recorded(rank).read_bytes()) for rank in ranks]
+
+    def once(self, function: Callable[[], T], patience_s: float) -> T:
+        return function()
+
+
+def _run_job(folder: JobFolder, ranks: int, options: JobOptions) -> None:
+    """Starts the job in `folder`, and returns once all ranks have written their results. Raises RankError."""
     server = fork_server.shared()
     with server.lock:
         server.wait_until_ready()
         board = Board.create(folder.board, ranks)
         try:
-            _WatchedJob(server, board, folder, ranks, timeout_s, names, progress).run()
+            _WatchedJob(server, board, folder, ranks, options).run()
         finally:
             board.close()
-    return [json.loads(folder.result(rank).read_bytes()) for rank in range(ranks)]
 
 
 class _WatchedJob:
     """One job, watched from start to end."""
 
-    def __init__(
-        self,
-        server: ForkServer,
-        board: Board,
-        folder: JobFolder,
-        ranks: int,
-        timeout_s: float,
-        names: Sequence[str],
-        progress: Callable[[int], None] | None,
-    ) -> None:
+    def __init__(self, server: ForkServer, board: Board, folder: JobFolder, ranks: int, options: JobOptions) -> None:
         self.server = server
         self.board = board
         self.folder = folder
         self.ranks = ranks
         self.running = set(range(ranks))
-        self.timeout_s = timeout_s
-        self.names = names
-        self.progress = progress
+        self.options = options
         self.step: int = NO_STEP
         self.ended_for_memory = memory_check.ended_for_memory()
 
@@ -136,7 +191,7 @@ class _WatchedJob:
             self._report_progress()
             hung = self._hung()
             if hung is not None:
-                return self._describe(hung, f"made no progress for {self.timeout_s:g} s in", "")
+                return self._describe(hung, f"made no progress for {self.options.timeout_s:g} s in")
         return None
 
     def _failed(self, timeout_s: float) -> list[Exit]:
@@ -149,7 +204,7 @@ class _WatchedJob:
         """Ends ranks that still run and waits for their exits, so that the next job does not receive them."""
         try:
             if self.running:
-                self.server.kill()
+                self.server.kill_ranks()
             until_s = time.monotonic() + _KILL_S
             while self.running and (left_s := until_s - time.monotonic()) > 0:
                 self._failed(left_s)
@@ -160,13 +215,13 @@ class _WatchedJob:
 
     def _report_progress(self) -> None:
         step = min(self.board.read(rank).step for rank in range(self.ranks))
-        if self.progress is not None and step != self.step:
+        if self.options.progress is not None and step != self.step:
             self.step = step
-            self.progress(step)
+            self.options.progress(step)
 
     def _hung(self) -> int | None:
         """The hung rank: one whose own work makes no progress for the timeout, or the first to stop if all wait; else None."""
-        stale_s = time.monotonic() - self.timeout_s
+        stale_s = time.monotonic() - self.options.timeout_s
         activities = {rank: self.board.read(rank) for rank in self.running}
         busy = {rank: a for rank, a in activities.items() if not a.waits_for_others}
         if not activities or not (
@@ -184,7 +239,7 @@ class _WatchedJob:
             error = errors[end.rank]
             if error is None:
                 return (0, 0.0)
-            return (2 if error["communication"] else 1, error["at_s"])
+            return (2 if error["by_peer"] else 1, error["at_s"])
 
         end = min(failed, key=blame_order)
         error = errors[end.rank]
@@ -204,6 +259,5 @@ class _WatchedJob:
         path = self.folder.error(rank)
         return json.loads(path.read_bytes()) if path.exists() else None
 
-    def _describe(self, rank: int, what: str, why: str) -> str:
-        name = f" ({self.names[rank]})" if self.names else ""
-        return f"rank {rank}{name} {what} {self.board.read(rank)}{why}"
+    def _describe(self, rank: int, what: str, why: str = "") -> str:
+        return description(rank, self.options.names, what, self.board.read(rank), why)

@@ -10,6 +10,7 @@ import pickle
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from scaleproof.simulator.common.errors import one_line
 from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.launch import status_board as status
-from scaleproof.validator.launch.job_folder import JobFolder
+from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.rank_environment import RankEnvironment
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.train import host_staged_backend
@@ -33,13 +34,13 @@ _GROUP_TIMEOUT_FACTOR: Final = 3.0
 
 @dataclass(frozen=True)
 class Rank:
-    """The identity of this process. job: its files; not used if another launcher has started it."""
+    """The identity of this process. record: keeps bytes for the launcher, which gets them even if the rank fails later."""
 
     rank: int
     ranks: int
     device: torch.device
     status: Status
-    job: JobFolder
+    record: Callable[[bytes], Any]
 
 
 _here: list[Rank] = []
@@ -54,7 +55,7 @@ def main(path: Path, rank: int) -> int:
     """Runs the job in folder `path` as rank number `rank`; returns the exit code. Writes an error to a file."""
     folder = JobFolder(path)
     _redirect_output(folder.log(rank))
-    with folder.job.open("rb") as file:
+    with folder.job.open("rb") as file, folder.recorded(rank).open("ab", buffering=0) as recorded:
         hosts, timeout_s, accelerator = pickle.load(file)  # noqa: S301 - written by our own launcher
         ranks, own_host = len(hosts), hosts[rank]
         own_status = Status(Board.open(folder.board), rank)
@@ -68,10 +69,8 @@ def main(path: Path, rank: int) -> int:
                 # threads that are started later inherit this
                 os.sched_setaffinity(0, own_host.cores)
             os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
-            device = _device(rank, accelerator)
-            store = FileStore(str(folder.store), ranks)
-            _init_group(device, ranks, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)
-            _here[:] = [Rank(rank, ranks, device, own_status, folder)]
+            place, store = RankEnvironment(rank, ranks, rank, ranks), FileStore(str(folder.store), ranks)
+            join(place, store, timeout_s * _GROUP_TIMEOUT_FACTOR, accelerator, recorded.write, own_status)
             function, args = pickle.load(file)  # noqa: S301
             own_status.enter(status.BETWEEN_PHASES)
             result = function(*args)
@@ -82,16 +81,30 @@ def main(path: Path, rank: int) -> int:
                 dist.barrier()
             return 0
         except Exception as error:
-            _write_error(error, folder.error(rank))
+            fields = failure(error)
+            traceback.print_exc()
+            sys.stderr.flush()
+            write_atomically(folder.error(rank), json.dumps(fields).encode())
             return 1
 
 
-def join(place: RankEnvironment, store: Store, timeout_s: float, accelerator: bool) -> None:
-    """Joins the process group of ranks started by another launcher. store: by which the group is formed."""
+def join(
+    place: RankEnvironment,
+    store: Store,
+    timeout_s: float,
+    accelerator: bool = False,
+    record: Callable[[bytes], Any] = lambda _: None,
+    own_status: Status | None = None,
+) -> None:
+    """Joins the process group. store: by which the group is formed. own_status: None if nobody watches this process."""
     device = _device(place.local_rank, accelerator)
-    _init_group(device, place.local_ranks, timeout_s, store=store, rank=place.rank, world_size=place.ranks)
-    own_status = Status(Board.private(), 0)
-    _here[:] = [Rank(place.rank, place.ranks, device, own_status, JobFolder(Path()))]
+    backend = "gloo"
+    if device.type == "cuda":
+        # NCCL allows one rank per GPU
+        backend = "nccl" if torch.cuda.device_count() >= place.local_ranks else host_staged_backend.BACKEND
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=place.rank, world_size=place.ranks)
+    _here[:] = [Rank(place.rank, place.ranks, device, own_status or Status(Board.private(), 0), record)]
 
 
 def leave() -> None:
@@ -101,11 +114,6 @@ def leave() -> None:
     _here.clear()
     # models and their hooks form reference cycles
     gc.collect()
-
-
-def activity() -> str:
-    """Current activity of this process, in words."""
-    return str(here().status.activity) if _here else "joining the others"
 
 
 def exchange(own: Any) -> list[Any]:
@@ -128,14 +136,6 @@ def _device(local_rank: int, accelerator: bool) -> torch.device:
     return torch.device("cpu")
 
 
-def _init_group(device: torch.device, local_ranks: int, timeout_s: float, **rendezvous: Any) -> None:
-    """Creates the process group. local_ranks: number of ranks on this machine; NCCL allows one per GPU."""
-    backend = "gloo"
-    if device.type == "cuda":
-        backend = "nccl" if torch.cuda.device_count() >= local_ranks else host_staged_backend.BACKEND
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **rendezvous)
-
-
 def _redirect_output(path: Path) -> None:
     """Redirects the rank's output, warnings of C++ code included, to its log."""
     sys.stdout.flush()
@@ -146,13 +146,10 @@ def _redirect_output(path: Path) -> None:
     os.close(descriptor)
 
 
-def _write_error(error: Exception, path: Path) -> None:
-    """Writes an error for the launcher: its last line, whether a peer caused it, and when it was raised."""
-    at_s = time.monotonic()
-    traceback.print_exc()
-    sys.stderr.flush()
-    fields = {"text": one_line(error), "at_s": at_s, "communication": is_communication(error)}
-    write_atomically(path, json.dumps(fields).encode())
+def failure(error: Exception) -> dict[str, Any]:
+    """An error of this rank as data: its last line, whether a peer caused it, when it was raised, and in which activity."""
+    activity = str(here().status.activity) if _here else "joining the others"
+    return {"text": one_line(error), "by_peer": is_communication(error), "at_s": time.monotonic(), "activity": activity}
 
 
 def is_communication(error: BaseException) -> bool:

@@ -74,7 +74,7 @@ class Meeting:
             everywhere = all(outcome is not None and outcome.get("error") == first["error"] for outcome in outcomes)
             text = first["error"] if everywhere else f"rank {failed[0]}: {first['error']}"
             raise InputError(text) if first["input"] else RunError(text)
-        self.check_all_there(outcomes)
+        self.check_all_there(outcomes, patience_s)
         return [outcome["result"] for outcome in outcomes]
 
     def agree(self, own: Mapping[str, Any], patience_s: float = 0.0) -> list[Any]:
@@ -95,12 +95,13 @@ class Meeting:
                 f"rank {self.place.rank} has lost the others: their launcher, or rank 0, has ended"
             ) from None
 
-    def check_all_there(self, messages: Sequence[Any]) -> None:
-        """Raises ContactLostError naming the first rank without a message in the result of `agree`."""
+    def check_all_there(self, messages: Sequence[Any], patience_s: float = 0.0) -> None:
+        """Raises ContactLostError naming the first rank without a message in the result of `agree` with `patience_s`."""
         if None in messages:
             self._parted = True
             rank = messages.index(None)
-            raise ContactLostError(f"rank {rank} has not responded for {self._timeout_s + _SLACK_S:g} s; look at its output")
+            waited_s = self._timeout_s + _SLACK_S + patience_s
+            raise ContactLostError(f"rank {rank} has not responded for {waited_s:g} s; look at its output")
 
     def give(self, name: str, value: bytes) -> None:
         """Writes bytes for the other ranks, who can read them after the next `agree`."""

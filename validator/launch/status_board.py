@@ -75,7 +75,9 @@ class Board:
     @classmethod
     def private(cls) -> Self:
         """A record in this process's memory, for ranks that another launcher watches."""
-        return cls(bytearray(_RECORD_BYTES))
+        board = cls(bytearray(_RECORD_BYTES))
+        board.write(0, BETWEEN_PHASES, NO_STEP)
+        return board
 
     def write(self, rank: int, phase: int, step: int) -> None:
         """Records the phase and step of a rank from now on."""

@@ -10,7 +10,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.hosts import needed_nodes, nodes_of_ranks
+from scaleproof.validator.launch.job import needed_nodes, nodes_of_ranks
 from scaleproof.validator.netlab import wiring
 
 _CORES: Final = os.cpu_count() or 1

@@ -19,7 +19,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.hosts import Host, nodes_of_ranks
+from scaleproof.validator.launch.job import Host, nodes_of_ranks
 from scaleproof.validator.netlab import wiring
 from scaleproof.validator.netlab.namespaces import Holder
 from scaleproof.validator.netlab.self_test import LabReport, probe

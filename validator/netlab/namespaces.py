@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import socket
@@ -22,16 +21,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.launch.child import Child
+from scaleproof.validator.launch.child import Child, line
 
 T = TypeVar("T")
 
 _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _START_S: Final = 20.0
-_CODE: Final = (
-    "from scaleproof.validator.netlab.namespaces import hold; "
-    "hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
-)
 
 
 def enter(path: Path) -> None:
@@ -69,17 +64,18 @@ class Holder:
         """Raises RunError where namespaces cannot be made."""
         launcher = os.pidfd_open(os.getpid())
         try:
-            self._child = Child(_CODE, str(launcher), str(count), json.dumps(settings), descriptors=[launcher])
+            self._child = Child(hold, launcher, count, dict(settings), descriptors=[launcher])
         finally:
             os.close(launcher)
         try:
-            self.paths = self._wait_for_paths()
-        except OSError:
+            descriptors = self._child.receive(_START_S)
+        except ConnectionError:
+            descriptors = []
+        if not descriptors:
             why = self._child.why()
             self._child.close()
-            raise RunError(
-                f"network namespaces cannot be made: {why}; run as root with CAP_SYS_ADMIN and CAP_NET_ADMIN"
-            ) from None
+            raise RunError(f"network namespaces cannot be made: {why}; run as root with CAP_SYS_ADMIN and CAP_NET_ADMIN")
+        self.paths = tuple(Path(f"/proc/{self.pid}/fd/{descriptor}") for descriptor in descriptors[0])
 
     @property
     def pid(self) -> int:
@@ -94,17 +90,6 @@ class Holder:
     def close(self) -> None:
         """Ends the holder, and with it the namespaces without processes. A fork of the launcher only closes its socket."""
         self._child.close()
-
-    def _wait_for_paths(self) -> tuple[Path, ...]:
-        """Paths of the namespaces. Raises OSError where the holder ends before it sends them, or is too slow."""
-        self._child.socket.settimeout(_START_S)
-        message = b""
-        while not message.endswith(b"\n"):
-            received = self._child.socket.recv(65536)
-            if not received:
-                raise ConnectionResetError
-            message += received
-        return tuple(Path(f"/proc/{self.pid}/fd/{descriptor}") for descriptor in json.loads(message))
 
 
 def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -> None:
@@ -128,7 +113,7 @@ def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -
     with socket.socket(fileno=control) as talk:
         # where the launcher has ended already, its pidfd is readable
         with contextlib.suppress(OSError):
-            talk.sendall(json.dumps(spaces).encode() + b"\n")
+            talk.sendall(line(spaces))
         select.select([talk.fileno(), launcher], [], [])
 
 

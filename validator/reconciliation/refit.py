@@ -31,7 +31,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import rewrite
 from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
-from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.reconciliation.history import fingerprint, workload
 
 if TYPE_CHECKING:

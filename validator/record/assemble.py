@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -33,11 +32,6 @@ Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # Largest error of clocks, as a share of a step, with which spans of several machines can be compared.
 _TOLERATED_SHARE: Final = 0.1
 _ROW: Final = np.dtype([("rank", np.int32), *RAW_SPAN.descr])
-
-
-def read_recorded(path: Path) -> bytes:
-    """The spans that a rank has recorded so far; empty if it has not begun."""
-    return path.read_bytes() if path.exists() else b""
 
 
 def rank_names(strategy: Strategy) -> tuple[str, ...]:

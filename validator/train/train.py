@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
+import torch.distributed as dist
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
@@ -90,6 +91,17 @@ def _train(
             corrections=[asdict(correction) for correction in corrections if correction is not None],
             memory_bytes=_memory_bytes(me.device),
         )
+
+
+def copy_parameters(source: Path, target: Path) -> None:
+    """Copies the final parameters that each rank has saved in its folder `source` to `target` on rank 0."""
+    me = rank.here()
+    everyones: list[Any] | None = [None] * me.ranks if me.rank == 0 else None
+    # by gloo, as files are read into the host's memory
+    group = dist.new_group(backend="gloo")
+    dist.gather_object((source / f"rank{me.rank}.pt").read_bytes(), everyones, 0, group)
+    for number, content in enumerate(everyones or ()):
+        (target / f"rank{number}.pt").write_bytes(content)
 
 
 def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:

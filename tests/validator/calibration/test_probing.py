@@ -15,6 +15,7 @@ from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.probing import probe
 from scaleproof.validator.calibration.sites import Site
+from scaleproof.validator.launch.launch import Ended, JobOptions
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from tests.validator.calibration.made import BASE, sums
 
@@ -23,15 +24,21 @@ LAB = Cluster.model_validate(BASE)
 PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
 
 
-class InProcessSite(Site):
-    """Runs functions in this process."""
+class PretendedRanks:
+    """Runs functions here and now."""
 
-    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
-        return function(*args)
+    def first(self, count: int) -> PretendedRanks:
+        return self
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+        return [Ended(function(*args), b"")]
+
+    def once(self, function: Callable[[], Any], patience_s: float) -> Any:
+        return function()
 
 
 def site(*nodes: int) -> Site:
-    return InProcessSite("netlab", nodes, [0] * len(nodes))
+    return Site("netlab", PretendedRanks(), nodes, (0,) * len(nodes))
 
 
 def succeeding(budget_s: float) -> Any:

@@ -53,10 +53,10 @@ def test_hosts_of_a_lab_are_nodes() -> None:
 
 
 def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
-    (reported,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
-    assert reported.endswith("exit 0"), reported
-    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in reported
-    assert "rank 1 of 2" not in reported
+    (lines,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
+    assert lines.endswith("exit 0"), lines
+    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed in its work: ValueError: no" in lines
+    assert "rank 1 of 2" not in lines
 
 
 @pytest.mark.parametrize(

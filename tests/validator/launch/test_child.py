@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from scaleproof.validator.launch.child import Child
 from tests.validator import processes
 
-ECHO = "import os; os.write(int(sys.argv[1]), sys.argv[3].encode()); os.read(int(sys.argv[1]), 1)"
+
+def echo(control: int, text: str) -> None:
+    os.write(control, text.encode())
+    os.read(control, 1)
+
+
+def write_to(_: int, descriptor: int) -> None:
+    os.write(descriptor, b"here")
+
+
+def fail(_: int) -> None:
+    print("first", file=sys.stderr)
+    sys.exit("no more memory")
 
 
 def test_a_child_gets_its_arguments_and_ends_when_closed() -> None:
-    child = Child(ECHO, "hello")
+    child = Child(echo, "hello")
     child.socket.settimeout(20)
 
     assert child.socket.recv(100) == b"hello"
@@ -24,7 +37,7 @@ def test_a_child_gets_its_arguments_and_ends_when_closed() -> None:
 
 def test_file_descriptors_are_inherited() -> None:
     reads, writes = os.pipe()
-    child = Child("import os; os.write(int(sys.argv[3]), b'here')", str(writes), descriptors=[writes])
+    child = Child(write_to, writes, descriptors=[writes])
     os.close(writes)
 
     with os.fdopen(reads, "rb") as file:
@@ -33,7 +46,7 @@ def test_file_descriptors_are_inherited() -> None:
 
 
 def test_the_last_line_of_a_child_gives_the_reason_of_its_end() -> None:
-    failing, killed = Child("print('first', file=sys.stderr); sys.exit('no more memory')"), Child(ECHO, "hello")
+    failing, killed = Child(fail), Child(echo, "hello")
     assert failing.socket.recv(1) == b""
     processes.kill(killed.pid)
 

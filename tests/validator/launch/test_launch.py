@@ -40,8 +40,12 @@ def test_torch_is_loaded_once() -> None:
     assert fork_server.shared().pid == server
 
 
+def broken(_control: int, _folders: str) -> None:
+    raise ImportError("libtorch is broken")
+
+
 def test_a_fork_server_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "_CODE", "raise ImportError('libtorch is broken')")
+    monkeypatch.setattr(fork_server, "serve", broken)
     server = fork_server.ForkServer()
 
     with pytest.raises(RunError, match="ranks cannot be started: ImportError: libtorch is broken"):

@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.launch import network_interfaces, rendezvous
-from scaleproof.validator.launch.hosts import LOOPBACK
+from scaleproof.validator.launch.job import LOOPBACK
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.launch.rank_environment import MeetingPoint, RankEnvironment
 from scaleproof.validator.netlab import namespaces

@@ -122,8 +122,12 @@ def test_a_killed_launcher_leaves_no_namespace() -> None:
             kill(fork)
 
 
+def not_permitted(*_: object) -> None:
+    sys.exit("Operation not permitted")
+
+
 def test_missing_permission_for_namespaces_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "_CODE", "import sys; sys.exit('Operation not permitted')")
+    monkeypatch.setattr(namespaces, "hold", not_permitted)
     with pytest.raises(RunError, match="cannot be made: Operation not permitted; run as root with CAP_SYS_ADMIN"):
         Holder(1, {})
 

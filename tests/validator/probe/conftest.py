@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from scaleproof.validator.launch import rank
-from scaleproof.validator.launch.job_folder import JobFolder
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.probe import adaptive
 
@@ -40,7 +38,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 
 def be_alone(patch: pytest.MonkeyPatch) -> None:
-    me = rank.Rank(0, 1, torch.device("cpu"), Status(Board.private(), 0), JobFolder(Path()))
+    me = rank.Rank(0, 1, torch.device("cpu"), Status(Board.private(), 0), lambda _: None)
     patch.setattr(rank, "_here", [me])
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from scaleproof.simulator.common.errors import RankError
-from scaleproof.validator.launch.hosts import Host
-from scaleproof.validator.launch.launch import job_folder, launch
+from scaleproof.validator.launch.job import Host
+from scaleproof.validator.launch.launch import LocalRanks, run_on_ranks
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.probe import network
 from scaleproof.validator.probe.pairs import RankPair
@@ -71,9 +71,9 @@ def test_a_rank_that_fails_ends_the_probe() -> None:
 @needs_netlab
 def test_lab_links_are_not_faster_than_requested() -> None:
     """80 Mbit/s each way: half a mebibyte takes 52 ms, less what the link's bucket lets through at once; both ways too."""
-    with Netlab(lab_cluster(2, "80 Mbit/s")) as lab, job_folder() as folder:
+    with Netlab(lab_cluster(2, "80 Mbit/s")) as lab:
         hosts = [Host(lab.namespace(host), lab.interface) for host in range(2)]
-        plain, _ = launch(folder, _messages_and_exchanges, 2, (), timeout_s=60, accelerator=False, hosts=hosts)
+        plain, _ = run_on_ranks(_messages_and_exchanges, LocalRanks(hosts))
     points = [Point.of(one) for one in plain]
     for what in ("send", "exchange"):
         assert least_s(points, what, 2**19) > (2**19 - 2**17) / 10e6

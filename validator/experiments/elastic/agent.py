@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.validator.experiments.elastic.records import EventLog
-from scaleproof.validator.experiments.elastic.trainer import SETTINGS, end_with
+from scaleproof.validator.experiments.elastic.trainer import SETTINGS
+from scaleproof.validator.launch.child import end_with, line
 
-READY: Final = b"ready\n"
 # Metrics of torchrun that are logged, and the names of the events.
 _EVENTS: Final = {
     "workers.default.failed": "noticed",
@@ -22,7 +22,7 @@ _EVENTS: Final = {
 }
 
 
-def main(control: int, launcher: int, namespace: str, folder: Path, host: int, arguments: Sequence[str]) -> None:
+def main(control: int, launcher: int, namespace: str, folder: str, host: int, arguments: Sequence[str]) -> None:
     """Runs torchrun in the network namespace when its launcher says so.
 
     control: socket to the launcher, whose process id is `launcher`. arguments: of torchrun.
@@ -37,7 +37,7 @@ def main(control: int, launcher: int, namespace: str, folder: Path, host: int, a
     from torch.distributed.elastic.metrics.api import MetricHandler, configure
     from torch.distributed.run import main as torchrun
 
-    log = EventLog(folder, host, "agent")
+    log = EventLog(Path(folder), host, "agent")
 
     class Handler(MetricHandler):
         def emit(self, metric_data: Any) -> None:
@@ -46,7 +46,7 @@ def main(control: int, launcher: int, namespace: str, folder: Path, host: int, a
 
     configure(Handler())
     with socket.socket(fileno=control) as connection:
-        connection.sendall(READY)
+        connection.sendall(line("ready"))
         if connection.recv(1):
-            trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", str(folder), str(host), str(os.getpid())]
+            trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", folder, str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

@@ -23,7 +23,8 @@ from scaleproof.validator.experiments.elastic.others import Others
 from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows
 from scaleproof.validator.experiments.elastic.records import LoggedEvent
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
-from scaleproof.validator.measure import MeasureOptions, measure_here
+from scaleproof.validator.launch.launch import LocalRanks
+from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.verify.verify import verdict
@@ -136,9 +137,8 @@ def _link(report: Report) -> FaultOutcome:
             if step == half + 1:
                 lab.limit(host, _rate_Bps(after, host))
 
-        run = measure_here(
-            before, lab.ranks_hosts(before), MeasureOptions(_TIMEOUT_S, progress=slow_down, verify=True), "netlab"
-        )
+        watch = MeasureOptions(_TIMEOUT_S, progress=slow_down, verify=True)
+        run = measure_on(before, LocalRanks(lab.ranks_hosts(before)), watch, "netlab")
     # the link changed during the step in between
     fast_s, slow_s = run.step_times_s[:half], run.step_times_s[half + 1 :]
     expected = [predicted.times(scenario).step_s for scenario in (before, after)]

@@ -6,31 +6,21 @@ No process of a job survives: each ends with the process that started it, which 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.experiments.elastic.agent import READY
+from scaleproof.validator.experiments.elastic import agent, trainer
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import INJECTOR, EventLog, LoggedEvent, of_trainer, read, size_bytes
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.launch.child import Child
 from scaleproof.validator.netlab.lab import Netlab
 
-_AGENT: Final = (
-    "from pathlib import Path; from scaleproof.validator.experiments.elastic.agent import main; "
-    "main(int(sys.argv[1]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), json.loads(sys.argv[7]))"
-)
-_TRAINER: Final = (
-    "from pathlib import Path; from scaleproof.validator.experiments.elastic.trainer import stay; "
-    "stay(int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), int(sys.argv[7]))"
-)
 _PORT: Final = 29400
 POLL_S: Final = 0.01
 _CLOSELY_S: Final = 0.001
@@ -56,32 +46,22 @@ class ProcessTimes:
 
 def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None = None) -> list[LoggedEvent]:
     """Trains with one rank per host, started by torchrun's agents. Returns the logged events. Raises RunError."""
-    job.write()
     endpoint = f"{lab.address(0)}:{_PORT}"
-    children: dict[int, Child] = {}
-    with _ended(children):
+    with _ElasticJob(job, lab, kill) as running:
         for host in range(job.ranks):
-            arguments = settings.arguments(endpoint, lab.address(host), hosts_store=host == 0)
-            place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host)]
-            children[host] = Child(_AGENT, *place, json.dumps(arguments))
-        for host, child in children.items():
-            _wait_until_ready(host, child, job.patience_s)
-        for child in children.values():
-            child.socket.sendall(b"\n")
-        _ElasticJob(job, children, kill).until_ended(lambda host: kill is not None and kill.node and host == kill.host)
+            running.start(host, agent.main, settings.arguments(endpoint, lab.address(host), hosts_store=host == 0))
+        for host in range(job.ranks):
+            running.wait_until_ready(host)
+        for child in running.children.values():
+            child.send("start")
+        running.until_ended(lambda host: kill is not None and kill.node and host == kill.host)
     return read(job.folder)
 
 
 def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEvent]:
     """Trains with one rank per host; a killed rank is restarted. Returns the logged events. Raises RunError."""
-    job.write()
     log = EventLog(job.folder, INJECTOR, "supervisor")
-    children: dict[int, Child] = {}
     rounds = 0
-
-    def start(host: int) -> Child:
-        place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), str(rounds)]
-        return Child(_TRAINER, *place)
 
     def replaced(host: int) -> bool:
         nonlocal rounds
@@ -89,23 +69,22 @@ def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEv
             return False
         log.note("noticed")
         rounds += 1
-        children[host].close()
-        children[host] = start(host)
+        running.children[host].close()
+        running.start(host, trainer.stay, rounds)
         return True
 
-    with _ended(children):
+    with _ElasticJob(job, lab, kill) as running:
         for host in range(job.ranks):
-            children[host] = start(host)
-        _ElasticJob(job, children, kill).until_ended(replaced)
+            running.start(host, trainer.stay, rounds)
+        running.until_ended(replaced)
     return read(job.folder)
 
 
 def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
     """Times of a process of the job that is started and killed while nothing else of the job runs. Raises RunError."""
-    job.write()
-    began_s = time.perf_counter()
-    child = Child(_TRAINER, str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), "-1")
-    with _ended({host: child}):
+    with _ElasticJob(job, lab) as running:
+        began_s = time.perf_counter()
+        child = running.start(host, trainer.stay, trainer.NO_ROUND)
 
         def imported_s() -> list[float]:
             events = of_trainer(job.folder, host)
@@ -117,20 +96,45 @@ def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
                 raise RunError(f"a process of the job cannot start: {child.why()}")
             time.sleep(POLL_S)
         killed_s = time.perf_counter()
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         while child.alive:
             time.sleep(_CLOSELY_S)
         return ProcessTimes(imported_s()[0] - began_s, time.perf_counter() - killed_s)
 
 
 class _ElasticJob:
-    """A running job."""
+    """A job with one process per host, all of which end with the context."""
 
-    def __init__(self, job: Job, children: dict[int, Child], kill: Kill | None) -> None:
-        self._job, self._children, self._kill = job, children, kill
-        self._left = set(children)
+    def __init__(self, job: Job, lab: Netlab, kill: Kill | None = None) -> None:
+        self._job, self._lab, self._kill = job, lab, kill
+        self.children: dict[int, Child] = {}
+        self._ended: set[int] = set()
         self._log = EventLog(job.folder, INJECTOR, "injector")
         self._killed = False
+
+    def __enter__(self) -> Self:
+        self._job.write()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.children.values():
+            child.kill()
+        for child in self.children.values():
+            child.close()
+
+    def start(self, host: int, function: Callable[..., None], *arguments: Any) -> Child:
+        """Starts the process of a host, which calls `function`."""
+        place = (os.getpid(), str(self._lab.namespace(host)), str(self._job.folder), host)
+        self.children[host] = Child(function, *place, *arguments)
+        return self.children[host]
+
+    def wait_until_ready(self, host: int) -> None:
+        """Waits for the message of a host's agent. Raises RunError where none comes."""
+        child = self.children[host]
+        with contextlib.suppress(ConnectionError):
+            if child.receive(self._job.patience_s):
+                return
+        raise RunError(f"torchrun cannot be started on host {host}: {child.why()}; try: python -m torch.distributed.run --help")
 
     def until_ended(self, replaced: Callable[[int], bool]) -> None:
         """Waits until all ranks have ended well. replaced: whether the end of a killed host's process is expected; restarts it
@@ -147,15 +151,15 @@ class _ElasticJob:
                 raise RunError(f"the job made no progress after {where} for {self._job.patience_s:g} s; is the machine busy?")
 
     def _all_ended(self, replaced: Callable[[int], bool]) -> bool:
-        for host in [host for host in self._left if not self._children[host].alive]:
-            if not self._has_ended(host) and not replaced(host):
-                raise RunError(f"host {host} of the job ended before it was done: {self._children[host].why()}")
-            if not self._children[host].alive:
-                self._left.remove(host)
-        return not self._left
-
-    def _has_ended(self, host: int) -> bool:
-        return any(event.what == "ended" for event in of_trainer(self._job.folder, host))
+        for host, child in list(self.children.items()):
+            if child.alive or host in self._ended:
+                continue
+            has_ended = any(event.what == "ended" for event in of_trainer(self._job.folder, host))
+            if not has_ended and not replaced(host):
+                raise RunError(f"host {host} of the job ended before it was done: {child.why()}")
+            if not self.children[host].alive:
+                self._ended.add(host)
+        return len(self._ended) == len(self.children)
 
     def _kill_if_due(self) -> None:
         kill = self._kill
@@ -166,30 +170,7 @@ class _ElasticJob:
             return
         self._killed = True
         self._log.note("killed", step=kill.after_step)
-        agent = [self._children[kill.host].pid] if kill.node else []
-        for pid in [*agent, own[-1].pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def _ended(children: dict[int, Child]) -> Iterator[None]:
-    """Ends the children that still run, and what they have started, after the context."""
-    try:
-        yield
-    finally:
-        for child in children.values():
-            if child.alive:
-                os.kill(child.pid, signal.SIGKILL)
-        for child in children.values():
-            child.close()
-
-
-def _wait_until_ready(host: int, child: Child, timeout_s: float) -> None:
-    child.socket.settimeout(timeout_s)
-    try:
-        ready = child.socket.recv(len(READY)) == READY
-    except OSError:
-        ready = False
-    if not ready:
-        raise RunError(f"torchrun cannot be started on host {host}: {child.why()}; try: python -m torch.distributed.run --help")
+        if kill.node:
+            self.children[kill.host].kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(own[-1].pid, signal.SIGKILL)

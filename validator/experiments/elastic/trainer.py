@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from scaleproof.validator.experiments.elastic.job import Job, read_job
 from scaleproof.validator.experiments.elastic.records import EventLog
+from scaleproof.validator.launch.child import end_with
 from scaleproof.validator.netlab.wiring import INTERFACE
 
 if TYPE_CHECKING:
@@ -25,17 +26,15 @@ if TYPE_CHECKING:
 
 # Torch's messages about broken connections are logged in a line instead; torch reads this when it is loaded.
 SETTINGS: Final = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-_FAILED: Final = 1
+# In place of a round: train in none.
+NO_ROUND: Final = -1
 
 
 def main(folder: Path, host: int, agent: int) -> None:
     """Trains as the rank given by torchrun's environment. agent: process id of torchrun's agent, with which this process ends.
     A failure ends it at once."""
     end_with(agent)
-    log = EventLog(folder, host, "trainer")
-    log.note("begun")
-    job = read_job(folder)
-    _import(log)
+    job, log = _begin(folder, host)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from scaleproof.validator.launch.rank_environment import meeting_point, place_in
@@ -50,24 +49,21 @@ def main(folder: Path, host: int, agent: int) -> None:
     except Exception as error:
         _note_failure(error, log)
         # skip the slow shutdown of the interpreter
-        os._exit(_FAILED)
+        os._exit(1)
 
 
-def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: int) -> None:
+def stay(_: int, launcher: int, namespace: str, folder: str, host: int, round_number: int) -> None:
     """Trains in the namespace as rank `host` until all is done, in a new group after each failure of another rank.
 
-    launcher: its process id. round_number: number of earlier groups; if negative, the process waits to be killed instead.
+    launcher: its process id. round_number: number of earlier groups, or NO_ROUND: the process then waits to be killed instead.
     """
     from scaleproof.validator.netlab.namespaces import enter
 
     end_with(launcher)
     enter(Path(namespace))
     os.environ |= SETTINGS
-    log = EventLog(folder, host, "trainer")
-    log.note("begun")
-    job = read_job(folder)
-    _import(log)
-    if round_number < 0:
+    job, log = _begin(Path(folder), host)
+    if round_number == NO_ROUND:
         signal.pause()
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
@@ -75,7 +71,7 @@ def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: i
     from scaleproof.validator.launch.rank_environment import RankEnvironment
 
     while True:
-        store = FileStore(str(folder / f"store-{round_number}"), job.ranks)
+        store = FileStore(f"{folder}/store-{round_number}", job.ranks)
         try:
             _train(job, RankEnvironment(host, job.ranks, 0, 1), store, log)
             return
@@ -88,17 +84,11 @@ def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: i
         round_number += 1
 
 
-def end_with(parent: int) -> None:
-    """Makes this process end when the process that started it does, in whatever way that ends."""
-    from scaleproof.validator.launch.fork_server import die_with_parent
-
-    die_with_parent()()
-    if os.getppid() != parent:
-        os._exit(_FAILED)
-
-
-def _import(log: EventLog) -> None:
-    """Imports what training needs, before anything waits for it."""
+def _begin(folder: Path, host: int) -> tuple[Job, EventLog]:
+    """The job and this process's log. Imports what training needs, before anything waits for it."""
+    log = EventLog(folder, host, "trainer")
+    log.note("begun")
+    job = read_job(folder)
     # imported by optimizers when they are built
     import torch._dynamo  # noqa: F401
 
@@ -106,6 +96,7 @@ def _import(log: EventLog) -> None:
     import scaleproof.validator.train.train  # noqa: F401
 
     log.note("imported")
+    return job, log
 
 
 def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> None:
@@ -120,7 +111,7 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
     from scaleproof.validator.train.emulated_compute import Pace
 
     _wait_for_all(store, place, job.patience_s)
-    rank.join(place, store, job.silence_s, accelerator=False)
+    rank.join(place, store, job.silence_s)
     log.note("joined", rank=place.rank)
     scenario, me = job.by_ranks[place.ranks], rank.here()
     recorder = Recorder(me.status, lambda _: None)

@@ -23,7 +23,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.launch.preflight.checks import check_trainable
 
 Compute = Literal["paced", "real"]

@@ -15,7 +15,8 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.measure import MeasureOptions, measure_here
+from scaleproof.validator.launch.launch import LocalRanks
+from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab, require
 from scaleproof.validator.reconciliation.explain import Explanation, explain
@@ -177,7 +178,7 @@ def measured(fault: PlantedFault, with_fault: bool) -> Run:
             hosts = [replace(host, cores=(own if rank == fault.busy else shared,)) for rank, host in enumerate(hosts)]
             for _ in range(_SPINNING):
                 stack.enter_context(spinning(own))
-        return measure_here(scenario, hosts, MeasureOptions(_TIMEOUT_S), "netlab")
+        return measure_on(scenario, LocalRanks(hosts), MeasureOptions(_TIMEOUT_S), "netlab")
 
 
 def _cores() -> tuple[int, int]:

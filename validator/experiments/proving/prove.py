@@ -13,8 +13,9 @@ from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.run.run import Run, write_atomically
 from scaleproof.validator.experiments.proving.cases import ProvingCase
 from scaleproof.validator.experiments.proving.figures import DISTURBED, CaseOutcome
-from scaleproof.validator.launch.hosts import needed_nodes
-from scaleproof.validator.measure import MeasureOptions, measure_here
+from scaleproof.validator.launch.job import needed_nodes
+from scaleproof.validator.launch.launch import LocalRanks
+from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.record.cpu_usage import Processors, usable
@@ -35,7 +36,7 @@ def measured_in_lab(case: ProvingCase) -> Run:
     assert cluster.network is not None
     network = cluster.network.model_copy(update={"bandwidth_Bps": case.rate_Bps})
     with Netlab(cluster.model_copy(update={"network": network})) as lab:
-        return measure_here(case.scenario, lab.ranks_hosts(case.scenario), MeasureOptions(_TIMEOUT_S), "netlab")
+        return measure_on(case.scenario, LocalRanks(lab.ranks_hosts(case.scenario)), MeasureOptions(_TIMEOUT_S), "netlab")
 
 
 def prove(

@@ -52,8 +52,8 @@ def run_of(job: Job, kill: Kill | None) -> list[LoggedEvent]:
     return timeline.disturbed(kill, LOST, predicted.times(left).step_s)
 
 
-def measure_here(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Run:
-    """Predicted steps as if measured; two in the middle are reported."""
+def measure_on(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Run:
+    """Steps as they are predicted; two in the middle are reported."""
     half = scenario.steps // 2
     assert watch.progress is not None
     for step in (half, half + 1):
@@ -79,7 +79,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> MadeLab:
         return run_of(job, kill)
 
     monkeypatch.setattr(faults, "Netlab", lambda _: nullcontext(made))
-    monkeypatch.setattr(faults, "measure_here", measure_here)
+    monkeypatch.setattr(faults, "measure_on", measure_on)
     monkeypatch.setattr(faults, "verdict", lambda *_: {"rule": "", "deviation": 0.5, "tolerance": 0.1})
     monkeypatch.setattr(launching, "alone", alone)
     monkeypatch.setattr(launching, "under_torchrun", under_torchrun)

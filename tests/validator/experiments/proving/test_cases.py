@@ -12,7 +12,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving import cases as cases_module
 from scaleproof.validator.experiments.proving.cases import FAMILIES_A_GROUP, LEAST_EXPOSED, Compute, Draw, ProvingCase
-from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.netlab.compatibility import check
 
 

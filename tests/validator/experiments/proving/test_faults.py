@@ -14,7 +14,7 @@ from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.experiments.proving import faults
 from scaleproof.validator.experiments.proving.faults import FAULTS, PlantedFault, expected, measured, planted, spinning
-from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.netlab.wiring import plan
 from tests.validator.netlabs import needs_netlab
 from tests.validator.reconciliation.runs import as_measured

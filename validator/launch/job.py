@@ -1,9 +1,8 @@
-"""Hosts: the node on which each rank of a scenario runs, and how a rank joins it."""
+"""A job of ranks: the hosts on which they run, and the temporary folder through which launcher and ranks exchange files."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,6 +39,39 @@ def needed_nodes(scenario: Scenario) -> int:
     return max(nodes_of_ranks(scenario)) + 1
 
 
-def here(ranks: int) -> Sequence[Host]:
-    """The hosts of ranks that all run on this machine."""
-    return [Host()] * ranks
+@dataclass(frozen=True)
+class JobFolder:
+    """Paths of the files in a job's folder."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """Two pickles: settings that a rank needs to start, then the function to run with its arguments."""
+        return self.path / "job"
+
+    @property
+    def board(self) -> Path:
+        """The status board: current activity of each rank."""
+        return self.path / "status"
+
+    @property
+    def store(self) -> Path:
+        """The store by which ranks form a process group."""
+        return self.path / "store"
+
+    def result(self, rank: int) -> Path:
+        """Result of the rank's function."""
+        return self.path / f"result-{rank}.json"
+
+    def error(self, rank: int) -> Path:
+        """Error of the rank, if it failed."""
+        return self.path / f"error-{rank}.json"
+
+    def log(self, rank: int) -> Path:
+        """Output of the rank."""
+        return self.path / f"rank-{rank}.log"
+
+    def recorded(self, rank: int) -> Path:
+        """Bytes that the rank has recorded while its function ran."""
+        return self.path / f"recorded-{rank}"
