@@ -81,7 +81,7 @@ class FittedCollective:
 
     def at(self, size_bytes: float) -> float:
         """Fitted seconds at a size."""
-        from scaleproof.validator.calibration.fit.curve_fitting.pieces import piece_at
+        from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at
 
         piece = piece_at(self.pieces, size_bytes)
         return piece.latency_s + size_bytes * piece.seconds_per_byte
@@ -124,8 +124,7 @@ def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[Fi
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: ImportNotes) -> FittedCollective | None:
     from scaleproof.validator.calibration.fit import curve_fitting
     from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve
-    from scaleproof.validator.calibration.fit.curve_fitting.pieces import pieces
+    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve, pieces
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
 
     points = sorted(points, key=lambda point: point.size)
