@@ -98,10 +98,8 @@ def _refit(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from scaleproof.validator.calibration.calibrate import Calibrated
-    from scaleproof.validator.calibration.cluster_file.cluster_file import described
-    from scaleproof.validator.calibration.cluster_file.describing import description
-    from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
-    from scaleproof.validator.calibration.cluster_file.writing import points_path
+    from scaleproof.validator.calibration.cluster_file.files import description, points_path
+    from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
     from scaleproof.validator.probe import points as tables
 
     points = tables.read(options.source)
@@ -117,7 +115,7 @@ def _refit(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from scaleproof.commands.measuring.session import progress
     from scaleproof.validator.calibration.calibrate import calibrate
-    from scaleproof.validator.calibration.cluster_file.describing import description
+    from scaleproof.validator.calibration.cluster_file.files import description
     from scaleproof.validator.measure import MeasureOptions
 
     base = description(options.cluster) if options.cluster else None
@@ -151,7 +149,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
 def _write(calibrated: Calibrated, out: Path) -> int:
     """Writes the cluster file and prints its quantities."""
     from scaleproof.commands.text.calibration import table
-    from scaleproof.validator.calibration.cluster_file.writing import write
+    from scaleproof.validator.calibration.cluster_file.files import write
 
     write(calibrated.cluster, out, calibrated.points)
     for line in calibrated.notes:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.cluster_file.cluster_file import described
-from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts, provenance
-from scaleproof.validator.calibration.plan import ProbePlan, tasks
-from scaleproof.validator.calibration.probing import Progress, probe
-from scaleproof.validator.calibration.sites import site
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described, provenance
+from scaleproof.validator.calibration.plan import ProbePlan, Task, tasks
+from scaleproof.validator.calibration.sites import Site, site
+from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import FAILED, Point
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -59,3 +61,31 @@ def calibrate(
     facts = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin)
     fitted, notes = described(probed.points, facts)
     return Calibrated(fitted, [*probed.points, facts.point()], notes)
+
+
+@dataclass
+class Probed:
+    """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe."""
+
+    points: list[Point] = field(default_factory=list)
+    took_s: dict[str, float] = field(default_factory=dict)
+
+
+def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
+    """Runs the tasks in order; a failed one does not end the calibration. Stops after a task whose ranks no longer respond,
+    because none are left to run the rest."""
+    probed = Probed()
+    for task in tasks:
+        progress(task.what)
+        begin_s = time.monotonic()
+        try:
+            # waiting for one another counts as no progress and may last for the whole budget
+            within_s = timeout_s + task.budget_s
+            rows = site.run(task.function, *task.arguments, task.budget_s, ranks=task.ranks, timeout_s=within_s)
+            probed.points += [Point.of(row) for row in rows or ()]
+        except RankError as error:
+            probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
+            if isinstance(error, ContactLostError):
+                break
+        probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s
+    return probed

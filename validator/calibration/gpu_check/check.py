@@ -14,10 +14,11 @@ from typing import Final
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.writing import write
+from scaleproof.validator.calibration.cluster_file.files import write
 from scaleproof.validator.calibration.gpu_check import probing, sizes, training
-from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped
+from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe
 from scaleproof.validator.calibration.gpu_check.ledger import Ledger
+from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 DRY: Final = "dry run on the CPU, numbers are meaningless"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,41 +12,17 @@ import numpy as np
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed, products_s
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.scenario.read import load_device
-from scaleproof.validator.calibration.cluster_file.facts import provenance
+from scaleproof.validator.calibration.cluster_file.from_points import provenance
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit import curve_fitting
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
+from scaleproof.validator.calibration.gpus import shipped
 
 if TYPE_CHECKING:
     # these modules import torch, which only ranks should do
     from scaleproof.validator.probe.gpu import DeviceFacts, Launches, LayerTiming, MatmulTiming, MovedTiming, OptimizerTiming
 
-# Shipped devices by the names that drivers give them.
-_SHIPPED: Final = {
-    "NVIDIA B200": "b200-180gb-sxm",
-    "NVIDIA GB200": "gb200-186gb",
-    "NVIDIA H200": "h200-141gb-sxm",
-    "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
-    "NVIDIA H100 PCIe": "h100-80gb-pcie",
-    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
-    "NVIDIA A100-SXM4-40GB": "a100-40gb-sxm",
-    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
-    "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie",
-    "NVIDIA A10G": "a10g",
-    "NVIDIA L4": "l4",
-    "Tesla T4": "t4",
-    "Tesla V100-SXM2-16GB": "v100-16gb-sxm2",
-    "Tesla V100-SXM2-32GB": "v100-32gb-sxm2",
-    "Tesla V100-SXM3-32GB": "v100-32gb-sxm3",
-    "Tesla V100-PCIE-16GB": "v100-16gb-pcie",
-    "Tesla V100-PCIE-32GB": "v100-32gb-pcie",
-    "Tesla P100-SXM2-16GB": "p100-sxm2",
-    "Tesla P100-PCIE-16GB": "p100-pcie",
-    "Tesla K80": "k80",
-}
 # Generations by the major number of NVIDIA's compute capability; 7.5 is Turing. (CUDA C++ Programming Guide, appendix.)
 _GENERATIONS: Final[dict[int, Generation]] = {
     3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell",
@@ -78,12 +53,6 @@ class ProbeResults:
     optimizers: dict[str, list[OptimizerTiming]] = field(default_factory=dict)
     messages: Sequence[MovedTiming] = ()
     allreduces: dict[int, Sequence[MovedTiming]] = field(default_factory=dict)
-
-
-def shipped(name: str) -> Device | None:
-    """The shipped device for the name that a driver gives; None if there is none."""
-    file = _SHIPPED.get(name)
-    return load_device(catalog.find_part("device", file, Path())) if file else None
 
 
 def describe(probed: ProbeResults, label: str) -> dict[str, Any]:

@@ -8,29 +8,19 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import yaml
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import format_share
-from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
-from scaleproof.simulator.run.run import write_atomically
-from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines
-from scaleproof.validator.calibration.imports.gpus import nominal_Bps
-from scaleproof.validator.calibration.imports.names import shipped_device
-from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.calibration.gpus import nominal_Bps, shipped, shipped_device
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.cluster import Cluster
     from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.probe.points import Point
@@ -42,14 +32,6 @@ _NETWORK_LATENCY: Final = "8 us"
 _RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 _FEW: Final = 3
 _NEARLY: Final = 1.15
-
-
-class Base(NamedTuple):
-    """A cluster file into which measured numbers are inserted: its data, and the cluster that it describes."""
-
-    name: str
-    data: dict[str, Any]
-    cluster: Cluster
 
 
 @dataclass
@@ -97,17 +79,6 @@ class FittedCollective:
             begins = {"from": f"{piece.from_bytes:.0f} B"} if piece.from_bytes else {}
             rate_Bps = 1 / max(piece.seconds_per_byte, FASTEST_S)
             yield {**group, **begins, "latency": seconds_text(piece.latency_s), "bandwidth": rate_text(rate_Bps)}
-
-
-def read_base(reference: str) -> Base:
-    """The cluster with the name of a shipped one, or of a file. Raises NotFoundError or ScenarioError."""
-    path = catalog.find_part("cluster", reference, Path())
-    cluster = load_cluster(path)
-    located = yaml_file.read(path)
-    if str(located.data.get("device")) not in catalog.names("devices"):
-        # paths in it are relative to its own folder
-        resolve_device(located, (), path.parent)
-    return Base(cluster.name or path.stem, located.data, cluster)
 
 
 def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[FittedCollective]:
@@ -195,17 +166,6 @@ def describe(
     return data
 
 
-def write(data: dict[str, Any], imported: ImportResult, path: Path) -> None:
-    """Writes a cluster as YAML, and its points to a table next to it."""
-    from scaleproof.validator.probe import points
-
-    header = f"# Imported from {imported.tool}. Every number may be edited; `scaleproof predict` uses what stands here.\n"
-    with locked_file(path, "import", PATIENCE_S):
-        write_atomically(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
-        if imported.points:
-            points.write(imported.points, path.with_suffix(".points.parquet"))
-
-
 def _with_layers(device: str | dict[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The device with measured layers, which replace its own for the same signature and precision."""
     known: dict[str, Any] = {"base": device} if isinstance(device, str) else dict(device)
@@ -265,20 +225,13 @@ def _provenance(imported: ImportResult, base: Base | None) -> dict[str, str]:
 def _compare(imported: ImportResult, base: Base) -> None:
     """Notes differences between the measured machines and the base."""
     machines, cluster = imported.machines, base.cluster
-    device = shipped_device(machines.gpu) if machines.gpu else ""
-    if device and _device_name(device) != cluster.device.name:
+    device = shipped(machines.gpu) if machines.gpu else None
+    if device is not None and device.name != cluster.device.name:
         text = f"measured on {machines.gpu}, but {base.name} has {cluster.device.name}; give a base with that GPU"
         imported.notes.add(text)
     for what, own, given in (("nodes", machines.nodes, cluster.nodes), ("devices", machines.devices, cluster.node.devices)):
         if own > given:
             imported.notes.add(f"measured on {own} {what}, but {base.name} has {given}; larger groups are not used")
-
-
-def _device_name(device: str) -> str:
-    """Name of the device in a shipped file."""
-    from scaleproof.simulator.scenario.read import load_device
-
-    return load_device(catalog.ROOT / "devices" / f"{device}.yaml").name
 
 
 def _links(

@@ -14,10 +14,9 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import rate_text
+from scaleproof.validator.calibration.gpus import GpuLinks, links_of
 from scaleproof.validator.calibration.imports.cluster import INSIDE_LATENCY
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines
-from scaleproof.validator.calibration.imports.gpus import GpuLinks, links_of
-from scaleproof.validator.calibration.imports.reading import ImportNotes, read_text
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines, read_text
 
 _EXPECTED: Final = "the matrix that `nvidia-smi topo -m` prints"
 _LISTED: Final = re.compile(r"^\s*GPU\s+\d+:\s*(.+?)\s*(?:\(UUID.*)?$")

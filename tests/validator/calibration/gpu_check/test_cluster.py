@@ -14,9 +14,10 @@ from scaleproof.simulator.cluster.device.kernels import Speed, products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.writing import write
-from scaleproof.validator.calibration.gpu_check import cluster as described
-from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, fitted_shares, shipped
+from scaleproof.validator.calibration import gpus
+from scaleproof.validator.calibration.cluster_file.files import write
+from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, fitted_shares
+from scaleproof.validator.calibration.gpus import shipped
 
 SHAPES = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)] + [(8192, 2304, 768), (8192, 768, 3072)]
 
@@ -130,4 +131,4 @@ def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_every_name_that_drivers_give_is_of_a_device_that_ships() -> None:
-    assert set(described._SHIPPED.values()) <= set(catalog.names("devices"))
+    assert set(gpus._SHIPPED.values()) <= set(catalog.names("devices"))

@@ -11,10 +11,11 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.read import load_model
 from scaleproof.validator.calibration.gpu_check import sizes, training
-from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped
+from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe
 from scaleproof.validator.calibration.gpu_check.families import ALONE, RANKS, SAMPLES, families
 from scaleproof.validator.calibration.gpu_check.probing import model_of
 from scaleproof.validator.calibration.gpu_check.training import PredictionErrors
+from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from tests.validator.calibration.gpu_check.test_cluster import facts
 
