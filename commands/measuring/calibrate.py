@@ -39,7 +39,9 @@ def mount(commands: Any) -> None:
     calibrate.add_argument(
         "--probe", action="append", dest="probes", default=[], metavar="NAME", help="run only this probe; may be repeated"
     )
-    calibrate.add_argument("--budget", metavar="TIME", help="time for all probes together (35 s; 2 min on several hosts)")
+    calibrate.add_argument(
+        "--budget", metavar="TIME", help="time for all probes together (35 s; 2 min on several hosts; 100 s on GPUs)"
+    )
     calibrate.add_argument(
         "--model",
         action="append",
@@ -48,6 +50,13 @@ def mount(commands: Any) -> None:
         help="model whose layers are timed; may be repeated (the demo's models)",
     )
     calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32", help="number format to time (fp32)")
+    calibrate.add_argument(
+        "--gpu",
+        nargs="?",
+        const="full",
+        choices=["full", "tiny"],
+        help="probe each rank's GPU; 'tiny' tries the same probes in sizes that mean nothing, on a CPU too",
+    )
     calibrate.add_argument(
         "--groups",
         type=int,
@@ -130,20 +139,26 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     from scaleproof.simulator.common.units import parse_time_s
     from scaleproof.simulator.model import Gpt, Mlp
     from scaleproof.simulator.scenario.read import load_model
+    from scaleproof.validator.calibration import gpu_sizes
     from scaleproof.validator.calibration.plan import ProbePlan
 
-    models = [load_model(catalog.find_part("model", name, Path())) for name in options.models or ["gpt-mini", "mlp-mini"]]
+    if options.gpu and (options.models or options.on == "netlab"):
+        raise InputError("--gpu times its own models, on this machine or a cluster; leave out --model and --on netlab")
+    names = [] if options.gpu else options.models or ["gpt-mini", "mlp-mini"]
+    models = [load_model(catalog.find_part("model", name, Path())) for name in names]
     trainable = [model for model in models if isinstance(model, Gpt | Mlp)]
     if len(trainable) < len(models):
         raise InputError("--model: only gpt and mlp models can be trained here")
+    gpu = {None: None, "full": gpu_sizes.FULL, "tiny": gpu_sizes.TINY}[options.gpu]
     several = options.on in ("netlab", "cluster")
+    default = f"{gpu.budget_s:g} s" if gpu else "2 min" if several else "35 s"
     try:
-        budget_s = parse_time_s(options.budget or ("2 min" if several else "35 s"))
+        budget_s = parse_time_s(options.budget or default)
     except UnitError as error:
         raise InputError(f"--budget: {error}") from None
     if not budget_s:
         raise InputError("--budget must be above 0; give a time, such as '35 s'")
-    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout)
+    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
 
 
 def _write(calibrated: Calibrated, out: Path) -> int:

@@ -43,6 +43,8 @@ _SHIPPED: Final = {
     "Tesla K80": "k80",
 }
 _GBps: Final = 1e9
+# Latency between two GPUs of a node, as in the shipped clusters, where none is measured.
+ASSUMED_LATENCY: Final = "5 us"
 # PCI-SIG: x16 of generation 3, 4 and 5 after line coding.
 _PCIE3: Final = 15.75 * _GBps
 _PCIE4: Final = 31.5 * _GBps

@@ -19,7 +19,7 @@ from scaleproof.simulator.common.units import parse_Bps
 from scaleproof.simulator.common.yaml_file import merged
 from scaleproof.validator.calibration.cluster_file.asides import asides, failed, slow_ranks, stops
 from scaleproof.validator.calibration.cluster_file.section import Section
-from scaleproof.validator.calibration.fit import collectives, device, links
+from scaleproof.validator.calibration.fit import collectives, device, gpu, links
 from scaleproof.validator.calibration.fit.message_lines import bimodal_notes
 from scaleproof.validator.probe.points import NARROW, Point
 from scaleproof.validator.record import provenance as environment
@@ -40,6 +40,7 @@ class CalibrationFacts:
 
     on: local, netlab or cluster. nodes: of each rank. precision: of the computations. base: data of the YAML file that
     describes the measured cluster; None for a machine without one. provenance: where, when and with what it was measured.
+    on_gpus: whether each rank was probed as a GPU, which needs a base.
     """
 
     on: str = "local"
@@ -47,10 +48,18 @@ class CalibrationFacts:
     precision: str = "fp32"
     base: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    on_gpus: bool = False
 
     def point(self) -> Point:
         """The facts as a row of the table."""
-        texts = {"on": self.on, "precision": self.precision, "base": self.base, "provenance": dict(self.provenance)}
+        texts: dict[str, Any] = {
+            "on": self.on,
+            "precision": self.precision,
+            "base": self.base,
+            "provenance": dict(self.provenance),
+        }
+        if self.on_gpus:
+            texts["on_gpus"] = True
         ranks = tuple(range(len(self.nodes)))
         numbers = {str(rank): float(node) for rank, node in enumerate(self.nodes)}
         return Point(_FACTS, json.dumps(texts), "", ranks, "", 0.0, "", (), NARROW, 0.0, numbers)
@@ -66,7 +75,7 @@ class CalibrationFacts:
         if row is None or not isinstance(texts, dict):
             raise InputError(f"{where}: no row says where its points were measured; give a table that calibrate wrote")
         nodes = tuple(int(row.numbers[str(rank)]) for rank in row.ranks)
-        return cls(texts["on"], nodes, texts["precision"], texts["base"], texts["provenance"])
+        return cls(texts["on"], nodes, texts["precision"], texts["base"], texts["provenance"], "on_gpus" in texts)
 
 
 def _given(base: Mapping[str, Any]) -> Cluster:
@@ -88,8 +97,13 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     # nodes with GPUs may have further links, and switches that reduce
     is_bound = bool(between.fields) and _on_cores(nominal, facts)
     link_Bps = parse_Bps(between.fields["bandwidth"]) if is_bound else math.inf
+    device_fit = (
+        gpu.device_section(points, nominal.device)
+        if nominal and facts.on_gpus
+        else _section(device.device_section, points, facts.precision)
+    )
     sections = {
-        "device": _section(device.device_section, points, facts.precision),
+        "device": device_fit,
         "inside": _section(links.inside, points),
         "between": between,
         "collectives": _section(collectives.measured, points, link_Bps),

@@ -90,8 +90,8 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
         "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
         "kernels": _kernels(fitted, [max(rate / peak_flops, _SMALLEST) for rate in flops], element_s),
-        "measured_layers": _measured_layers([point for point in layers if not point.group], precision),
-        "measured_optimizers": _measured_optimizers(optimizers, precision),
+        "measured_layers": measured_layers([point for point in layers if not point.group], precision),
+        "measured_optimizers": measured_optimizers(optimizers, precision),
     }
     intervals = {"device": _layer_interval(layers, guessed), "optimizer": _optimizer_interval(optimizers)}
     return Section(fields, {name: ends for name, ends in intervals.items() if ends})
@@ -192,7 +192,7 @@ def _layer_interval(layers: Sequence[Point], guessed: Mapping[str, float]) -> di
     return interval(held_out_interval(measured, predicted), count(layers))
 
 
-def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+def measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
     """One entry per signature: lines through the times by number of samples."""
     entries = []
     for signature in dict.fromkeys(point.what.rpartition(" ")[0] for point in layers):
@@ -205,7 +205,7 @@ def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, 
     return entries
 
 
-def _measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+def measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
     entries = []
     for name in dict.fromkeys(point.what for point in optimizers):
         base_s, slope_s = _line([point for point in optimizers if point.what == name])

@@ -17,7 +17,7 @@ from scaleproof.simulator.common.units import format_Bps, format_bytes, format_t
 from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.gpus import nominal_Bps, shipped, shipped_device
+from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped, shipped_device
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.probe.points import Point
 
-# Assumed latencies, as in the shipped clusters, where nothing is measured.
-INSIDE_LATENCY: Final = "5 us"
+# Assumed latency, as in the shipped clusters, where none is measured.
 _NETWORK_LATENCY: Final = "8 us"
 # Collectives whose bus bandwidth is that of each rank's link, around a ring; between nodes, that of a node's cards together.
 _RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -264,7 +263,7 @@ def _links(
 
 def _guessed(machines: Machines, measured: Sequence[FittedCollective], several: bool) -> tuple[dict[str, Any], str]:
     """A link without measured messages, and its source. Raises InputError if there is none."""
-    latency = _NETWORK_LATENCY if several else INSIDE_LATENCY
+    latency = _NETWORK_LATENCY if several else ASSUMED_LATENCY
     nominal = None if several else nominal_Bps(machines.gpu)
     if nominal is not None:
         return {"bandwidth": rate_text(nominal), "latency": latency}, "the GPU's data sheet; its latency is assumed"
