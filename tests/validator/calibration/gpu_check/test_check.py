@@ -114,6 +114,7 @@ def test_ranks_that_share_train_what_one_process_trains_and_promise_nothing_else
     assert all(run.verified and run.verified["deviation"] < run.verified["tolerance"] for run in shared.values())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
@@ -154,21 +155,24 @@ def test_a_check_that_was_interrupted_continues(tmp_path: Path, begun: dict[str,
     write(machine(facts("CPU", (0, 0)), gpu_sizes.TINY), tmp_path / "cluster.yaml")
     for _ in range(2):
         begun.clear()
-        Ledger.opened(tmp_path, DRY, 0.0)._record("reconcile", [], "out of time", 1.0)
         assert check.check(tmp_path, True, 60.0, None) == 0
         assert list(begun) == ["reconcile", "measure"]
         assert "--resume" in begun["reconcile"]
         assert "--resume" in begun["measure"]
 
 
-def test_a_complete_check_begins_anew(tmp_path: Path) -> None:
+def test_a_check_of_another_kind_does_not_continue(tmp_path: Path) -> None:
+    Ledger(tmp_path, "", 0.0)._record("calibrate", [], "done", 1.0)
+    assert not Ledger.opened(tmp_path, DRY, 0.0).steps
+
+
+def test_after_a_complete_check_another_begins_anew(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     ledger = Ledger(tmp_path, "", 0.0)
-    ledger._record("calibrate", [], "failed", 1.0)
+    ledger._record("calibrate", [], "done", 1.0)
     assert Ledger.opened(tmp_path, "", 0.0).steps == ledger.steps
     assert (tmp_path / "runs").exists()
-    assert not Ledger.opened(tmp_path, "another label", 0.0).steps
-    ledger._record("calibrate", [], "done", 1.0)
+    assert ledger.verdict() == 0
     assert not Ledger.opened(tmp_path, "", 0.0).steps
     assert not (tmp_path / "runs").exists()
 
