@@ -31,8 +31,9 @@ _COMMENTS: Final = {
     "device": "the device of a rank",
     "collectives": "each takes latency + size / bandwidth, with the size of the whole buffer",
     "uncertainty": "90 % intervals; shares are of all times of that kind; a prior applies to what is not listed",
-    "provenance": "where the numbers come from; the measured times are in the table next to this file",
+    "provenance": "where the numbers come from",
 }
+_TABLE: Final = "; the measured times are in the table next to this file"
 # Four digits are written, so numbers that are read again differ by less than this.
 _ROUNDED: Final = 1e-3
 # Unit of a number that the file leaves to its base or to a default, by its key or a key above it; otherwise microseconds.
@@ -75,11 +76,13 @@ def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = (), 
 
     source: first line, which says where the numbers come from.
     """
+    rows = list(points)
+    has_table = bool(rows) or points_path(path).exists()
     parts = [f"# {source} {_EDITABLE}\n"]
     for name, value in cluster.items():
-        comment = f"\n# {_COMMENTS[name]}\n" if name in _COMMENTS else ""
-        parts.append(comment + _text({name: value}))
-    rows = list(points)
+        table = _TABLE if name == "provenance" and has_table else ""
+        parts.append(f"\n# {_COMMENTS[name]}{table}\n" if name in _COMMENTS else "")
+        parts.append(_text({name: value}))
     try:
         if rows:
             tables.write(rows, points_path(path))
