@@ -96,6 +96,9 @@ def _module(clock: DeviceTimer) -> Step:
 
 
 def _graphed(x: torch.Tensor) -> Step:
+    # loads the kernel, which may not be done while a graph is captured
+    x.add_(1.0)
+    torch.cuda.synchronize(x.device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(_GRAPH_KERNELS):
