@@ -28,9 +28,16 @@ def mount(commands: Any) -> None:
         "--from POINTS.parquet", "fit an existing table of measurements again, without measuring", type=Path, dest="source"
     )
     calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
-    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts)")
+    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 100 s on GPUs)")
     calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
     calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
+    calibrate.add(
+        "--gpu",
+        "probe each rank's GPU; 'tiny' tries the same probes in sizes that mean nothing, on a CPU too",
+        nargs="?",
+        const="full",
+        choices=["full", "tiny"],
+    )
     calibrate.add(
         "--groups RANKS",
         "group sizes to time collectives on (2, half of the ranks, all ranks)",
@@ -77,10 +84,8 @@ def _refit(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from scaleproof.validator.calibration.calibrate import Calibrated
-    from scaleproof.validator.calibration.cluster_file.cluster_file import described
-    from scaleproof.validator.calibration.cluster_file.describing import description
-    from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
-    from scaleproof.validator.calibration.cluster_file.writing import points_path
+    from scaleproof.validator.calibration.cluster_file.files import description, points_path
+    from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
     from scaleproof.validator.probe import points as tables
 
     points = tables.read(options.source)
@@ -95,7 +100,7 @@ def _refit(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from scaleproof.validator.calibration.calibrate import calibrate
-    from scaleproof.validator.calibration.cluster_file.describing import description
+    from scaleproof.validator.calibration.cluster_file.files import description
     from scaleproof.validator.measure import MeasureOptions
 
     base = description(options.cluster) if options.cluster else None
@@ -110,26 +115,32 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     from scaleproof.simulator.common.units import parse_time_s
     from scaleproof.simulator.model import Gpt, Mlp
     from scaleproof.simulator.scenario.read import load_model
+    from scaleproof.validator.calibration import gpu_sizes
     from scaleproof.validator.calibration.plan import ProbePlan
 
-    models = [load_model(catalog.find_part("model", name, Path())) for name in options.models or ["gpt-mini", "mlp-mini"]]
+    if options.gpu and (options.models or options.on == "netlab"):
+        raise InputError("--gpu times its own models, on this machine or a cluster; leave out --model and --on netlab")
+    names = [] if options.gpu else options.models or ["gpt-mini", "mlp-mini"]
+    models = [load_model(catalog.find_part("model", name, Path())) for name in names]
     trainable = [model for model in models if isinstance(model, Gpt | Mlp)]
     if len(trainable) < len(models):
         raise InputError("--model: only gpt and mlp models can be trained here")
+    gpu = {None: None, "full": gpu_sizes.FULL, "tiny": gpu_sizes.TINY}[options.gpu]
     several = options.on in ("netlab", "cluster")
+    default = f"{gpu.budget_s:g} s" if gpu else "2 min" if several else "35 s"
     try:
-        budget_s = parse_time_s(options.budget or ("2 min" if several else "35 s"))
+        budget_s = parse_time_s(options.budget or default)
     except UnitError as error:
         raise InputError(f"--budget: {error}") from None
     if not budget_s:
         raise InputError("--budget must be above 0; give a time, such as '35 s'")
-    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout)
+    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
 
 
 def _write(calibrated: Calibrated, out: Path) -> int:
     """Writes the cluster file and prints its quantities."""
     from scaleproof.commands.text.calibration import table
-    from scaleproof.validator.calibration.cluster_file.writing import write
+    from scaleproof.validator.calibration.cluster_file.files import write
 
     write(calibrated.cluster, out, calibrated.points)
     for line in calibrated.notes:

@@ -14,9 +14,8 @@ from scaleproof.commands.text.tables import table
 
 if TYPE_CHECKING:
     from scaleproof.simulator.model.layers import Layer
-    from scaleproof.validator.calibration.imports.found import ImportResult
     from scaleproof.validator.calibration.imports.kineto import Trace
-    from scaleproof.validator.calibration.imports.reading import ImportNotes
+    from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult
     from scaleproof.validator.calibration.imports.steps import StepTimes
 
 Table = Sequence[Sequence[str]]
@@ -115,7 +114,7 @@ def _layers(model: str) -> Sequence[Layer]:
 
 def _devices(options: argparse.Namespace) -> int:
     """GPUs per node of the cluster named by --cluster, or 0."""
-    from scaleproof.validator.calibration.imports.cluster import read_base
+    from scaleproof.validator.calibration.cluster_file.files import read_base
 
     return read_base(options.cluster).cluster.node.devices if options.cluster else 0
 
@@ -148,7 +147,7 @@ def _precision(options: argparse.Namespace, traces: Sequence[Trace], notes: Impo
 def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[StepTimes], notes: ImportNotes) -> None:
     """Writes the scenario next to the cluster file, or prints the field to set."""
     from scaleproof.simulator.common.units import format_time_s
-    from scaleproof.validator.calibration.imports import scenario, steps
+    from scaleproof.validator.calibration.imports import steps
     from scaleproof.validator.calibration.imports.reading import ImportNotes as Discarded
 
     alone_s = steps.median_of(times, lambda step: step.alone_s)
@@ -157,10 +156,11 @@ def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[
         hint = f"training.measured_step={{samples: {samples}, time: {format_time_s(alone_s)}}}"
         print(f"time of a step without waiting for communication, for scenarios: --set '{hint}'", file=sys.stderr)
         return
-    path = scenario.path_for(options.out)
+    path = steps.scenario_path(options.out)
     workers = max(1, *(trace.world for trace in traces))
     precision = _precision(options, traces, Discarded())
-    scenario.write(scenario.describe(options.model, options.out, workers, options.samples, precision, alone_s), path)
+    scenario = steps.scenario(options.model, options.out, workers, options.samples, precision, alone_s)
+    steps.write_scenario(scenario, path)
     print(f"wrote {path}", file=sys.stderr)
 
 
@@ -181,15 +181,18 @@ def _finish(
 ) -> int:
     """Fits, writes the cluster file, and prints notes to stderr and tables or JSON to stdout."""
     from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+    from scaleproof.validator.calibration.cluster_file import files
     from scaleproof.validator.calibration.imports import cluster
 
-    base = cluster.read_base(options.cluster) if options.cluster else None
+    base = files.read_base(options.cluster) if options.cluster else None
     measured = cluster.measured_collectives(found.points, found.notes)
     if options.out:
         if not (measured or node or layers or found.points):
             raise InputError(f"{found.files[0]}: no timings found, so no cluster file was written; see the notes above")
         data = cluster.describe(found, base, measured, node, layers)
-        cluster.write(data, found, options.out)
+        with locked_file(options.out, "import", PATIENCE_S):
+            files.write(data, options.out, found.points, f"Imported from {found.tool}.")
     for line in found.notes.lines():
         print(line, file=sys.stderr)
     if measured:

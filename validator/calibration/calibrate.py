@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.cluster_file.cluster_file import described
-from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts, provenance
-from scaleproof.validator.calibration.plan import ProbePlan, tasks
-from scaleproof.validator.calibration.probing import Progress, probe
-from scaleproof.validator.calibration.sites import site
-from scaleproof.validator.measure import MeasureOptions, On
-from scaleproof.validator.probe.points import Point
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described, provenance
+from scaleproof.validator.calibration.fit.gpu import machine
+from scaleproof.validator.calibration.gpu_sizes import GpuSizes
+from scaleproof.validator.calibration.plan import ProbePlan, Task, tasks
+from scaleproof.validator.calibration.sites import Site, site
+from scaleproof.validator.launch.launch import require_torch, run_on_ranks
+from scaleproof.validator.launch.rank_environment import ContactLostError
+from scaleproof.validator.measure import MeasureOptions, On, where_to
+from scaleproof.validator.probe.points import FAILED, Point
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -39,23 +44,71 @@ def calibrate(
     """Runs the planned probes and fits a cluster to their points. None on a rank that was started from outside and is not rank
     0.
 
-    base: data of the YAML file that describes the cluster; required for netlab and for several machines. hosts: number of hosts
-    of a lab. progress: is called with a text before each probe. Raises InputError and RunError as `site` and `described` do.
+    base: data of the YAML file that describes the cluster; required for netlab and for several machines. Without one, a plan of
+    GPU probes describes this machine's GPUs itself, with a rank on each. hosts: number of hosts of a lab. progress: is called
+    with a text before each probe. Raises InputError and RunError as `site` and `described` do.
     """
+    if plan.gpu and base is None:
+        base = _this_machine(plan.gpu, on)
     if base is None and plan.names and "layer" not in plan.names:
         raise InputError(f"--probe {plan.names[0]}: the device of a rank is not known; add --probe layer, or give --cluster")
     cluster = Cluster.model_validate(base) if base else None
-    with site(on, cluster, plan.ranks, watch or MeasureOptions(), hosts) as where:
+    if plan.gpu and cluster and cluster.node.cores is not None:
+        raise InputError(
+            f"--gpu: the nodes of {cluster.name or 'the cluster'} compute on {cluster.node.cores:g} cores; leave it out"
+        )
+    ranks = cluster.node.devices if plan.gpu and cluster else plan.ranks
+    with site(on, cluster, ranks, watch or MeasureOptions(), hosts) as where:
         planned = tasks(plan, where, cluster)
         if not where.is_reporter:
             probe(planned, where, plan.timeout_s, lambda _: None)
             return None
         with progress or nullcontext(lambda _: None) as report:
             probed = probe(planned, where, plan.timeout_s, report)
-    origin = provenance() | {"on": where.on, "models": ", ".join(model.name for model in plan.models)} | where.lab
+    origin = provenance() | {"on": where.on} | where.lab
+    if plan.models:
+        origin["models"] = ", ".join(model.name for model in plan.models)
     if base:
         origin["described by"] = str(base.get("name", "a file"))
     origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
-    facts = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin)
-    fitted, notes = described(probed.points, facts)
-    return Calibrated(fitted, [*probed.points, facts.point()], notes)
+    context = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin, plan.gpu is not None)
+    fitted, notes = described(probed.points, context)
+    return Calibrated(fitted, [*probed.points, context.point()], notes)
+
+
+def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:
+    """Description of this machine's GPUs. Raises InputError if other machines take part, or if there is no GPU."""
+    from scaleproof.validator.probe import gpu
+
+    if where_to(on) != "local":
+        raise InputError("--gpu: the ranks' machines are not known; describe them in a file and name it with --cluster")
+    require_torch()
+    return machine(run_on_ranks(gpu.facts, 1, accelerator=True)[0], sizes)
+
+
+@dataclass
+class Probed:
+    """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe."""
+
+    points: list[Point] = field(default_factory=list)
+    took_s: dict[str, float] = field(default_factory=dict)
+
+
+def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
+    """Runs the tasks in order; a failed one does not end the calibration. Stops after a task whose ranks no longer respond,
+    because none are left to run the rest."""
+    probed = Probed()
+    for task in tasks:
+        progress(task.what)
+        begin_s = time.monotonic()
+        try:
+            # waiting for one another counts as no progress and may last for the whole budget
+            within_s = timeout_s + task.budget_s
+            rows = site.run(task.function, *task.arguments, task.budget_s, ranks=task.ranks, timeout_s=within_s)
+            probed.points += [Point.of(row) for row in rows or ()]
+        except RankError as error:
+            probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
+            if isinstance(error, ContactLostError):
+                break
+        probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s
+    return probed

@@ -9,6 +9,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.calibration.gpu_sizes import GpuSizes
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.probe.pairs import RankPair
 
@@ -36,6 +37,8 @@ COLLECTIVE_BYTES: Final = (4, 2**12, *(4**power for power in range(8, 13)))
 _EXAMPLES: Final = 2
 # Messages and collectives over a network take longer than those within a machine's memory.
 _NETWORK_WEIGHT: Final = 2.0
+# So do the first ones between GPUs, which connect them.
+_GPU_WEIGHT: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ProbePlan:
 
     models: models whose layers are measured. names: probes to run, all if empty. groups: group sizes for collectives; 2, half
     and all ranks if empty. budget_s: seconds for all probes together. timeout_s: a probe that exceeds its budget by this has
-    failed.
+    failed. gpu: sizes of the probes of GPUs; None to probe cores.
     """
 
     models: Sequence[Gpt | Mlp]
@@ -53,6 +56,7 @@ class ProbePlan:
     precision: str = "fp32"
     budget_s: float = 35.0
     timeout_s: float = 120.0
+    gpu: GpuSizes | None = None
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in NAMES]:
@@ -96,7 +100,11 @@ def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
         )
     if (most := max(plan.groups, default=0)) > site.ranks:
         raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most {site.ranks}")
-    chosen = [*_device(plan, site), *_network(plan, site, cluster), *_host(plan)]
+    network = _network(plan, site, cluster)
+    if plan.gpu is None:
+        chosen = [*_device(plan, site), *network, *_host(plan)]
+    else:
+        chosen = [*_gpu(plan.gpu), *(task for task in network if task.name != "overlap")]
     if plan.names:
         chosen = [task for task in chosen if task.name in plan.names]
     scale = plan.budget_s / sum(task.budget_s for task in chosen) if chosen else 0.0
@@ -133,17 +141,20 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     if site.ranks < 2:
         return
     several = len(site.heads) > 1
-    weight = _NETWORK_WEIGHT if several else 1.0
+    weight = (_NETWORK_WEIGHT if several else 1.0) * (_GPU_WEIGHT if plan.gpu else 1.0)
+    message_bytes, collective_bytes = (plan.gpu.message_bytes,) * 2 if plan.gpu else (MESSAGE_BYTES, COLLECTIVE_BYTES)
     known, sockets = (pairs.places(site.nodes, cluster, site.sockets) if cluster else None), site.sockets
     where = known or [pairs.RankPlace(0, 0, socket) for socket in sockets]
     chosen = pairs.choose(where)
     examples = [pair for group in dict.fromkeys(pair.group for pair in chosen) for pair in _disjoint(chosen, group)]
+    if plan.gpu:
+        chosen = examples
 
     def task(name: str, what: str, function: Callable[..., Any], share: float, *arguments: Any) -> Task:
         return Task(name, what, function, arguments, weight * SHARES[name] * share)
 
     between = f"{len(chosen)} pairs of ranks" if len(chosen) > 1 else "two ranks"
-    yield task("message", f"messages between {between}", network.messages, 0.5, chosen, MESSAGE_BYTES)
+    yield task("message", f"messages between {between}", network.messages, 0.5, chosen, message_bytes)
     if several:
         yield task("message", "messages in a row", network.streams, 0.3, examples, STREAM_BYTES)
         yield task("message", "messages with other traffic", network.loaded, 0.1, examples[:1], (2**20,))
@@ -153,7 +164,7 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     sums, others = collectives.OPS[:1], collectives.OPS[1:]
     for what, ops in (("allreduce", sums), ("other collectives", others)):
         title = f"{what} over {', '.join(dict.fromkeys(str(len(ranks)) for ranks in groups))} ranks"
-        yield task("collective", title, collectives.collectives, 0.5, groups, site.nodes, ops, COLLECTIVE_BYTES)
+        yield task("collective", title, collectives.collectives, 0.5, groups, site.nodes, ops, collective_bytes)
     yield task(
         "overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], 2**22, 256
     )
@@ -184,6 +195,25 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
     }
     for name, (function, arguments) in probes.items():
         yield Task(name, name, function, arguments, SHARES[name], 1)
+
+
+def _gpu(sizes: GpuSizes) -> Iterator[Task]:
+    """Probes of one GPU, each with its seconds."""
+    from scaleproof.validator.calibration.fit.gpu import layers
+    from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
+    from scaleproof.validator.probe import compute, gpu
+
+    yield Task("matmul", "matrix products", compute.products, (sizes.products, sizes.precisions), 12.0, 1)
+    yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
+    yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
+    yield Task("host_copy", "copies from and to the host", compute.host_copies, (sizes.copy_bytes,), 6.0, 1)
+    yield Task("host_copy", "copies between devices", gpu.device_copies, (sizes.copy_bytes,), 6.0, 1)
+    for model, precision, samples in sizes.layers:
+        what = f"layers of a {model.kind}, {precision}"
+        yield Task("layer", what, layers, (model, precision, samples), 8.0, 1)
+    for precision in dict.fromkeys(precision for _, precision, _ in sizes.layers):
+        arguments = (sizes.optimizer_parameters, precision, OPTIMIZERS)
+        yield Task("optimizer", f"optimizers, {precision}", gpu.optimizers, arguments, 8.0, 1)
 
 
 def _host(plan: ProbePlan) -> Iterator[Task]:

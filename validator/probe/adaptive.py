@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import torch
 
 from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.rank import here
@@ -63,11 +65,33 @@ class Samples(NamedTuple):
         return Point(probe, what, where, tuple(ranks), group, float(size), unit, *measured)
 
 
+class DeviceTimer:
+    """Marks on a device's own time line, or on the host's clock for a CPU, and the seconds between them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.is_gpu: Final = device.type == "cuda"
+
+    def mark(self) -> Any:
+        """Mark at the completion of all work that has been submitted to the device."""
+        if not self.is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def wait(self) -> None:
+        """Waits until the device has completed all submitted work."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self._device)
+
+    def seconds(self, first: Any, second: Any) -> float:
+        """Seconds between two marks that have completed."""
+        return float(first.elapsed_time(second) * 1e-3 if self.is_gpu else second - first)
+
+
 def timed(step: Callable[[], object], parts: int = 1) -> Step:
     """Step that returns the seconds of `step` on this rank's device, divided by `parts`."""
-    # avoids an import cycle through gpu and network
-    from scaleproof.validator.probe.device_timer import DeviceTimer
-
     clock = DeviceTimer(here().device)
 
     def repetition() -> float:

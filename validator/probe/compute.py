@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import torch
@@ -20,17 +21,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_work
-from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.validator.launch.rank import here
-from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
-from scaleproof.validator.probe.device_timer import DeviceTimer
-from scaleproof.validator.probe.gpu import DTYPES, draw_batch, passes_s, tf32
+from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.strategy.base import build_optimizer
-from scaleproof.validator.train.models.models import build
+from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
+from scaleproof.validator.train.models.models import build, loss
 
+# tf32 products use fp32 tensors
+DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
 # (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.
@@ -55,13 +57,13 @@ def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], 
     def one_round(budget_s: float) -> Iterator[Point]:
         each_s = budget_s / (len(shapes) * len(precisions))
         for precision in precisions:
-            with tf32(precision == "tf32"):
+            with _tf32(precision == "tf32"):
                 for m, n, k in shapes:
                     a, b = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in ((m, k), (k, n)))
                     out = torch.empty(m, n, device=device, dtype=DTYPES[precision])
-                    samples = repeat(_long(partial(torch.mm, a, b, out=out)), each_s)
+                    samples = repeat(averaged(partial(torch.mm, a, b, out=out)), each_s)
                     what = f"{precision} {m}x{n}x{k}"
-                    yield _point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
+                    yield rank_point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
 
     return collected(in_rounds(one_round, budget_s))
 
@@ -81,8 +83,8 @@ def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[
                 "norm": (2, partial(functional.layer_norm, x, (_ROW,))),
             }
             for what, (passes, kernel) in kernels.items():
-                samples = repeat(_long(kernel), budget_s / (len(sizes_bytes) * len(kernels)))
-                yield _point("memory", what, float(passes * size_bytes), "bytes", samples)
+                samples = repeat(averaged(kernel), budget_s / (len(sizes_bytes) * len(kernels)))
+                yield rank_point("memory", what, float(passes * size_bytes), "bytes", samples)
 
     return collected(in_rounds(one_round, budget_s))
 
@@ -109,9 +111,9 @@ def launches(budget_s: float) -> list[dict[str, Any]]:
 
     def one_round(budget_s: float) -> Iterator[Point]:
         own = torch.zeros(1, device=here().device)
-        steps = {"kernel": _long(partial(own.add_, 1.0)), "forward": timed(chained, _IN_A_ROW), "backward": backward}
+        steps = {"kernel": averaged(partial(own.add_, 1.0)), "forward": timed(chained, _IN_A_ROW), "backward": backward}
         for what, step in steps.items():
-            yield _point("launch", what, 1.0, "kernels", repeat(step, budget_s / len(steps)))
+            yield rank_point("launch", what, 1.0, "kernels", repeat(step, budget_s / len(steps)))
 
     return collected(in_rounds(one_round, budget_s))
 
@@ -124,14 +126,14 @@ def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, A
         for size_bytes in sizes_bytes if device.type == "cuda" else ():
             host, own = torch.zeros(size_bytes // 4, pin_memory=True), torch.zeros(size_bytes // 4, device=device)
             for what, target, source in (("host to device", own, host), ("device to host", host, own)):
-                step = _long(partial(target.copy_, source, non_blocking=True))
-                yield _point("host_copy", what, float(size_bytes), "bytes", repeat(step, budget_s / (2 * len(sizes_bytes))))
+                step = averaged(partial(target.copy_, source, non_blocking=True))
+                yield rank_point("host_copy", what, float(size_bytes), "bytes", repeat(step, budget_s / (2 * len(sizes_bytes))))
 
     return collected(in_rounds(one_round, budget_s))
 
 
 def layers(
-    models: Sequence[Gpt | Mlp], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
+    models: Sequence[Gpt | Mlp | ResNet], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
 ) -> list[dict[str, Any]]:
     """Points of every kind of layer of the models ("layer") in training steps over `samples` samples; the last layer includes
     the loss.
@@ -166,29 +168,29 @@ def optimizers(models: Sequence[Gpt | Mlp], precision: str, names: Sequence[str]
                     optimizer = build_optimizer(name, parameters, 1e-6)  # type: ignore[arg-type]
                     step = _update(model, modules, precision, optimizer)
                     taken = repeat(step, budget_s / (2 * len(built) * len(names)))
-                    yield _point("optimizer", name, float(size), "parameters", taken, tensors=len(parameters))
+                    yield rank_point("optimizer", name, float(size), "parameters", taken, tensors=len(parameters))
 
     return collected(in_rounds(one_round, budget_s))
 
 
-def _modules(model: Gpt | Mlp, precision: str) -> list[nn.Module]:
+def _modules(model: Gpt | Mlp | ResNet, precision: str) -> list[nn.Module]:
     numbers = range(len(model.build_layers()))
     return [module.to(here().device, DTYPES[precision]) for module in build(model, numbers, seed=0)]
 
 
 def _layer_points(
-    model: Gpt | Mlp, modules: Sequence[nn.Module], count: int, precision: str, budget_s: float, group: str
+    model: Gpt | Mlp | ResNet, modules: Sequence[nn.Module], count: int, precision: str, budget_s: float, group: str
 ) -> Iterator[Point]:
     clock, specs = DeviceTimer(here().device), model.build_layers()
-    inputs, targets = draw_batch(model, count, here().device, DTYPES[precision])
+    inputs, targets = _draw_batch(model, count, here().device, DTYPES[precision])
     steps: list[list[tuple[float, float]]] = []
 
     def step() -> float:
-        steps.append(passes_s(clock, modules, inputs, targets))
+        steps.append(_passes_s(clock, modules, inputs, targets))
         return sum(chain.from_iterable(steps[-1]))
 
     # another model may have trained since the last call
-    passes_s(clock, modules, inputs, targets)
+    _passes_s(clock, modules, inputs, targets)
     whole = repeat(step, budget_s)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     # the steps before the counted ones are the warm-up
@@ -201,16 +203,16 @@ def _layer_points(
         for direction, work, seconds in columns:
             taken = whole._replace(seconds=tuple(seconds))
             numbers = work(operators[signature], count) | {"ranks": here().ranks}
-            point = _point("layer", f"{signature} {direction}", float(count), "samples", taken, **numbers)
+            point = rank_point("layer", f"{signature} {direction}", float(count), "samples", taken, **numbers)
             yield replace(point, group=group)
 
 
 def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, optimizer: torch.optim.Optimizer) -> Step:
     clock = DeviceTimer(here().device)
-    inputs, targets = draw_batch(model, _OPTIMIZER_SAMPLES, here().device, DTYPES[precision])
+    inputs, targets = _draw_batch(model, _OPTIMIZER_SAMPLES, here().device, DTYPES[precision])
 
     def update() -> float:
-        passes_s(clock, modules, inputs, targets)
+        _passes_s(clock, modules, inputs, targets)
         begin = clock.mark()
         optimizer.step()
         optimizer.zero_grad()
@@ -223,7 +225,7 @@ def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, opti
     return update
 
 
-def _long(step: Callable[[], object]) -> Step:
+def averaged(step: Callable[[], object]) -> Step:
     """Step that returns the seconds of `step`, averaged over enough repetitions to be long compared with the timer marks."""
     once = timed(step)
     for _ in range(2):
@@ -237,7 +239,69 @@ def _long(step: Callable[[], object]) -> Step:
     return timed(repeated, count)
 
 
-def _point(probe: str, what: str, size: float, unit: str, samples: Samples, **numbers: float) -> Point:
+def rank_point(probe: str, what: str, size: float, unit: str, samples: Samples, **numbers: float) -> Point:
     me = here().rank
     given = {name: float(value) for name, value in numbers.items()}
     return Point(probe, what, f"rank {me}", (me,), "", size, unit, samples.seconds, samples.stopped, samples.cores_busy, given)
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Sets whether products of 32-bit floats may be computed as tf32 within the context."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets for a model."""
+    if isinstance(model, Gpt):
+        tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
+        return tokens[0], tokens[1]
+    shape: tuple[int, ...]
+    if isinstance(model, ResNet):
+        shape, classes = (3, model.image, model.image), model.classes
+    else:
+        shape, classes = (model.inputs,), model.outputs
+    return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
+
+
+def _passes_s(clock: DeviceTimer, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
+    """Forward and backward seconds of each module in one training step; the last module includes the loss.
+
+    There is one backward pass, as in training: a hook on the gradient between two modules marks where one ends and the next
+    begins.
+    """
+    for module in modules:
+        module.zero_grad()
+    clock.wait()
+    begun: dict[int, Any] = {}
+
+    def begin_marker(index: int) -> Callable[[Tensor], None]:
+        """Hook that marks the beginning of a module's backward pass."""
+
+        def mark(_: Tensor) -> None:
+            begun[index] = clock.mark()
+
+        return mark
+
+    x = inputs
+    marks = [clock.mark()]
+    for index, module in enumerate(modules):
+        x = module(x)
+        if index == len(modules) - 1:
+            x = loss(x, targets)
+        else:
+            x.register_hook(begin_marker(index))
+        marks.append(clock.mark())
+    back = [clock.mark()]
+    x.backward()  # type: ignore[no-untyped-call]
+    end = clock.mark()
+    clock.wait()
+    back += [begun[index] for index in reversed(range(len(modules) - 1))] + [end]
+    forward_s = [clock.seconds(*pair) for pair in pairwise(marks)]
+    backward_s = [clock.seconds(*pair) for pair in pairwise(back)]
+    return list(zip(forward_s, reversed(backward_s), strict=True))

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from scaleproof.validator.launch.rank import here
-from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
-from scaleproof.validator.probe.device_timer import DeviceTimer
+from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn

@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import Run, write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.cluster_file import rewrite
+from scaleproof.validator.calibration.cluster_file import files
 from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.reconciliation.history import fingerprint, workload
@@ -126,8 +125,7 @@ def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
     cluster = load_cluster(path)
     result = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
     if result.improves:
-        with locked_file(path, "reconcile --update", PATIENCE_S):
-            write_atomically(path, rewrite.rewritten(path, cluster, result.cluster).encode())
+        files.update(path, cluster, result.cluster, "reconcile --update")
     return result
 
 

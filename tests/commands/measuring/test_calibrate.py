@@ -9,7 +9,7 @@ import yaml
 
 import scaleproof
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.writing import points_path
+from scaleproof.validator.calibration.cluster_file.files import points_path
 from scaleproof.validator.probe import points as tables
 from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts
 from scaleproof.validator.probe.points import Point
 
 SIZES = tuple(4**power for power in range(1, 13))

@@ -1,16 +1,20 @@
-"""Measurements that no prediction uses, in words, for readers of a cluster file."""
+"""What points show that no prediction uses, in words, for readers of a cluster file: slow ranks, failed probes, and more."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.validator.calibration.cluster_file.section import timed
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.calibration.fit.curve_fitting import groups
+from scaleproof.validator.probe.points import FAILED, NARROW, TIME, Point
 
 NAMES: Final = ("overlap", "update", "loading")
+# Fewest members to compare: of two that differ, either may be the slow one.
+_ENOUGH: Final = 3
 
 
 def asides(points: Sequence[Point]) -> dict[str, str]:
@@ -40,3 +44,31 @@ def _update(points: Sequence[Point]) -> Iterator[str]:
 def _loading(points: Sequence[Point]) -> Iterator[str]:
     for point in timed(points, "loading"):
         yield f"{point.size:g} samples ({point.what}) {format_time_s(point.median_s)}"
+
+
+def slow_ranks(points: Sequence[Point]) -> list[str]:
+    """A note for each rank that computes slower than the others, if enough ranks computed concurrently."""
+    by_work: defaultdict[tuple[str, float], dict[int, float]] = defaultdict(dict)
+    for point in timed(points, "layer"):
+        if point.numbers["ranks"] >= _ENOUGH:
+            by_work[point.what, point.size][point.ranks[0]] = point.median_s
+    relative: defaultdict[int, list[float]] = defaultdict(list)
+    for seconds in by_work.values():
+        for rank, own_s in seconds.items():
+            relative[rank].append(own_s / statistics.median(seconds.values()))
+    own: dict[tuple[int, ...], float] = {(rank,): statistics.median(ratios) for rank, ratios in relative.items()}
+    return [str(outlier) for outlier in groups.slow_members(own, "rank", "computes at")]
+
+
+def failed(points: Sequence[Point]) -> list[str]:
+    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith(FAILED)]
+
+
+def stops(points: Sequence[Point]) -> dict[str, str]:
+    """For each probe, the number of points that reached a narrow interval and of those that used up their time."""
+    counts_of: dict[str, Counter[str]] = {}
+    for point in points:
+        if point.seconds:
+            counts_of.setdefault(point.probe, Counter())[point.stopped] += 1
+    text = ", ".join(f"{probe} {counts[NARROW]} narrow and {counts[TIME]} by time" for probe, counts in counts_of.items())
+    return {"stopped": text} if text else {}

@@ -15,8 +15,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit import curve_fitting
 from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
+from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at, pieces
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.fit.curve_fitting.pieces import piece_at, pieces
 from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
 from scaleproof.validator.calibration.fit.message_lines import line
 from scaleproof.validator.probe.points import Point

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from scaleproof.simulator.cluster.device import cpu_core
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.model import Gpt, Mlp
-from scaleproof.validator.calibration.cluster_file.section import Section, count, seconds_text, timed
+from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, seconds_text, timed
 from scaleproof.validator.calibration.fit import curve_fitting
-from scaleproof.validator.calibration.fit.curve_fitting import robust, scatter
+from scaleproof.validator.calibration.fit.curve_fitting import robust
+from scaleproof.validator.calibration.fit.curve_fitting.lines import held_out_interval
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.record.provenance import cpu_model
 
@@ -89,11 +90,11 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
         "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
         "kernels": _kernels(fitted, [max(rate / peak_flops, _SMALLEST) for rate in flops], element_s),
-        "measured_layers": _measured_layers([point for point in layers if not point.group], precision),
-        "measured_optimizers": _measured_optimizers(optimizers, precision),
+        "measured_layers": measured_layers([point for point in layers if not point.group], precision),
+        "measured_optimizers": measured_optimizers(optimizers, precision),
     }
     intervals = {"device": _layer_interval(layers, guessed), "optimizer": _optimizer_interval(optimizers)}
-    return Section(fields, {name: interval for name, interval in intervals.items() if interval})
+    return Section(fields, {name: ends for name, ends in intervals.items() if ends})
 
 
 def useful_cores(points: Sequence[Point]) -> float | None:
@@ -188,10 +189,10 @@ def _layer_interval(layers: Sequence[Point], guessed: Mapping[str, float]) -> di
     fitted_s, seconds = _curve(work)(unit_s)[0][:, : len(layers)], seconds[: len(layers)]
     measured = [seconds[row].sum() for row in left]
     predicted = [fit_s[row].sum() for row, fit_s in zip(left, fitted_s, strict=True)]
-    return _as_fields(scatter.interval(measured, predicted), count(layers))
+    return interval(held_out_interval(measured, predicted), count(layers))
 
 
-def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+def measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
     """One entry per signature: lines through the times by number of samples."""
     entries = []
     for signature in dict.fromkeys(point.what.rpartition(" ")[0] for point in layers):
@@ -204,7 +205,7 @@ def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, 
     return entries
 
 
-def _measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+def measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
     entries = []
     for name in dict.fromkeys(point.what for point in optimizers):
         base_s, slope_s = _line([point for point in optimizers if point.what == name])
@@ -222,11 +223,7 @@ def _optimizer_interval(optimizers: Sequence[Point]) -> dict[str, Any]:
             base_s, slope_s = _line(mine[:left] + mine[left + 1 :])
             measured.append(point.median_s)
             predicted.append(base_s + slope_s * point.size)
-    return _as_fields(scatter.interval(measured, predicted), count(optimizers)) if measured else {}
-
-
-def _as_fields(interval: Any, measurements: int) -> dict[str, Any]:
-    return {"low": interval.low, "high": interval.high, "measurements": measurements}
+    return interval(held_out_interval(measured, predicted), count(optimizers)) if measured else {}
 
 
 def _line(points: Sequence[Point]) -> tuple[float, float]:

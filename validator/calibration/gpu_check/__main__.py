@@ -1,4 +1,4 @@
-"""python -m validator.calibration.gpu_check: measures a machine's GPUs and training on them, and compares it with
+"""python -m scaleproof.validator.calibration.gpu_check: measures a machine's GPUs and training on them, and compares it with
 predictions."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.common.file_lock import locked_folder
+from scaleproof.simulator.common.file_lock import locked_file
 from scaleproof.validator.calibration.gpu_check import dependencies
 
-# With a part that has begun before the limit, the check takes less than 8 minutes.
+# With the pages that are made when time is out, the check takes less than 8 minutes.
 _LIMIT_S: Final = 420.0
 
 
@@ -22,11 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpucheck", description="Measure this machine's GPUs and check predictions on them.")
     parser.add_argument("--out", type=Path, default=Path("out/gpu-check"), metavar="DIR", help="folder for results")
     parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="wheels of missing packages")
-    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="when to begin no further part (420)")
-    parser.add_argument("--dry-run", action="store_true", help="run all parts in tiny sizes on the CPU, to see that they work")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="when to interrupt measuring (420)")
+    parser.add_argument("--dry-run", action="store_true", help="run all in tiny sizes on the CPU, to see that it works")
     options = parser.parse_args(arguments)
     try:
-        with locked_folder(options.out, "a GPU check"):
+        # commands lock the folder itself
+        with locked_file(options.out / "check", "a GPU check"):
             site = dependencies.provide(options.out / "site", options.wheels)
             from scaleproof.validator.calibration.gpu_check.check import check
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"interrupted; results so far are in {options.out}", file=sys.stderr)
+        print(f"interrupted; run it again to continue with the results in {options.out}", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"{error.filename}: {error.strerror}; choose another place", file=sys.stderr)

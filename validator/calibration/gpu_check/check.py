@@ -1,106 +1,244 @@
-"""The GPU check: probes, a cluster file, training compared with predictions, and pages."""
+"""The GPU check: calibrates, reconciles, measures and reports by the commands that users have, within a time budget.
+
+A ledger keeps each command with its outcome. A check that was interrupted continues: what is calibrated or measured already is
+not measured again.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.model import ResNet
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, load_run, write_atomically
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.writing import write
-from scaleproof.validator.calibration.gpu_check import probing, sizes, training
-from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped
-from scaleproof.validator.calibration.gpu_check.ledger import Ledger
-from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.calibration.gpu_check import scenarios
+from scaleproof.validator.calibration.gpu_sizes import TINY
+from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.measure import check as check_measurable
+from scaleproof.validator.reconciliation.reconcile import measured_folder
+from scaleproof.validator.train.steps import total_steps
 
-DRY: Final = "dry run on the CPU, numbers are meaningless"
-CLUSTER_FILE: Final = "cluster.yaml"
-SHARED_FOLDER: Final = "functional"
-_PAGE_S: Final = 60.0
+RESULT_FILE: Final = "results.json"
+_CLUSTER_FILE: Final = "cluster.yaml"
+_FUNCTIONAL: Final = "functional"
+_VERSION: Final = 2
+_DONE: Final = "done"
+# Seconds in which a command saves its results when it is interrupted, and for a page that is made when time is out.
+_END_S: Final = 10.0
+_PAGE_S: Final = 30.0
+# Memory that is not allocated by torch's allocator.
+_OUTSIDE: Final = ("context", "library", "fragmentation")
+_LABEL_BYTES: Final = 8
 _ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
-    """Runs all parts that fit into `limit_s` seconds; returns the exit code, 1 if a part failed.
+    """Runs all commands that fit into `limit_s` seconds; returns the exit code, 1 if one failed.
 
-    site: folder of packages that this Python lacks. Raises InputError if there is no GPU and this is not a dry run.
+    site: folder of packages that this Python lacks.
     """
-    chosen = sizes.DRY if dry else sizes.FULL
-    ledger = Ledger(out, DRY if dry else "", time.monotonic() + limit_s)
-    _clear(out)
-    if dry:
-        ledger.report(DRY)
-    probed = probing.probe(chosen, ledger, dry)
-    path = out / CLUSTER_FILE
-    where = str(path)
-    cluster = ledger.attempt("cluster file", lambda: _written(probed, ledger.label, path), lambda _: where, lambda _: where)
-    if cluster is not None:
-        uncalibrated = _uncalibrated(probed, cluster)
-        ledger.attempt(
-            "predictions and measurements",
-            lambda: training.reconciled(chosen, cluster, uncalibrated, ledger, out),
-            _accuracy,
-            training.errors,
-        )
-    training.shared(chosen, probed.devices, ledger, out / SHARED_FOLDER)
-    for folder in (out, out / SHARED_FOLDER):
-        if (folder / "runs").is_dir():
-            ledger.attempt(f"page of {folder.name}", lambda folder=folder: _page(folder, site), str)  # type: ignore[misc]
-    return _verdict(ledger)
+    ledger = Ledger.opened(out, TINY.label if dry else "", time.monotonic() + limit_s, site)
+    trainings, path = scenarios.DRY if dry else scenarios.FULL, out / _CLUSTER_FILE
+    if not (ledger.has_done("calibrate") and path.exists()):
+        size = "tiny" if dry else "full"
+        code = ledger.run("calibrate", "calibrate", "--on", "local", "--gpu", size, "--timeout", "60", "--out", path)
+        if code in (None, InputError.exit_code):
+            return 1 if code is None else code
+    devices = 1
+    if ledger.has_done("calibrate"):
+        cluster = load_cluster(path)
+        devices = cluster.devices
+        separate = scenarios.write(scenarios.separate(trainings, devices, f"../{_CLUSTER_FILE}"), out / "scenarios")
+        own = list(ledger.trainable(separate))
+        files = [file for file, _ in own]
+        ledger.run("reconcile", "reconcile", *files, "--on", "local", "--resume", "--out", out)
+        ledger.compare((scenario for _, scenario in own), shipped(cluster.device.name))
+    few = scenarios.write(scenarios.shared(trainings, devices, ledger.label), out / "scenarios" / _FUNCTIONAL)
+    if few:
+        files = [file for file, _ in few]
+        ledger.run("measure", "measure", *files, "--on", "local", "--verify", "--resume", "--out", out / _FUNCTIONAL)
+    for name, folder, runs in (("page", out, "runs"), (f"{_FUNCTIONAL} page", out / _FUNCTIONAL, "*/measured")):
+        if any(folder.glob(runs)):
+            ledger.run(name, "report", folder, least_s=_PAGE_S)
+    return ledger.verdict()
 
 
-def _clear(out: Path) -> None:
-    """Removes the results of an earlier check."""
-    for name in ("runs", "figures", "tables", SHARED_FOLDER):
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in (CLUSTER_FILE, "reconcile.json", "index.html", "results.json"):
-        (out / name).unlink(missing_ok=True)
+@dataclass
+class Ledger:
+    """Commands in order, with their outcomes. until_s: time.monotonic() after which none begins. label: note on every result,
+    if it is not accurate."""
+
+    out: Path
+    label: str
+    until_s: float
+    site: Path | None = None
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    compared: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def opened(cls, out: Path, label: str, until_s: float, site: Path | None = None) -> Ledger:
+        """The ledger of an interrupted check in `out`; if there is none, a new one, and earlier results are removed."""
+        try:
+            kept = json.loads((out / RESULT_FILE).read_text())
+            is_same = (kept["version"], kept["label"], kept["complete"]) == (_VERSION, label, False)
+            steps = kept["steps"] if is_same else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            steps = {}
+        if not steps:
+            for name in ("runs", "figures", "tables", "scenarios", _FUNCTIONAL):
+                shutil.rmtree(out / name, ignore_errors=True)
+            for name in (_CLUSTER_FILE, "cluster.points.parquet", "reconcile.json", "index.html", RESULT_FILE):
+                (out / name).unlink(missing_ok=True)
+        return cls(out, label, until_s, site, steps)
+
+    def has_done(self, step: str) -> bool:
+        return self.steps.get(step, {}).get("state") == _DONE
+
+    def run(self, step: str, *arguments: str | Path, least_s: float = 0.0) -> int | None:
+        """Exit code of a command of scaleproof; None if there was no time, or it was interrupted because time was out.
+
+        least_s: seconds that it may take even if time is out.
+        """
+        command = ["scaleproof", *map(str, arguments)]
+        left_s, begin_s = max(self.until_s - time.monotonic(), least_s), time.monotonic()
+        if left_s <= 0:
+            print(f"{step}: not run: out of time", file=sys.stderr)
+            self._record(step, command, "not run", 0.0)
+            return None
+        print(f"$ {shlex.join(command)}", flush=True)
+        # in its own session, so that an interrupt from the keyboard reaches it once
+        process = subprocess.Popen([sys.executable, "-m", *command], env=self._environment(), start_new_session=True)
+        state, code = "interrupted", None
+        try:
+            code = process.wait(left_s)
+            state = "failed" if code else _DONE
+        except subprocess.TimeoutExpired:
+            state = "out of time"
+            print(f"{step}: interrupted: out of time", file=sys.stderr)
+        finally:
+            _end(process)
+            self._record(step, command, state, time.monotonic() - begin_s)
+        return code
+
+    def trainable(self, named: Iterable[tuple[Path, Scenario]]) -> Iterable[tuple[Path, Scenario]]:
+        """The scenarios that fit into memory and can be measured here; the others are reported as not run."""
+        for path, scenario in named:
+            try:
+                check_measurable(scenario, "local", None)
+                forecast = predict(scenario)
+                needed, there = forecast.memory_bytes_per_rank or 0.0, forecast.capacity_bytes or 0.0
+                why = "" if forecast.fits else f"needs {format_bytes(needed)} of {format_bytes(there)}"
+            except ScaleproofError as error:
+                why = str(error)
+            if why:
+                self.left_out[scenario.name] = why
+                print(f"{scenario.name}: not run: {why}")
+            else:
+                yield path, scenario
+
+    def compare(self, named: Iterable[Scenario], device: Device | None) -> None:
+        """Compares measured runs with predictions for the shipped device, without calibration, and with predicted memory."""
+        for scenario in named:
+            folder = measured_folder(self.out, scenario)
+            if not (folder / "run.json").exists():
+                continue
+            measured, predicted = load_run(folder), load_run(folder.with_name("predicted"))
+            if numbers := compared(scenario, measured, predicted, device):
+                self.compared[scenario.name] = numbers
+                print(f"{scenario.name}: {describe(numbers)}")
+        self._save()
+
+    def verdict(self) -> int:
+        """Prints the closing lines, and returns the exit code. After a check without failures the next one starts anew."""
+        states = [step["state"] for step in self.steps.values()]
+        self._save(complete=all(state == _DONE for state in states))
+        failed = [name for name, step in self.steps.items() if step["state"] == "failed"]
+        late = len(states) - len(failed) - states.count(_DONE)
+        again = "; run it again to continue" if late else ""
+        print(f"{len(states)} commands: {len(failed)} failed, {late} not completed{again}; results in {self.out}")
+        for name in failed:
+            print(f"failed: {name}", file=sys.stderr)
+        return 1 if failed else 0
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(path.resolve()) for path in (self.site, _ROOT) if path is not None]
+        before = os.environ.get("PYTHONPATH")
+        return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *([before] if before else [])])}
+
+    def _record(self, step: str, command: list[str], state: str, seconds: float) -> None:
+        self.steps[step] = {"command": shlex.join(command), "state": state, "seconds": round(seconds, 3)}
+        self._save()
+
+    def _save(self, complete: bool = False) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        plain = {"version": _VERSION, "written": now, "label": self.label, "complete": complete, "steps": self.steps}
+        plain |= {"left_out": self.left_out, "compared": self.compared}
+        write_atomically(self.out / RESULT_FILE, (json.dumps(plain, indent=1) + "\n").encode())
 
 
-def _written(probed: ProbeResults, label: str, path: Path) -> Cluster:
-    """The cluster as read back from its file."""
-    write(describe(probed, label), path)
-    return load_cluster(path)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupts a process that has not ended, so that it can save its results; kills it if it does not end."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
-def _uncalibrated(probed: ProbeResults, cluster: Cluster) -> Cluster | None:
-    """The cluster with the shipped device; None if the device does not ship."""
-    device = shipped(probed.facts["name"])
-    return cluster.model_copy(update={"device": device}) if device else None
+def compared(scenario: Scenario, measured: Run, predicted: Run, device: Device | None) -> dict[str, float]:
+    """Step time in seconds and peak memory in bytes, measured and predicted, as far as known.
+
+    uncalibrated_s: predicted for the shipped device.
+    """
+    numbers: dict[str, float] = {}
+    if device is not None:
+        cluster = scenario.cluster.model_copy(update={"device": device})
+        uncalibrated = predict(scenario.model_copy(update={"cluster": cluster}))
+        numbers |= {"measured_s": measured.step_time_s, "uncalibrated_s": uncalibrated.step_time_s}
+    if measured.memory_bytes_per_rank:
+        bytes_by_holder = predicted.memory_bytes or {}
+        numbers["measured_bytes"] = measured.memory_bytes_per_rank - ahead_bytes(scenario)
+        numbers["predicted_bytes"] = sum(size for holder, size in bytes_by_holder.items() if holder not in _OUTSIDE)
+    return numbers
 
 
-def _accuracy(cases: list[ReconciledCase]) -> str:
-    errors = training.errors(cases)
-    if not errors:
-        return "nothing was measured"
-    return f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, {len(errors)} of {len(cases)} runs"
+def describe(numbers: dict[str, float]) -> str:
+    """The result of `compared` as text."""
+    parts = []
+    if "uncalibrated_s" in numbers:
+        error = numbers["uncalibrated_s"] / numbers["measured_s"] - 1
+        times = format_time_s(numbers["measured_s"]), format_time_s(numbers["uncalibrated_s"])
+        parts.append(f"measured {times[0]}, uncalibrated {times[1]} ({error:+.1%})")
+    if "measured_bytes" in numbers:
+        error = numbers["predicted_bytes"] / numbers["measured_bytes"] - 1
+        parts.append(f"memory {format_bytes(numbers['measured_bytes'])}, predicted {error:+.1%}")
+    return "; ".join(parts)
 
 
-def _page(folder: Path, site: Path | None) -> str:
-    """Path of the page of a results folder. A subprocess makes it, because the validator does not import reports."""
-    paths = [str(path.resolve()) for path in (site, _ROOT) if path is not None]
-    before = os.environ.get("PYTHONPATH")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *([before] if before else [])])}
-    command = [sys.executable, "-m", "scaleproof", "report", str(folder)]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_PAGE_S)
-    except subprocess.TimeoutExpired:
-        raise RunError(f"no page after {_PAGE_S:g} s; try: scaleproof report {folder}") from None
-    if done.returncode:
-        raise RunError((done.stderr.strip().splitlines() or ["scaleproof report failed"])[-1])
-    return done.stdout.strip()
-
-
-def _verdict(ledger: Ledger) -> int:
-    failed, left_out = ledger.failed(), ledger.not_run()
-    ledger.report(f"{len(ledger.entries)} parts: {len(failed)} failed, {len(left_out)} not run; results in {ledger.out}")
-    for name in failed:
-        print(f"failed: {name}", file=sys.stderr)
-    return 1 if failed else 0
+def ahead_bytes(scenario: Scenario) -> float:
+    """Bytes of the samples of later steps, which are on the device before the first step begins."""
+    model = scenario.model
+    if isinstance(model, ResNet):
+        sample_bytes = 3 * model.image**2 * ELEMENT_BYTES[scenario.training.precision] + _LABEL_BYTES
+    else:
+        sample_bytes = 2 * _LABEL_BYTES * getattr(model, "sequence", 1)
+    return float(scenario.samples_per_worker * sample_bytes * (total_steps(scenario) - 1))

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import MissingDependencyError
 # Packages whose wheels, with their dependencies, are copied (`make gpu-wheels`), because they are small.
 CARRIED: Final = ("pydantic", "simpy")
 # Import names of packages that the machine must provide: they are large or depend on the machine.
-_OWN: Final = ("torch", "numpy", "matplotlib", "networkx", "jinja2", "rich", "yaml", "PIL")
+_OWN: Final = ("torch", "numpy", "scipy", "pyarrow", "matplotlib", "networkx", "jinja2", "rich", "yaml", "PIL")
 _INSTALL_S: Final = 120.0
 
 

@@ -8,48 +8,29 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import yaml
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import format_share
-from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
-from scaleproof.simulator.run.run import write_atomically
-from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines
-from scaleproof.validator.calibration.imports.gpus import nominal_Bps
-from scaleproof.validator.calibration.imports.names import shipped_device
-from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped, shipped_device
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.cluster import Cluster
     from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.probe.points import Point
 
-# Assumed latencies, as in the shipped clusters, where nothing is measured.
-INSIDE_LATENCY: Final = "5 us"
+# Assumed latency, as in the shipped clusters, where none is measured.
 _NETWORK_LATENCY: Final = "8 us"
 # Collectives whose bus bandwidth is that of each rank's link, around a ring; between nodes, that of a node's cards together.
 _RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 _FEW: Final = 3
 _NEARLY: Final = 1.15
-
-
-class Base(NamedTuple):
-    """A cluster file into which measured numbers are inserted: its data, and the cluster that it describes."""
-
-    name: str
-    data: dict[str, Any]
-    cluster: Cluster
 
 
 @dataclass
@@ -81,7 +62,7 @@ class FittedCollective:
 
     def at(self, size_bytes: float) -> float:
         """Fitted seconds at a size."""
-        from scaleproof.validator.calibration.fit.curve_fitting.pieces import piece_at
+        from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at
 
         piece = piece_at(self.pieces, size_bytes)
         return piece.latency_s + size_bytes * piece.seconds_per_byte
@@ -99,17 +80,6 @@ class FittedCollective:
             yield {**group, **begins, "latency": seconds_text(piece.latency_s), "bandwidth": rate_text(rate_Bps)}
 
 
-def read_base(reference: str) -> Base:
-    """The cluster with the name of a shipped one, or of a file. Raises NotFoundError or ScenarioError."""
-    path = catalog.find_part("cluster", reference, Path())
-    cluster = load_cluster(path)
-    located = yaml_file.read(path)
-    if str(located.data.get("device")) not in catalog.names("devices"):
-        # paths in it are relative to its own folder
-        resolve_device(located, (), path.parent)
-    return Base(cluster.name or path.stem, located.data, cluster)
-
-
 def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[FittedCollective]:
     """Fits of each collective of each group; those that cannot be fitted are noted."""
     groups: dict[tuple[Op, int, int], list[Point]] = {}
@@ -124,8 +94,7 @@ def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[Fi
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: ImportNotes) -> FittedCollective | None:
     from scaleproof.validator.calibration.fit import curve_fitting
     from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve
-    from scaleproof.validator.calibration.fit.curve_fitting.pieces import pieces
+    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve, pieces
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
 
     points = sorted(points, key=lambda point: point.size)
@@ -196,17 +165,6 @@ def describe(
     return data
 
 
-def write(data: dict[str, Any], imported: ImportResult, path: Path) -> None:
-    """Writes a cluster as YAML, and its points to a table next to it."""
-    from scaleproof.validator.probe import points
-
-    header = f"# Imported from {imported.tool}. Every number may be edited; `scaleproof predict` uses what stands here.\n"
-    with locked_file(path, "import", PATIENCE_S):
-        write_atomically(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
-        if imported.points:
-            points.write(imported.points, path.with_suffix(".points.parquet"))
-
-
 def _with_layers(device: str | dict[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The device with measured layers, which replace its own for the same signature and precision."""
     known: dict[str, Any] = {"base": device} if isinstance(device, str) else dict(device)
@@ -266,20 +224,13 @@ def _provenance(imported: ImportResult, base: Base | None) -> dict[str, str]:
 def _compare(imported: ImportResult, base: Base) -> None:
     """Notes differences between the measured machines and the base."""
     machines, cluster = imported.machines, base.cluster
-    device = shipped_device(machines.gpu) if machines.gpu else ""
-    if device and _device_name(device) != cluster.device.name:
+    device = shipped(machines.gpu) if machines.gpu else None
+    if device is not None and device.name != cluster.device.name:
         text = f"measured on {machines.gpu}, but {base.name} has {cluster.device.name}; give a base with that GPU"
         imported.notes.add(text)
     for what, own, given in (("nodes", machines.nodes, cluster.nodes), ("devices", machines.devices, cluster.node.devices)):
         if own > given:
             imported.notes.add(f"measured on {own} {what}, but {base.name} has {given}; larger groups are not used")
-
-
-def _device_name(device: str) -> str:
-    """Name of the device in a shipped file."""
-    from scaleproof.simulator.scenario.read import load_device
-
-    return load_device(catalog.ROOT / "devices" / f"{device}.yaml").name
 
 
 def _links(
@@ -312,7 +263,7 @@ def _links(
 
 def _guessed(machines: Machines, measured: Sequence[FittedCollective], several: bool) -> tuple[dict[str, Any], str]:
     """A link without measured messages, and its source. Raises InputError if there is none."""
-    latency = _NETWORK_LATENCY if several else INSIDE_LATENCY
+    latency = _NETWORK_LATENCY if several else ASSUMED_LATENCY
     nominal = None if several else nominal_Bps(machines.gpu)
     if nominal is not None:
         return {"bandwidth": rate_text(nominal), "latency": latency}, "the GPU's data sheet; its latency is assumed"

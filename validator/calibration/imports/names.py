@@ -58,17 +58,3 @@ def collective_of_kernel(name: str) -> Op | None:
 def is_communication(kernel: str) -> bool:
     """Whether a kernel is one of NCCL (or of RCCL, which keeps NCCL's names)."""
     return kernel.lower().startswith(("nccl", "rccl"))
-
-
-def shipped_device(name: str) -> str:
-    """File name of the shipped device that a driver calls `name`, or that has this name itself; "" if none."""
-    from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.read import load_device
-    from scaleproof.validator.calibration.gpu_check.cluster import shipped
-
-    if name in catalog.names("devices"):
-        return name
-    device = shipped(name) or shipped(f"NVIDIA {name}")
-    known = device.name if device else name
-    files = catalog.names("devices")
-    return next((file for file in files if load_device(catalog.ROOT / "devices" / f"{file}.yaml").name == known), "")

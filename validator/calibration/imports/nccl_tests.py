@@ -14,9 +14,16 @@ from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op, bus_factor
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines, group_text, ranks_text
 from scaleproof.validator.calibration.imports.names import element_bytes
-from scaleproof.validator.calibration.imports.reading import ImportNotes, as_number, read_text
+from scaleproof.validator.calibration.imports.reading import (
+    ImportNotes,
+    ImportResult,
+    Machines,
+    as_number,
+    group_text,
+    ranks_text,
+    read_text,
+)
 from scaleproof.validator.probe.points import Point
 
 _EXPECTED: Final = "a log of nccl-tests, such as all_reduce_perf prints"

@@ -1,4 +1,4 @@
-"""Reading of other tools' files: text and JSON, compressed or not, and notes on what could not be used."""
+"""Reading of other tools' files: text and JSON, compressed or not; the points found in them, and notes on what is unused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.common.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from scaleproof.validator.probe.points import Point
 
 _GZIP: Final = b"\x1f\x8b"
 # Limit of a file's size, also after unpacking: gzip shrinks repetitive content a thousandfold. Larger traces have more steps
@@ -44,6 +47,36 @@ class ImportNotes:
                 printed.append(text)
         further = {kind: count - _PRINTED for kind, count in counts.items() if count > _PRINTED}
         return [*printed, *(f"and {count} more of this kind: {kind}" for kind, count in further.items())]
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The measured machines. gpu: name given by the driver. nodes: their number. devices: per node. 0 or "" if unknown."""
+
+    gpu: str = ""
+    nodes: int = 0
+    devices: int = 0
+
+
+@dataclass
+class ImportResult:
+    """tool: that wrote the files. files: their paths. machines: the largest that was measured on."""
+
+    tool: str
+    files: Sequence[str]
+    machines: Machines
+    points: list[Point]
+    notes: ImportNotes = field(default_factory=ImportNotes)
+
+
+def ranks_text(ranks: int) -> str:
+    """The first `ranks` ranks as text: 'ranks 0-7'."""
+    return f"ranks 0-{ranks - 1}" if ranks > 1 else "rank 0"
+
+
+def group_text(ranks: int, nodes: int) -> str:
+    """Class of a collective's group: '4 ranks on 4 nodes'."""
+    return f"{ranks} ranks on {nodes} nodes"
 
 
 def read_bytes(path: Path) -> bytes:

@@ -6,17 +6,20 @@ import bisect
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
 from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines, group_text, ranks_text
+from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.scenario.dump import written
+from scaleproof.validator.calibration.cluster_file.section import seconds_text
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective
 from scaleproof.validator.calibration.imports.nccl_tests import joined
-from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines, group_text, ranks_text
 from scaleproof.validator.probe.points import Point
 
 ALONE: Final = "step without waiting for communication"
@@ -142,6 +145,30 @@ def calls(traces: Sequence[Trace]) -> list[tuple[str, ...]]:
         )
         for (op, ranks, size), mine in ordered
     ]
+
+
+def scenario(model: str, cluster: Path, workers: int, samples: int, precision: str, step_s: float) -> dict[str, Any]:
+    """Data of the scenario of the profiled training: data-parallel, by `workers` workers, with the profiled time in place of
+    the device's model: their steps over `samples` samples take step_s without waiting."""
+    return {
+        "description": f"{model} as it was profiled on {workers} ranks; set its optimizer",
+        "model": model,
+        "cluster": f"./{cluster.name}",
+        "strategy": {"kind": "data_parallel", "workers": workers},
+        "batch": {"per_worker": samples},
+        "training": {"precision": precision, "measured_step": {"samples": samples, "time": seconds_text(step_s)}},
+    }
+
+
+def scenario_path(cluster: Path) -> Path:
+    """Path of the scenario that belongs to a cluster file."""
+    return cluster.with_suffix(".scenario.yaml")
+
+
+def write_scenario(scenario: dict[str, Any], path: Path) -> None:
+    """Writes a scenario as YAML."""
+    header = "# Imported from a trace of torch.profiler. `scaleproof predict` takes this file.\n"
+    write_atomically(path, (header + written(scenario, default_flow_style=False)).encode())
 
 
 def _devices(traces: Sequence[Trace], world: int, notes: ImportNotes) -> int:

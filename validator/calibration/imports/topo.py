@@ -14,10 +14,8 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import rate_text
-from scaleproof.validator.calibration.imports.cluster import INSIDE_LATENCY
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines
-from scaleproof.validator.calibration.imports.gpus import GpuLinks, links_of
-from scaleproof.validator.calibration.imports.reading import ImportNotes, read_text
+from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, GpuLinks, links_of
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines, read_text
 
 _EXPECTED: Final = "the matrix that `nvidia-smi topo -m` prints"
 _LISTED: Final = re.compile(r"^\s*GPU\s+\d+:\s*(.+?)\s*(?:\(UUID.*)?$")
@@ -157,7 +155,7 @@ def _as_cube_mesh(counts: dict[tuple[int, int], int], devices: int) -> HybridCub
 
 
 def _described(rate_Bps: float, topology: dict[str, Any]) -> dict[str, Any]:
-    link: dict[str, Any] = {"bandwidth": rate_text(rate_Bps), "latency": INSIDE_LATENCY}
+    link: dict[str, Any] = {"bandwidth": rate_text(rate_Bps), "latency": ASSUMED_LATENCY}
     return link | ({"topology": topology} if topology else {})
 
 

@@ -14,8 +14,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
-from scaleproof.validator.calibration.cluster_file.describing import description
-from scaleproof.validator.calibration.cluster_file.writing import write
+from scaleproof.validator.calibration.cluster_file.files import description, write
 from scaleproof.validator.calibration.plan import ProbePlan
 from scaleproof.validator.experiments.proving.cases import Compute
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,21 @@ import pytest
 import torch
 
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import load_run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.gpu_check import check, probing, training
+from scaleproof.validator.calibration import gpu_sizes
+from scaleproof.validator.calibration.cluster_file.files import points_path, write
+from scaleproof.validator.calibration.fit.gpu import machine
+from scaleproof.validator.calibration.gpu_check import check, scenarios
 from scaleproof.validator.calibration.gpu_check.__main__ import main
-from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults
-from scaleproof.validator.calibration.gpu_check.families import families
-from tests.validator.calibration.gpu_check.test_cluster import facts
-
-pytestmark = pytest.mark.full
+from scaleproof.validator.calibration.gpu_check.check import Ledger
+from scaleproof.validator.calibration.gpu_check.scenarios import families
+from scaleproof.validator.probe import points as tables
+from tests.validator.calibration.fit.test_gpu import facts
 
 DRY = "dry run on the CPU, numbers are meaningless"
+STEPS = ["calibrate", "reconcile", "measure", "page", "functional page"]
 SCENARIO = """\
 model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 4}
 cluster: cpu-2core
@@ -44,51 +49,50 @@ def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of a dry run over some families."""
     out = tmp_path_factory.mktemp("gpu-check")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "families", some_families)
-        # a loaded machine may take longer to make a page
-        patch.setattr(check, "_PAGE_S", 600.0)
+        patch.setattr(scenarios, "families", some_families)
         assert main(["--dry-run", "--limit", "3000", "--out", str(out)]) == 0, (out / "results.json").read_text()
     return out
 
 
-def check_parts(out: Path) -> None:
-    results = json.loads((out / "results.json").read_text())
+def kept(out: Path) -> Any:
+    return json.loads((out / "results.json").read_text())
+
+
+def check_steps(out: Path) -> None:
+    results = kept(out)
     assert results["label"] == DRY
-    assert {part["state"] for part in results["parts"]} == {"done"}
+    assert {name: step["state"] for name, step in results["steps"].items()} == dict.fromkeys(STEPS, "done")
+    assert not results["left_out"]
 
 
-def test_no_part_of_a_dry_run_fails(dry: Path) -> None:
-    check_parts(dry)
+@pytest.mark.full
+def test_no_command_fails(dry: Path) -> None:
+    check_steps(dry)
 
 
 @pytest.mark.nightly
-def test_no_part_of_a_dry_run_of_all_families_fails(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "scaleproof.validator.calibration.gpu_check",
-        "--dry-run",
-        "--limit",
-        "3000",
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_no_command_fails_over_all_families(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scaleproof.validator.calibration.gpu_check", "--dry-run", "--limit", "3000"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert DRY in done.stdout
-    check_parts(tmp_path)
+    check_steps(tmp_path)
 
 
+@pytest.mark.full
 def test_the_cluster_file_is_accepted_by_scenarios(dry: Path, tmp_path: Path) -> None:
     path = dry / "cluster.yaml"
     (tmp_path / "mine.yaml").write_text(SCENARIO)
     cluster = load_cluster(path)
     assert DRY in cluster.name
     assert cluster.node.devices == 2
-    assert cluster.collectives.exactly("all_reduce", 2, 1) is not None
+    assert cluster.device.measured_layers
+    assert cluster.device.measured_optimizers
+    assert {point.probe for point in tables.read(points_path(path))} >= {"matmul", "memory", "launch", "message", "collective"}
     assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
 
 
+@pytest.mark.full
 def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     page = (dry / "index.html").read_text()
     cases = json.loads((dry / "reconcile.json").read_text())["cases"]
@@ -97,38 +101,95 @@ def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     assert all(case["measured"] and case["scenario"] in page for case in cases)
 
 
+@pytest.mark.full
 def test_ranks_sharing_a_device_are_a_functional_check_only(dry: Path) -> None:
     page = (dry / "functional" / "index.html").read_text()
-    assert "functional check, not accuracy" in page
+    assert "functional check, not accuracy; dry run" in page
     assert DRY in page
     assert "agree within" not in page
-    parts = json.loads((dry / "results.json").read_text())["parts"]
-    shared = {part["part"]: part["result"] for part in parts if part["part"].startswith("sharing ")}
-    assert set(shared) == {f"sharing {name}" for name in some_families([4])}
-    assert all(result["verified"]["deviation"] < result["verified"]["tolerance"] for result in shared.values())
+    shared = {
+        file.parents[1].name.partition(" ")[0]: load_run(file.parent) for file in dry.glob("functional/*/measured/run.json")
+    }
+    assert set(shared) == set(some_families([4]))
+    assert all(run.verified and run.verified["deviation"] < run.verified["tolerance"] for run in shared.values())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == ("torch finds no GPU; run this on a machine with one, or a dry run with --dry-run\n")
+    assert capfd.readouterr().err == "torch finds no GPU; run this on a machine with one, or in tiny sizes as a dry run\n"
 
 
 def test_no_part_begins_after_the_time_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path), "--dry-run", "--limit", "0"]) == 1
-    assert capsys.readouterr().err == "not run: out of time\n"
+    assert capsys.readouterr().err == "calibrate: not run: out of time\n"
 
 
-def test_a_failed_part_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
+    """The commands that a check begins, by step; they do nothing, and that of reconcile does not complete."""
+    commands: dict[str, tuple[Any, ...]] = {}
+
+    def run(ledger: Ledger, step: str, *arguments: Any, least_s: float = 0.0) -> int:
+        commands[step] = arguments
+        state = "out of time" if step == "reconcile" else "failed" if step == "calibrate" else "done"
+        ledger._record(step, list(map(str, arguments)), state, 0.0)
+        return 1
+
+    monkeypatch.setattr(Ledger, "run", run)
+    return commands
+
+
+def test_a_command_that_fails_does_not_end_the_rest(
+    tmp_path: Path, begun: dict[str, tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun: list[int] = []
-    monkeypatch.setattr(probing, "probe", lambda *_: ProbeResults(facts("Unheard Of"), 3))
-    monkeypatch.setattr(training, "shared", lambda _, devices, *__: begun.append(devices))
-
     assert check.check(tmp_path, True, 60.0, None) == 1
+    assert list(begun) == ["calibrate", "measure"]
+    assert len([path for path in begun["measure"] if isinstance(path, Path) and path.suffix]) == len(families([2, 4]))
+    assert capsys.readouterr().err == "failed: calibrate\n"
 
-    reported = capsys.readouterr()
-    assert begun == [3]
-    assert "failed: no matrix product was timed" in reported.out
-    assert reported.err == "failed: cluster file\n"
+
+def test_a_check_that_was_interrupted_continues(tmp_path: Path, begun: dict[str, tuple[Any, ...]]) -> None:
+    Ledger(tmp_path, DRY, 0.0)._record("calibrate", [], "done", 1.0)
+    write(machine(facts("CPU", (0, 0)), gpu_sizes.TINY), tmp_path / "cluster.yaml")
+    for _ in range(2):
+        begun.clear()
+        assert check.check(tmp_path, True, 60.0, None) == 0
+        assert list(begun) == ["reconcile", "measure"]
+        assert "--resume" in begun["reconcile"]
+        assert "--resume" in begun["measure"]
+
+
+def test_a_check_of_another_kind_does_not_continue(tmp_path: Path) -> None:
+    Ledger(tmp_path, "", 0.0)._record("calibrate", [], "done", 1.0)
+    assert not Ledger.opened(tmp_path, DRY, 0.0).steps
+
+
+def test_after_a_complete_check_another_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    ledger = Ledger(tmp_path, "", 0.0)
+    ledger._record("calibrate", [], "done", 1.0)
+    assert Ledger.opened(tmp_path, "", 0.0).steps == ledger.steps
+    assert (tmp_path / "runs").exists()
+    assert ledger.verdict() == 0
+    assert not Ledger.opened(tmp_path, "", 0.0).steps
+    assert not (tmp_path / "runs").exists()
+
+
+def test_commands_are_kept_with_their_outcomes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger(tmp_path, "a label", time.monotonic() + 60.0)
+    assert ledger.run("first", "list") == 0
+    assert ledger.run("second", "predict", tmp_path / "nowhere.yaml") == 2
+    ledger.until_s = time.monotonic() + 0.05
+    assert ledger.run("third", "list") is None
+    ledger.until_s = 0.0
+    assert ledger.run("fourth", "list") is None
+    assert kept(tmp_path)["label"] == "a label"
+    steps = {name: step["state"] for name, step in kept(tmp_path)["steps"].items()}
+    assert steps == {"first": "done", "second": "failed", "third": "out of time", "fourth": "not run"}
+    assert kept(tmp_path)["steps"]["first"]["command"] == "scaleproof list"
+    assert ledger.verdict() == 1
+    out, err = capfd.readouterr()
+    assert "4 commands: 1 failed, 2 not completed; run it again to continue" in out
+    assert err.splitlines()[-1] == "failed: second"

@@ -14,8 +14,9 @@ from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.calibration.cluster_file import files
 from scaleproof.validator.calibration.imports import cluster, nccl_tests, topo
-from scaleproof.validator.calibration.imports.found import ImportResult
+from scaleproof.validator.calibration.imports.reading import ImportResult
 from scaleproof.validator.probe import points
 from tests.validator.calibration.imports.logs import FILES, SIZES, nccl_log
 
@@ -32,8 +33,8 @@ def _found(folder: Path, *logs: str) -> ImportResult:
 
 def _written(folder: Path, found: ImportResult, base: str | None = None, node: dict[str, Any] | None = None) -> Cluster:
     measured = cluster.measured_collectives(found.points, found.notes)
-    data = cluster.describe(found, cluster.read_base(base) if base else None, measured, node)
-    cluster.write(data, found, folder / "made.yaml")
+    data = cluster.describe(found, files.read_base(base) if base else None, measured, node)
+    files.write(data, folder / "made.yaml", found.points)
     return load_cluster(folder / "made.yaml")
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import kineto, layers, steps
-from scaleproof.validator.calibration.imports.found import ImportResult, Machines
 from scaleproof.validator.calibration.imports.kineto import Trace
-from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 from scaleproof.validator.calibration.imports.steps import StepTimes
 from tests.validator.calibration.imports.logs import H100, all_reduce, host, kernel, launch, step, trace
 

@@ -7,8 +7,8 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.gpus import links_of, nominal_Bps
 from scaleproof.validator.calibration.imports import topo
-from scaleproof.validator.calibration.imports.gpus import links_of, nominal_Bps
 from tests.validator.calibration.imports.logs import FILES
 
 

@@ -1,14 +1,20 @@
-"""Straight lines through measured times."""
+"""Straight lines through measured times, and the prediction interval of times that a line has not seen."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
+from scaleproof.simulator.cluster.quantities import format_share
+from scaleproof.simulator.common.errors import InputError
+
 # Smallest seconds per byte: less is lost in the noise of the latency.
 FASTEST_S: Final = 1e-15
+_FEWEST: Final = 3
+_UPPER: Final = 0.95
 
 
 def line(
@@ -33,3 +39,24 @@ def line(
 def _coefficient(column: np.ndarray, wanted: np.ndarray) -> float:
     """The coefficient for which `column` · coefficient is closest to `wanted` in the sense of least squares."""
     return float(column @ wanted / (column @ column))
+
+
+def held_out_shares(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
+    """90 % prediction interval of measured over predicted for one more case.
+
+    From Student's distribution of the logarithms, which allows for the number of cases. Raises InputError for fewer than three.
+    """
+    from scipy.special import stdtrit
+
+    if len(measured) < _FEWEST:
+        raise InputError(f"{len(measured)} held-out cases are too few for an interval; give at least {_FEWEST}")
+    errors = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
+    count = len(errors)
+    reach = float(stdtrit(count - 1, _UPPER)) * float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    return math.exp(float(errors.mean()) - reach), math.exp(float(errors.mean()) + reach)
+
+
+def held_out_interval(measured: Sequence[float], predicted: Sequence[float]) -> tuple[str, str]:
+    """The ends of that interval as in a cluster file, such as "96 %" and "104 %" of the times that the file gives."""
+    low, high = held_out_shares(measured, predicted)
+    return format_share(low), format_share(high)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.fit import curve_fitting
+from scaleproof.validator.calibration.fit.curve_fitting.lines import held_out_interval, held_out_shares
 
 positive = st.floats(1e-6, 1e3)
 
@@ -43,3 +46,31 @@ def test_the_slope_respects_its_lower_bound() -> None:
     assert slope == 2.0
     assert base == pytest.approx(8.0, rel=0.05)
     assert curve_fitting.line(x, seconds, least_slope=20.0) == (0.0, 20.0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=20), st.floats(1e-6, 1e6))
+def test_shares_do_not_depend_on_how_long_things_take(errors: list[float], unit: float) -> None:
+    low, high = held_out_shares(errors, [1.0] * len(errors))
+    assert low <= high
+    assert held_out_shares([e * unit for e in errors], [unit] * len(errors)) == pytest.approx((low, high))
+
+
+def test_one_more_case_lies_inside_nine_times_in_ten() -> None:
+    random = np.random.default_rng(1)
+    inside = 0
+    for _ in range(1000):
+        errors = np.exp(random.normal(0.05, 0.1, 6))
+        low, high = held_out_shares(errors[:-1], np.ones(5))
+        inside += bool(low <= errors[-1] <= high)
+    assert inside == pytest.approx(900, abs=30)
+
+
+def test_an_interval_is_written_as_shares() -> None:
+    found = held_out_interval([0.98, 1.0, 1.02, 1.0], [1.0] * 4)
+    assert found == ("95.8 %", "104.4 %")
+
+
+def test_two_cases_are_too_few() -> None:
+    with pytest.raises(InputError, match="2 held-out cases are too few for an interval; give at least 3"):
+        held_out_shares([1.0, 1.1], [1.0, 1.0])

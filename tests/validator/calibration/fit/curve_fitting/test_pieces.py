@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted, fit_curve
-from scaleproof.validator.calibration.fit.curve_fitting.pieces import pieces
+from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted, fit_curve, pieces
 
 SIZES = [float(4**power) for power in range(2, 14)]
 BREAK = 4.0**7

@@ -10,7 +10,7 @@ from scaleproof.simulator.cluster.quantities import Interval, slowed, uncertain
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.rewrite import rewritten
+from scaleproof.validator.calibration.cluster_file.files import rewritten
 
 TEXT = """\
 # measured in the cellar

@@ -1,9 +1,14 @@
-"""Links of GPUs from data sheets, by the names that drivers give them."""
+"""GPUs by the names that drivers give them: shipped devices, and links from data sheets."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.read import load_device
 
 
 class GpuLinks(NamedTuple):
@@ -14,7 +19,32 @@ class GpuLinks(NamedTuple):
     pcie_Bps: float
 
 
+# Shipped devices by the names that drivers give them.
+_SHIPPED: Final = {
+    "NVIDIA B200": "b200-180gb-sxm",
+    "NVIDIA GB200": "gb200-186gb",
+    "NVIDIA H200": "h200-141gb-sxm",
+    "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
+    "NVIDIA H100 PCIe": "h100-80gb-pcie",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb-sxm",
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA L4": "l4",
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-16GB": "v100-16gb-sxm2",
+    "Tesla V100-SXM2-32GB": "v100-32gb-sxm2",
+    "Tesla V100-SXM3-32GB": "v100-32gb-sxm3",
+    "Tesla V100-PCIE-16GB": "v100-16gb-pcie",
+    "Tesla V100-PCIE-32GB": "v100-32gb-pcie",
+    "Tesla P100-SXM2-16GB": "p100-sxm2",
+    "Tesla P100-PCIE-16GB": "p100-pcie",
+    "Tesla K80": "k80",
+}
 _GBps: Final = 1e9
+# Latency between two GPUs of a node, as in the shipped clusters, where none is measured.
+ASSUMED_LATENCY: Final = "5 us"
 # PCI-SIG: x16 of generation 3, 4 and 5 after line coding.
 _PCIE3: Final = 15.75 * _GBps
 _PCIE4: Final = 31.5 * _GBps
@@ -34,6 +64,23 @@ _LINKS: Final[dict[str, GpuLinks]] = {
     r"L40S?|L4\b|A10G?\b|A30\b|RTX 40[789]0|RTX 6000 Ada": GpuLinks(0, 0.0, _PCIE4),
     r"T4\b|RTX 20[78]0|K80|M60|P40\b": GpuLinks(0, 0.0, _PCIE3),
 }
+
+
+def shipped_device(name: str) -> str:
+    """File name of the shipped device that a driver calls `name`, or that has this name itself; "" if none."""
+    files = catalog.names("devices")
+    known = name if name in files else _SHIPPED.get(name) or _SHIPPED.get(f"NVIDIA {name}")
+    return known or next((file for file in files if _load(file).name == name), "")
+
+
+def shipped(name: str) -> Device | None:
+    """The shipped device for the name that a driver gives, or its own name; None if there is none."""
+    file = shipped_device(name)
+    return _load(file) if file else None
+
+
+def _load(file: str) -> Device:
+    return load_device(catalog.find_part("device", file, Path()))
 
 
 def links_of(gpu: str) -> GpuLinks | None:

@@ -1,14 +1,14 @@
-"""Cluster file from points: the given description, with measured values in place of nominal ones."""
+"""Cluster from measured points: the given description, with measured values in place of nominal ones."""
 
 from __future__ import annotations
 
+import json
 import math
 import socket
-import statistics
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
@@ -16,22 +16,66 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import parse_Bps
-from scaleproof.validator.calibration.cluster_file.asides import asides
-from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
-from scaleproof.validator.calibration.cluster_file.section import Section, timed
-from scaleproof.validator.calibration.fit import collectives, device, links
-from scaleproof.validator.calibration.fit.curve_fitting import groups
+from scaleproof.simulator.common.yaml_file import merged
+from scaleproof.validator.calibration.cluster_file.asides import asides, failed, slow_ranks, stops
+from scaleproof.validator.calibration.cluster_file.section import Section
+from scaleproof.validator.calibration.fit import collectives, device, gpu, links
 from scaleproof.validator.calibration.fit.message_lines import bimodal_notes
-from scaleproof.validator.probe.points import FAILED, NARROW, TIME, Point
+from scaleproof.validator.probe.points import NARROW, Point
+from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.cpu_usage import usable
 
 # Largest number of processes that anybody starts on one machine.
 _MOST_PROCESSES: Final = 64
-# Fewest members to compare: of two that differ, either may be the slow one.
-_ENOUGH: Final = 3
 _MEASURED: Final = "; measured"
 # Framework of ranks on cores of their host, here and in `scaleproof measure`.
 _ON_CORES: Final = "gloo-cpu"
+# Probe of the row of a table of points that holds the facts.
+_FACTS: Final = "site"
+
+
+@dataclass(frozen=True)
+class CalibrationFacts:
+    """Facts about a calibration other than its points, stored as a row of their table so that fits can be repeated.
+
+    on: local, netlab or cluster. nodes: of each rank. precision: of the computations. base: data of the YAML file that
+    describes the measured cluster; None for a machine without one. provenance: where, when and with what it was measured.
+    on_gpus: whether each rank was probed as a GPU, which needs a base.
+    """
+
+    on: str = "local"
+    nodes: tuple[int, ...] = ()
+    precision: str = "fp32"
+    base: Mapping[str, Any] | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    on_gpus: bool = False
+
+    def point(self) -> Point:
+        """The facts as a row of the table."""
+        texts: dict[str, Any] = {
+            "on": self.on,
+            "precision": self.precision,
+            "base": self.base,
+            "provenance": dict(self.provenance),
+        }
+        if self.on_gpus:
+            texts["on_gpus"] = True
+        ranks = tuple(range(len(self.nodes)))
+        numbers = {str(rank): float(node) for rank, node in enumerate(self.nodes)}
+        return Point(_FACTS, json.dumps(texts), "", ranks, "", 0.0, "", (), NARROW, 0.0, numbers)
+
+    @classmethod
+    def of(cls, points: Sequence[Point], where: str) -> Self:
+        """The facts in a table. where: name of the table, for messages. Raises InputError if it has none."""
+        row = next((point for point in points if point.probe == _FACTS), None)
+        try:
+            texts = json.loads(row.what) if row else None
+        except ValueError:
+            texts = None
+        if row is None or not isinstance(texts, dict):
+            raise InputError(f"{where}: no row says where its points were measured; give a table that calibrate wrote")
+        nodes = tuple(int(row.numbers[str(rank)]) for rank in row.ranks)
+        return cls(texts["on"], nodes, texts["precision"], texts["base"], texts["provenance"], "on_gpus" in texts)
 
 
 def _given(base: Mapping[str, Any]) -> Cluster:
@@ -53,8 +97,13 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     # nodes with GPUs may have further links, and switches that reduce
     is_bound = bool(between.fields) and _on_cores(nominal, facts)
     link_Bps = parse_Bps(between.fields["bandwidth"]) if is_bound else math.inf
+    device_fit = (
+        gpu.device_section(points, nominal.device)
+        if nominal and facts.on_gpus
+        else _section(device.device_section, points, facts.precision)
+    )
     sections = {
-        "device": _section(device.device_section, points, facts.precision),
+        "device": device_fit,
         "inside": _section(links.inside, points),
         "between": between,
         "collectives": _section(collectives.measured, points, link_Bps),
@@ -67,10 +116,10 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     if intervals:
         with_nominal = {name: interval | _nominal(name, nominal) for name, interval in intervals.items()}
         cluster["uncertainty"] = cluster.get("uncertainty", {}) | with_nominal
-    notes = [line for section in sections.values() for line in section.notes] + _slow_ranks(points)
-    notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *_failed(points)]
+    notes = [line for section in sections.values() for line in section.notes] + slow_ranks(points)
+    notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *failed(points)]
     odd = {"odd": "; ".join(notes)} if notes else {}
-    cluster["provenance"] = dict(facts.provenance) | _stops(points) | asides(points) | odd
+    cluster["provenance"] = dict(facts.provenance) | stops(points) | asides(points) | odd
     return {name: cluster[name] for name in sorted(cluster, key=_order)}, notes
 
 
@@ -117,20 +166,12 @@ def _filled(base: dict[str, Any], sections: Mapping[str, Section], useful: float
         if on == "netlab":
             cluster["shared_cores"] = round(useful, 3)
     if sections["inside"].fields:
-        cluster["node"]["link"] = _merged(cluster["node"].get("link", {}), sections["inside"].fields)
+        cluster["node"]["link"] = merged(cluster["node"].get("link", {}), sections["inside"].fields)
     if sections["between"].fields:
-        cluster["network"] = _merged(cluster["network"], sections["between"].fields)
+        cluster["network"] = merged(cluster["network"], sections["between"].fields)
     if sections["collectives"].fields:
         cluster["collectives"] = cluster.get("collectives", {}) | sections["collectives"].fields
     return cluster
-
-
-def _merged(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """`old` updated with `new`, recursively in mappings."""
-    merged = dict(old)
-    for name, value in new.items():
-        merged[name] = _merged(merged[name], value) if isinstance(value, dict) and isinstance(merged.get(name), dict) else value
-    return merged
 
 
 def _nominal(name: str, cluster: Cluster | None) -> dict[str, str]:
@@ -144,36 +185,22 @@ def _nominal(name: str, cluster: Cluster | None) -> dict[str, str]:
     return {"nominal": quantity.format(value)} if value is not None else {}
 
 
-def _slow_ranks(points: Sequence[Point]) -> list[str]:
-    """A note for each rank that computes slower than the others, if enough ranks computed concurrently."""
-    by_work: defaultdict[tuple[str, float], dict[int, float]] = defaultdict(dict)
-    for point in timed(points, "layer"):
-        if point.numbers["ranks"] >= _ENOUGH:
-            by_work[point.what, point.size][point.ranks[0]] = point.median_s
-    relative: defaultdict[int, list[float]] = defaultdict(list)
-    for seconds in by_work.values():
-        for rank, own_s in seconds.items():
-            relative[rank].append(own_s / statistics.median(seconds.values()))
-    own: dict[tuple[int, ...], float] = {(rank,): statistics.median(ratios) for rank, ratios in relative.items()}
-    return [str(outlier) for outlier in groups.slow_members(own, "rank", "computes at")]
-
-
-def _failed(points: Sequence[Point]) -> list[str]:
-    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith(FAILED)]
-
-
-def _stops(points: Sequence[Point]) -> dict[str, str]:
-    """For each probe, the number of points that reached a narrow interval and of those that used up their time."""
-    counts_of: dict[str, Counter[str]] = {}
-    for point in points:
-        if point.seconds:
-            counts_of.setdefault(point.probe, Counter())[point.stopped] += 1
-    text = ", ".join(f"{probe} {counts[NARROW]} narrow and {counts[TIME]} by time" for probe, counts in counts_of.items())
-    return {"stopped": text} if text else {}
-
-
 def _order(name: str) -> int:
     """Sort key of a section of the file."""
     known = ["name", "description", "source", "nodes", "shared_cores", "node", "network", "device", "collectives", "framework"]
     last = ["uncertainty", "provenance"]
     return known.index(name) if name in known else 100 + last.index(name) if name in last else len(known)
+
+
+def provenance() -> dict[str, str]:
+    """Where, when and with what a cluster is measured."""
+    return environment.of_process() | {"scaleproof": _version()}
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("scaleproof")
+    except PackageNotFoundError:
+        return "not installed"

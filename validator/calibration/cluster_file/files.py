@@ -1,19 +1,39 @@
-"""Update of numbers in a cluster file: sections whose numbers change are rewritten, all others keep their text."""
+"""Files of clusters: reads the description that is measured, writes what was measured, and updates numbers of a file in place.
+
+All writers of cluster files use this module. A file is written under another name first and then renamed.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.scenario.dump import written
+from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.probe import points as tables
+from scaleproof.validator.probe.points import Point
 
+MEASURED: Final = "Measured by `scaleproof calibrate`."
+_EDITABLE: Final = "Every number may be edited; `scaleproof predict` uses what stands here."
+_COMMENTS: Final = {
+    "node": "one machine: what its ranks share, and the link between them",
+    "network": "links between nodes: payload rate of large messages, latency of small ones",
+    "device": "the device of a rank",
+    "collectives": "each takes latency + size / bandwidth, with the size of the whole buffer",
+    "uncertainty": "90 % intervals; shares are of all times of that kind; a prior applies to what is not listed",
+    "provenance": "where the numbers come from",
+}
+_TABLE: Final = "; the measured times are in the table next to this file"
 # Four digits are written, so numbers that are read again differ by less than this.
 _ROUNDED: Final = 1e-3
 # Unit of a number that the file leaves to its base or to a default, by its key or a key above it; otherwise microseconds.
@@ -21,6 +41,72 @@ _UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "b
 # Numbers without a unit, by their key.
 _RATIOS: Final = frozenset({"host_slowdown"})
 _Path = tuple[str | int, ...]
+
+
+class Base(NamedTuple):
+    """A cluster file into which measured numbers are inserted: its data, and the cluster that it describes."""
+
+    name: str
+    data: dict[str, Any]
+    cluster: Cluster
+
+
+def read_base(reference: str, with_device: bool = False) -> Base:
+    """The cluster with the name of a shipped one, or of a file. Raises NotFoundError or ScenarioError.
+
+    with_device: write out its device, even if that has the name of a shipped one.
+    """
+    path = catalog.find_part("cluster", reference, Path())
+    cluster = load_cluster(path)
+    located = yaml_file.read(path)
+    if with_device or str(located.data.get("device")) not in catalog.names("devices"):
+        # paths in it are relative to its own folder
+        resolve_device(located, (), path.parent)
+    return Base(cluster.name or path.stem, located.data, cluster)
+
+
+def description(reference: str) -> dict[str, Any]:
+    """Data of a cluster before measuring, with its device; see `read_base`."""
+    base = read_base(reference, with_device=True)
+    return {"name": base.name} | base.data
+
+
+def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = (), source: str = MEASURED) -> None:
+    """Writes a cluster as readable YAML, and its points to a table next to it. Raises InputError if a file cannot be written.
+
+    source: first line, which says where the numbers come from.
+    """
+    rows = list(points)
+    has_table = bool(rows) or points_path(path).exists()
+    parts = [f"# {source} {_EDITABLE}\n"]
+    for name, value in cluster.items():
+        table = _TABLE if name == "provenance" and has_table else ""
+        parts.append(f"\n# {_COMMENTS[name]}{table}\n" if name in _COMMENTS else "")
+        parts.append(_text({name: value}))
+    try:
+        if rows:
+            tables.write(rows, points_path(path))
+        write_atomically(path, "".join(parts).encode())
+    except OSError as error:
+        raise InputError(f"--out {path}: {error.strerror}; give a path that can be written") from None
+
+
+def points_path(path: Path) -> Path:
+    """Path of the table of points of a cluster file."""
+    return path.with_suffix(".points.parquet")
+
+
+def update(path: Path, before: Cluster, after: Cluster, holder: str) -> None:
+    """Changes the cluster file at `path`, which describes `before`, so that it describes `after`; see `rewritten`.
+
+    holder: the command that writes, for the error message of other processes.
+    """
+    with locked_file(path, holder, PATIENCE_S):
+        write_atomically(path, rewritten(path, before, after).encode())
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return written(data, default_flow_style=False)
 
 
 def rewritten(path: Path, before: Cluster, after: Cluster) -> str:
@@ -109,8 +195,8 @@ def _replaced(text: str, section: str, data: Any) -> str:
     assert isinstance(root, yaml.MappingNode)
     if root.flow_style:
         whole = yaml.safe_load(text) | {section: data}
-        return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120)
-    block = yaml.safe_dump({section: data}, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
+        return _text(whole)
+    block = _text({section: data}).rstrip("\n")
     for key, value in root.value:
         if key.value == section:
             end = len(text[: _end(value)].rstrip())

@@ -13,8 +13,8 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.calibration.cluster_file.cluster_file import described
-from scaleproof.validator.calibration.cluster_file.writing import points_path, write
+from scaleproof.validator.calibration.cluster_file.files import points_path, write
+from scaleproof.validator.calibration.cluster_file.from_points import described
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
 from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums, times

@@ -10,10 +10,9 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.model import Mlp
-from scaleproof.validator.calibration.calibrate import calibrate
+from scaleproof.validator.calibration.calibrate import calibrate, probe
 from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
-from scaleproof.validator.calibration.probing import probe
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.launch.launch import Ended, JobOptions
 from scaleproof.validator.launch.rank_environment import ContactLostError

@@ -1,0 +1,147 @@
+"""What probes found of GPUs becomes a cluster file that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.kernels import Speed, products_s
+from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.calibration import gpu_sizes
+from scaleproof.validator.calibration.cluster_file.files import points_path, write
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
+from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
+from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.probe import points as tables
+from scaleproof.validator.probe.points import Point
+
+SHAPES = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)] + [(8192, 2304, 768), (8192, 768, 3072)]
+
+
+def facts(name: str = "NVIDIA H200", capability: Sequence[int] = (9, 0), devices: int = 1) -> Any:
+    memory_bytes = 140 * 2**30
+    return {"name": name, "devices": devices, "capability": list(capability), "processors": 132, "memory_bytes": memory_bytes}
+
+
+def point(probe: str, what: str, size: float, seconds: float, group: str = "", **numbers: float) -> Point:
+    return Point(probe, what, "rank 0", (0,), group, size, "", (seconds,), "narrow", numbers=numbers)
+
+
+def products(seconds: Sequence[float], precision: str = "bf16") -> list[Point]:
+    return [
+        point("matmul", f"{precision} {m}x{n}x{k}", 2.0 * m * n * k, s, m=m, n=n, k=k)
+        for (m, n, k), s in zip(SHAPES, seconds, strict=True)
+    ]
+
+
+def read_back(points: Sequence[Point], folder: Path, found: Any, sizes: gpu_sizes.GpuSizes = gpu_sizes.FULL) -> Cluster:
+    base = machine(found, sizes)
+    context = CalibrationFacts("local", tuple([0] * base["node"]["devices"]), "fp32", base, {"host": "here"}, on_gpus=True)
+    path = folder / "cluster.yaml"
+    write(described(points, context)[0], path, [*points, context.point()])
+    assert CalibrationFacts.of(tables.read(points_path(path)), "") == context, "so that the table can be fitted again"
+    return load_cluster(path)
+
+
+def speed(tile_share: float, sustained_share: float) -> Speed:
+    device = shipped("NVIDIA H200")
+    assert device is not None
+    assert device.kernels is not None
+    kernels = device.kernels.model_copy(update={"tile_share": tile_share, "sustained_share": sustained_share})
+    return Speed(kernels, device.peak_flops["bf16"], device.memory_bandwidth_Bps, 2)
+
+
+def timed(with_speed: Speed) -> list[Point]:
+    """Products as a device of that speed would take them."""
+    m, n, k = np.array(SHAPES, dtype=np.float64).T
+    return products(products_s(with_speed, m, n, k, np.ones_like(m), 2 * (m * k + k * n), 2 * m * n).tolist())
+
+
+def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None:
+    points = timed(speed(0.8, 0.7))
+    points += [point("memory", what, 2**26, 1e-5) for what in ("copy", "gelu")]
+    points += [point("memory", "copy", 2**30, 2**30 / 4.08e12), point("memory", "gelu", 2**30, 2**30 / 4.5e12)]
+    points += [point("launch", what, 1, s) for what, s in (("issue", 4e-6), ("module", 15e-6), ("graph", 2e-6))]
+    device, known = read_back(points, tmp_path, facts()).device, shipped("NVIDIA H200")
+    assert known is not None
+    assert device.kernels is not None
+    assert device.peak_flops == known.peak_flops
+    assert device.memory_bandwidth_Bps == known.memory_bandwidth_Bps
+    assert device.memory_bytes == pytest.approx(140 * 2**30)
+    assert device.kernels.memory_share == pytest.approx(0.85, rel=1e-3), "what is moved within a cache does not count"
+    assert (device.kernels.launch_s, device.kernels.issue_s) == pytest.approx((2e-6, 4e-6))
+    assert device.kernels.host_slowdown == pytest.approx(1.5), "of the 10 us that pytorch-ddp assumes"
+    assert device.kernels.flash_ramp_keys == known.kernels.flash_ramp_keys  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
+def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tuple[float, float]) -> None:
+    points = timed(speed(*shares))
+    fitted = timed(speed(*fitted_shares(speed(1.0, 1.0), points)))
+    assert [f.median_s for f in fitted] == pytest.approx([p.median_s for p in points], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("capability", "generation"),
+    [((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((9, 0), "hopper"), ((12, 0), "blackwell")],
+)
+def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
+    capability: tuple[int, int], generation: str, tmp_path: Path
+) -> None:
+    points = [*products([1e-3] * len(SHAPES)), point("memory", "add", 3e9, 1e-3)]
+    device = read_back(points, tmp_path, facts("Unheard Of", capability)).device
+    assert device.kernels is not None
+    assert device.kernels.generation == generation
+    assert device.peak_flops == {"bf16": pytest.approx(2 * 8192**3 / 1e-3, rel=1e-3)}
+    assert device.memory_bandwidth_Bps == pytest.approx(3e12)
+
+
+def test_a_device_of_which_nothing_is_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no matrix product was timed, and no Unheard Of ships"):
+        read_back([], tmp_path, facts("Unheard Of"))
+
+
+def test_a_cpu_is_probed_as_a_gpu_in_tiny_sizes_only() -> None:
+    with pytest.raises(InputError, match="torch finds no GPU"):
+        machine(facts("CPU", (0, 0)), gpu_sizes.FULL)
+    dry = Cluster.model_validate(machine(facts("CPU", (0, 0)), gpu_sizes.TINY))
+    assert (dry.name, dry.devices) == (f"CPU: {gpu_sizes.TINY.label}", 2)
+    assert dry.device.kernels is not None
+    assert dry.device.kernels.generation == "cpu"
+
+
+def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_timed(tmp_path: Path) -> None:
+    sizes = (4, 2**10, 2**14, 2**20)
+    points = [replace(point("message", "send", n, 1e-5 + n * 1e-9, "same node"), ranks=(0, 1)) for n in sizes]
+    points += [replace(point("collective", "all_reduce", n, 2e-5 + n * 2e-9, nodes=1), ranks=(0, 1)) for n in sizes]
+    for n in (1, 2, 4):
+        points.append(point("layer", "a forward", n, 1e-4 + n * 1e-5, "bf16", ranks=1))
+        points.append(point("layer", "a backward", n, n * 2e-5, "bf16", ranks=1))
+    points += [point("optimizer", "adam", n, 1e-5 + n * 1e-11, "bf16") for n in (10**6, 10**8)]
+
+    read = read_back(points, tmp_path, facts(devices=2))
+
+    assert (read.nodes, read.node.devices, read.node.cores) == (1, 2, None)
+    assert read.node.link is not None
+    assert (read.node.link.latency_s, read.node.link.bandwidth_Bps) == pytest.approx((1e-5, 1e9), rel=1e-2)
+    assert read.uncertainty["node.link.bandwidth"].nominal, "of the data sheet"
+    measured = read.collectives.exactly("all_reduce", 2, 1)
+    assert measured is not None
+    assert (measured.latency_s, measured.bandwidth_Bps) == pytest.approx((2e-5, 5e8), rel=1e-2)
+    [layer], [optimizer] = read.device.measured_layers, read.device.measured_optimizers
+    assert (layer.precision, optimizer.precision) == ("bf16", "bf16")
+    assert (layer.forward.at(8), layer.backward.at(8)) == pytest.approx((1.8e-4, 1.6e-4), rel=1e-3)
+    assert read.device.optimizer_s(10**7, "adam", "bf16") == pytest.approx(1.1e-4, rel=1e-3)
+    assert optimizer.optimizer == "adam"
+
+
+def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
+    cluster = read_back([], tmp_path, facts())
+    assert (cluster.name, cluster.framework) == ("NVIDIA H200", "pytorch-ddp")

@@ -1,0 +1,97 @@
+"""What is trained at full size can be trained and is forecast to fit, though no GPU is here to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.read import load_model
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.calibration import gpu_sizes
+from scaleproof.validator.calibration.fit.gpu import machine
+from scaleproof.validator.calibration.gpu_check import check, scenarios
+from scaleproof.validator.calibration.gpu_check.scenarios import RANKS, families
+from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.launch.preflight.checks import check_trainable
+from tests.validator.calibration.fit.test_gpu import facts
+
+
+def written(folder: Path, devices: int) -> dict[str, Scenario]:
+    """The scenarios of a machine with H200s."""
+    described = machine(facts(devices=devices), gpu_sizes.FULL)
+    named = scenarios.separate(scenarios.FULL, devices, described)
+    return {scenario.name: scenario for _, scenario in scenarios.write(named, folder)}
+
+
+def test_what_one_device_trains_fits_and_can_be_measured(tmp_path: Path) -> None:
+    found = written(tmp_path, 1)
+    assert set(found) == {training.name for training in scenarios.FULL.single}
+    for scenario in found.values():
+        check_trainable(scenario)
+        run = predict(scenario)
+        assert run.fits
+        assert run.step_time_s * (scenarios.FULL.steps + 3) < 20.0
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4, 6, 8])
+def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int, tmp_path: Path) -> None:
+    found = written(tmp_path, devices)
+    replicated = [scenario for name, scenario in found.items() if name not in {t.name for t in scenarios.FULL.single}]
+    for scenario in replicated:
+        check_trainable(scenario)
+        assert scenario.name.endswith(("-alone", f"-{scenario.strategy.ranks}"))
+        assert predict(scenario).step_time_s > 0
+    assert max(scenario.strategy.ranks for scenario in replicated) == devices
+
+
+def test_every_family_is_there_whether_devices_are_shared_or_not() -> None:
+    every = {"ddp", "ring", "fp16", "local-sgd", "servers", "asynchronous", "fsdp", "pipeline", "tensor", "hybrid"}
+    assert {name.rpartition("-")[0] for name in families(RANKS)} == every
+
+
+def test_ranks_share_devices_where_these_are_too_few() -> None:
+    assert {name.partition(" ")[0] for name in scenarios.shared(scenarios.FULL, 1, "")} == set(families(RANKS))
+    assert {name.partition(" ")[0] for name in scenarios.shared(scenarios.FULL, 2, "")} == set(families([4]))
+    assert not scenarios.shared(scenarios.FULL, 4, "")
+    assert all(name.endswith(" (functional check, not accuracy)") for name in scenarios.shared(scenarios.FULL, 1, ""))
+
+
+@pytest.mark.parametrize("sizes", [gpu_sizes.FULL, gpu_sizes.TINY])
+def test_layers_are_timed_of_models_that_exist(sizes: gpu_sizes.GpuSizes) -> None:
+    for model, _, samples in sizes.layers:
+        assert model.build_layers()
+        assert len(samples) >= 2, "a line needs two points"
+
+
+def test_the_gpts_are_as_large_as_their_names_say() -> None:
+    of: Mapping[str, Any] = {"gpt-124m": gpu_sizes.GPT_124M, "gpt-774m": gpu_sizes.GPT_774M}
+    untied = {name: gpu_sizes.model_of(fields).parameters() / 1e6 for name, fields in of.items()}
+    # the papers' count a head that shares the embedding's weights once
+    assert untied["gpt-124m"] - 50304 * 768 / 1e6 == pytest.approx(124, rel=0.01)
+    assert untied["gpt-774m"] - 50304 * 1280 / 1e6 == pytest.approx(774, rel=0.01)
+    assert load_model("gpt2-small").parameters() == pytest.approx(124e6, rel=0.01)
+
+
+def test_samples_of_other_steps_do_not_count_as_a_steps_memory(tmp_path: Path) -> None:
+    scenario = written(tmp_path, 1)["resnet50-fp32-64"]
+    assert check.ahead_bytes(scenario) == (10 + scenario.training.warmup_steps - 1) * 64 * (3 * 224 * 224 * 4 + 8)
+
+
+def test_forecasts_say_how_far_off_they_are(tmp_path: Path) -> None:
+    scenario = written(tmp_path, 1)["resnet50-bf16-64"]
+    predicted = predict(scenario)
+    measured: Run = replace(predicted, origin="measured", step_time_s=predicted.step_time_s / 2)
+    device: Device | None = shipped("NVIDIA H200")
+    numbers = check.compared(scenario, measured, predicted, device)
+    assert numbers["uncalibrated_s"] == pytest.approx(2 * numbers["measured_s"], rel=0.5)
+    assert numbers["measured_bytes"] < predicted.memory_bytes_per_rank  # type: ignore[operator]
+    assert "uncalibrated_s" not in check.compared(scenario, measured, predicted, None)
+    numbers = {"measured_s": 0.1, "uncalibrated_s": 0.15, "measured_bytes": 2.0**30, "predicted_bytes": 2.0**30}
+    assert check.describe(numbers) == "measured 100 ms, uncalibrated 150 ms (+50.0%); memory 1.00 GiB, predicted +0.0%"

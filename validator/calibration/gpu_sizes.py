@@ -1,0 +1,75 @@
+"""Sizes of the probes of GPUs: in full, and tiny ones that show on any device that the probes work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaleproof.simulator.model import Gpt, ResNet
+
+_GPT: Final = {"kind": "gpt", "vocabulary": 50304, "sequence": 1024}
+GPT_124M: Final = {**_GPT, "layers": 12, "hidden": 768, "heads": 12}
+GPT_774M: Final = {**_GPT, "layers": 36, "hidden": 1280, "heads": 20}
+GPT_TINY: Final = {"kind": "gpt", "layers": 4, "hidden": 32, "heads": 2, "vocabulary": 64, "sequence": 16}
+RESNET_TINY: Final = {"kind": "resnet", "image": 32, "classes": 10}
+
+
+@dataclass(frozen=True)
+class GpuSizes:
+    """Sizes in bytes, or (m, n, k) for products.
+
+    layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a
+    step. devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s:
+    seconds for all probes together.
+    """
+
+    products: Sequence[tuple[int, int, int]]
+    precisions: Sequence[str]
+    memory_bytes: Sequence[int]
+    copy_bytes: Sequence[int]
+    message_bytes: Sequence[int]
+    layers: Sequence[tuple[Gpt | ResNet, str, Sequence[int]]]
+    optimizer_parameters: Sequence[int]
+    budget_s: float
+    devices: int | None = None
+    label: str = ""
+
+
+def model_of(fields: Mapping[str, Any]) -> Gpt | ResNet:
+    """The model of a scenario's fields."""
+    return Gpt.model_validate(fields) if fields["kind"] == "gpt" else ResNet.model_validate(fields)
+
+
+_SQUARES: Final = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)]
+# Products of GPTs of 124 and 774 million parameters over 8,192 tokens.
+_TRAINED: Final = [(8192, n, k) for n, k in ((2304, 768), (768, 768), (3072, 768), (768, 3072), (50304, 768), (5120, 1280))]
+
+FULL: Final = GpuSizes(
+    products=[*_SQUARES, *_TRAINED],
+    precisions=["fp32", "tf32", "bf16", "fp16"],
+    memory_bytes=[2**24, 2**26, 2**28, 2**30],
+    copy_bytes=[2**16, 2**20, 2**24, 2**28],
+    message_bytes=[4, 2**12, 2**16, 2**20, 2**24, 2**28],
+    layers=[
+        (model_of(GPT_124M), "bf16", (1, 2, 4, 8, 16)),
+        (model_of(GPT_124M), "fp32", (1, 2, 4, 8)),
+        (ResNet(), "bf16", (8, 16, 32, 64, 128)),
+        (ResNet(), "fp32", (8, 16, 32, 64)),
+    ],
+    optimizer_parameters=[2**20, 2**24, 2**27],
+    budget_s=100.0,
+)
+
+TINY: Final = GpuSizes(
+    products=[(32, 32, 32), (128, 128, 128), (256, 64, 128)],
+    precisions=["fp32", "bf16"],
+    memory_bytes=[2**16, 2**20],
+    copy_bytes=[2**12, 2**20],
+    message_bytes=[4, 2**10, 2**14, 2**18],
+    layers=[(model_of(GPT_TINY), "fp32", (1, 4)), (model_of(RESNET_TINY), "fp32", (2, 4))],
+    optimizer_parameters=[2**10, 2**16],
+    budget_s=10.0,
+    devices=2,
+    label="dry run on the CPU, numbers are meaningless",
+)
