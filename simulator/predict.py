@@ -40,7 +40,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
 
     simulate: times the program. Raises FieldError for more steps than can be simulated.
     """
-    costs = scenario.job(unevenness=scenario.unevenness)
+    costs = scenario.job()
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)

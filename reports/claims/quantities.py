@@ -108,7 +108,7 @@ def _parameters(scenario: Scenario, run: Timed) -> float:
 
 def _busiest_link(scenario: Scenario, run: Timed) -> float:
     """Bytes in one direction through the busiest link of a node."""
-    program = scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
+    program = scenario.strategy.compile(scenario.job())
     tasks = np.flatnonzero(np.isin(program.kind, (Kind.TRANSFER, Kind.COLLECTIVE)))
     index, resource, per_unit = program.routes.used(program.route[tasks])
     carried_bytes = np.bincount(resource, program.amount[tasks][index] * per_unit, len(program.resources.names))

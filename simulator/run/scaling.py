@@ -267,4 +267,4 @@ def _job(
     scenario = inputs.scenario
     complete = with_defaults(strategy, scenario.framework, scenario.training.zero, scenario.training.precision)
     assert isinstance(complete, Hybrid)
-    return complete, scenario.job(microbatches * microbatch, strategy=complete)
+    return complete, scenario.job(microbatches * microbatch, EVEN, complete)

@@ -64,7 +64,7 @@ def timed_together(scenario: Scenario, differences: Differences, intervals: bool
     own = {field.removeprefix("cluster.") for field in differences.links} & set(scenario.cluster.uncertainty)
     if scenario.unevenness.is_random or scenario.unevenness.changes or (intervals and own):
         return Points(*result)
-    job = scenario.job(unevenness=scenario.unevenness)
+    job = scenario.job()
     for points, compiled in _compiled(scenario.strategy, job, differences):
         result[:, points] = compiled.steps_s() / scenario.strategy.program_steps
         if intervals:
