@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scaleproof.reports.charts.curves import ThroughputPoint, curves
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, On, measure

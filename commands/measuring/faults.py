@@ -31,7 +31,7 @@ def _faults(options: argparse.Namespace) -> int:
     import json
 
     from scaleproof.commands.measuring.session import progress
-    from scaleproof.simulator.run.run import write_atomically
+    from scaleproof.simulator.run.files import write_atomically
     from scaleproof.validator import results
     from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
     from scaleproof.validator.experiments.elastic.outcome import text

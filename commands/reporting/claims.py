@@ -88,7 +88,7 @@ def _write(results: list[Result], plain: list[dict[str, Any]], folder: Path) -> 
 
     from scaleproof.reports.claims.figure import figure
     from scaleproof.simulator.common.file_lock import locked_folder
-    from scaleproof.simulator.run.run import write_atomically
+    from scaleproof.simulator.run.files import write_atomically
 
     with locked_folder(folder, "claims"):
         write_atomically(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())

@@ -37,7 +37,7 @@ def _history(options: argparse.Namespace) -> int:
 
     from scaleproof.reports.read.history import History, drifts, read
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.run.run import write_atomically
+    from scaleproof.simulator.run.files import write_atomically
 
     if options.plot and options.plot.suffix not in (".svg", ".png"):
         raise InputError(f"--plot {options.plot}: give a file name that ends in .svg or .png")

@@ -85,7 +85,7 @@ def _staleness(scenario: Scenario, run: Timed) -> float:
     servers = run().servers
     if servers is None:
         raise InputError(f"{scenario.name}: staleness is defined for parameter servers; give such a strategy")
-    return float(servers["version_staleness"]["mean"])
+    return servers.version_staleness.mean
 
 
 def _memory(scenario: Scenario, run: Timed) -> float:
@@ -141,7 +141,7 @@ def _weighted_deviation(scenario: Scenario, run: Timed) -> float:
     """Deviation from training in one process: of parameters (measured run), or of the sum of gradients (prediction)."""
     means, shares, whole = _gradients(scenario)
     if (verified := run().verified) is not None:
-        return float(verified["deviation"])
+        return verified.deviation
     return _deviation((means * shares[:, None]).sum(axis=0) / shares.sum(), whole)
 
 

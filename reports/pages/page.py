@@ -17,7 +17,7 @@ from scaleproof.reports.read.results import Results
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from scaleproof.simulator.common.errors import InputError, RankError
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
+from scaleproof.simulator.run.files import load_run
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.validator.launch.external import check_joined
 from scaleproof.validator.launch.rank_environment import RankEnvironment

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch.distributed as dist
 
 from scaleproof.simulator.common.errors import InputError, RankError, one_line
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator import results
@@ -65,8 +66,8 @@ def measure_joined(scenario: Scenario, meeting: Meeting, watch: MeasureOptions, 
             return run
         notes = [outcome["notes"] for outcome in outcomes]
         verify = partial(verdict, watch.trained(scenario), job.path, notes, watch.timeout_s)
-        verdicts = meeting.together(lambda: verify() if place.rank == 0 else None, LONGEST_S)
-        return replace(run, verified=verdicts[0])
+        verdicts = meeting.together(lambda: vars(verify()) if place.rank == 0 else None, LONGEST_S)
+        return replace(run, verified=Verification(**verdicts[0]))
 
 
 def check_joined(scenario: Scenario, place: RankEnvironment) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 
 # Reasons for which a probe stopped repeating.
 NARROW: Final = "narrow"

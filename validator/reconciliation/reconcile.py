@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save, write_atomically
+from scaleproof.simulator.run.files import save, write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain

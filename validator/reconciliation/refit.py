@@ -25,7 +25,8 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Inte
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import Run, write_atomically
+from scaleproof.simulator.run.files import write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import rewrite

@@ -21,7 +21,7 @@ from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeeded
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.run.run import slope, slopes
+from scaleproof.simulator.run.breakdown import slope, slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy

@@ -16,7 +16,7 @@ from scaleproof.simulator.analysis.study.evaluate import RESULTS, TARGET_RESULTS
 from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.common.file_lock import locked_folder
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

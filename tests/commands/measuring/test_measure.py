@@ -12,7 +12,8 @@ import pytest
 
 import scaleproof
 from scaleproof.commands.measuring.session import Session
-from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator import faults
 

@@ -12,6 +12,7 @@ from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run
+from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
 
@@ -31,7 +32,7 @@ def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota
     return builder.build()
 
 
-def told(timeline: Timeline) -> dict[str, object]:
+def told(timeline: Timeline) -> ServerStatistics:
     result = summary(timeline)
     assert result is not None
     return result
@@ -47,9 +48,9 @@ def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], cons
     instants_s = instants_s[(instants_s >= window.begin_s) & (instants_s <= window.end_s)]
     middle_s = (instants_s[1:] + instants_s[:-1]) / 2
     waiting = ((arrived_s[:, None] <= middle_s) & (middle_s < began_s[:, None])).sum(axis=0)
-    found = told(timeline)["queue_length"]
-    assert found["mean"] == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
-    assert found["max"] == max(waiting[np.diff(instants_s) > 1e-9], default=0)
+    found = told(timeline).queue_length
+    assert found.mean == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
+    assert found.max == max(waiting[np.diff(instants_s) > 1e-9], default=0)
 
 
 def test_alike_requests_wait_for_one_another() -> None:
@@ -57,17 +58,18 @@ def test_alike_requests_wait_for_one_another() -> None:
     timeline = simulate(program([1.0], Bsp(), requests=4), 3)
     step_s = 1 + 0.1 + 4 * 0.2 + 0.3
     assert np.diff(timeline.step_ends_s()) == pytest.approx(step_s)
-    assert told(timeline)["queue_length"] == pytest.approx({"mean": 1.2 / step_s, "max": 3})
-    assert told(timeline)["utilisation"]["max"] == pytest.approx(1.1 / step_s)
+    assert told(timeline).queue_length.mean == pytest.approx(1.2 / step_s)
+    assert told(timeline).queue_length.max == 3
+    assert told(timeline).utilisation.max == pytest.approx(1.1 / step_s)
 
 
 def test_percentiles_are_of_all_that_counts() -> None:
     timeline = simulate(program([1.0, 1.0, 10.0], Asp()), 40)
-    gap = told(timeline)["clock_gap"]
-    values = np.repeat(*np.array([(int(value), count) for value, count in gap["histogram"].items()]).T)
-    assert gap["mean"] == pytest.approx(values.mean())
-    assert (gap["p50"], gap["p95"]) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
-    assert gap["max"] == values.max() > 10
+    gap = told(timeline).clock_gap
+    values = np.repeat(*np.array([(int(value), count) for value, count in gap.histogram.items()]).T)
+    assert gap.mean == pytest.approx(values.mean())
+    assert (gap.p50, gap.p95) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
+    assert gap.max == values.max() > 10
 
 
 @settings(deadline=None)
@@ -80,7 +82,7 @@ def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], consiste
     assert run.samples == 7 * (len(work_s) - backups)
     assert run.ranks == len(work_s) + 1
     per_step = 1 if isinstance(consistency, Bsp) else len(work_s)
-    assert told(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
+    assert told(timeline).updates_per_s == pytest.approx(per_step / run.step_time_s)
     assert run.servers == told(timeline)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from scaleproof.simulator.common.errors import RunError, one_line
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 
 T = TypeVar("T")
 State = Literal["done", "failed", "not run"]

@@ -3,7 +3,8 @@ trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.gpu_check.families import ALONE, MOST_SHARED, RANKS, SAMPLES, Fields, families
 from scaleproof.validator.calibration.gpu_check.ledger import Ledger, NotRunError
@@ -87,7 +89,7 @@ def shared(sizes: Sizes, devices: int, ledger: Ledger, out: Path) -> None:
     for name, fields in families(ranks for ranks in RANKS if ranks > devices).items():
         scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, fields, sizes.steps)
         work = partial(_verified, scenario, ledger, out)
-        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_deviation(run.verified or {})}", _outcome)
+        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_deviation(run)}", _outcome)
 
 
 def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, PredictionErrors]:
@@ -106,7 +108,7 @@ def _verified(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
     run = measure(scenario, "local", replace(_watch(ledger), verify=True))
     save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
     if not is_right(run):
-        raise RunError(f"parameters are {_deviation(run.verified or {})}; the ranks train something else")
+        raise RunError(f"parameters are {_deviation(run)}; the ranks train something else")
     return run
 
 
@@ -155,12 +157,12 @@ def _labelled(run: Run, label: str) -> Run:
     return replace(run, scenario=f"{run.scenario} ({'; '.join(filter(None, (SHARED, label)))})")
 
 
-def _deviation(verdict: Mapping[str, Any]) -> str:
-    return f"within {verdict.get('deviation', float('nan')):.1e} of one process's"
+def _deviation(run: Run) -> str:
+    return f"within {run.verified.deviation if run.verified else math.nan:.1e} of one process's"
 
 
 def _outcome(run: Run) -> dict[str, Any]:
-    verified, provenance = dict(run.verified or {}), dict(run.provenance)
+    verified, provenance = vars(run.verified) if run.verified else {}, dict(run.provenance)
     return {"label": SHARED, "step_time_s": run.step_time_s, "verified": verified, "provenance": provenance}
 
 

@@ -20,7 +20,7 @@ from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S

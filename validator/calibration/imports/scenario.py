@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 from scaleproof.validator.calibration.cluster_file.section import seconds_text
 
 

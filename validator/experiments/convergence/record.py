@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.run.files import write_atomically
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import Trial

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError, RunError
-from scaleproof.simulator.run.run import Run, write_atomically
+from scaleproof.simulator.run.files import write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.experiments.proving.cases import ProvingCase
 from scaleproof.validator.experiments.proving.figures import DISTURBED, CaseOutcome
 from scaleproof.validator.launch.hosts import needed_nodes

@@ -40,7 +40,7 @@ def test_ranks_exchange_rightly(strategy: dict[str, Any], precision: str, make_s
     verified = measure(paced(make_scenario, strategy, precision=precision), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] <= verified["tolerance"]
+    assert verified.deviation <= verified.tolerance
 
 
 @pytest.mark.parametrize(
