@@ -33,9 +33,9 @@ def mount(commands: Any) -> None:
 def _schema(options: argparse.Namespace) -> int:
     import json
 
-    from scaleproof.simulator.scenario.json_schema import schema
+    from scaleproof.simulator.scenario.schema import json_schema
 
-    print(json.dumps(schema(), indent=2))
+    print(json.dumps(json_schema(), indent=2))
     return 0
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.run.breakdown import from_spans
+from scaleproof.simulator.run.breakdown import TimeIntervals, from_spans
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
 from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps

@@ -16,9 +16,9 @@ from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.program import ProgramBuilder, Rows
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.placement import Placed
+from scaleproof.simulator.strategy.layout.mesh import Placed
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule

@@ -14,9 +14,8 @@ import pytest
 import scaleproof
 from scaleproof.simulator.common.errors import PluginError, ScenarioError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.json_schema import schema
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.schema import Scenario, json_schema
 from scaleproof.simulator.strategy import KINDS
 from tests.conftest import SMALL
 
@@ -92,13 +91,13 @@ def test_kinds_are_listed_without_importing_them(install: Install, small: Callab
 def test_the_schema_has_them(install: Install) -> None:
     plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain, schema())
+        jsonschema.validate(plain, json_schema())
     vars(KINDS).pop("_installed")
     install()
-    jsonschema.validate(plain, schema())
-    jsonschema.validate(plain | {"strategy": "alone"}, schema())
+    jsonschema.validate(plain, json_schema())
+    jsonschema.validate(plain | {"strategy": "alone"}, json_schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, schema())
+        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, json_schema())
 
 
 def test_a_scenario_with_one_is_dumped_whole(install: Install, small: Callable[..., Scenario]) -> None:
@@ -142,7 +141,7 @@ def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., 
     with pytest.raises(
         PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"
     ):
-        schema()
+        json_schema()
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
 

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
-from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.run.breakdown import TimeIntervals
 from scaleproof.validator.calibration.imports.found import ImportResult, Machines, group_text, ranks_text
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective
 from scaleproof.validator.calibration.imports.nccl_tests import joined
