@@ -60,7 +60,7 @@ def main() -> None:
             start_s = time.perf_counter()
             run = predict(scenario)
             took_s.append(time.perf_counter() - start_s)
-        busiest = run.servers["bottleneck"] if run.servers else "nothing"
+        busiest = run.servers.bottleneck if run.servers else "nothing"
         print(f"{name}: {min(took_s):.2f} s; steps of {1e3 * run.step_time_s:.1f} ms, busiest: {busiest}")
 
 

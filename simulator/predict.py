@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
@@ -12,7 +11,8 @@ from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
+from scaleproof.simulator.run.records import StageMemory
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
 from scaleproof.simulator.run.steps import Simulate, simulate_steps, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
@@ -32,7 +32,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> R
     run = timed(scenario, interval)
     run = compared(run, scenario)
     run = accounted(run, scenario)
-    return replace(run, **_memory(scenario, remedy))
+    return _with_memory(run, scenario, remedy)
 
 
 def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
@@ -40,7 +40,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
 
     simulate: times the program. Raises FieldError for more steps than can be simulated.
     """
-    costs = scenario.job(unevenness=scenario.unevenness)
+    costs = scenario.job()
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)
@@ -73,24 +73,19 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    strategy = scenario.strategy
-    run = predicted_run(
-        timeline, scenario.unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples
-    )
-    run = _with_slowest(divided(run, strategy.program_steps), costs.slowest)
-    run = replace(run, framework=scenario.framework.name, framework_is_default=scenario.framework_is_default)
     text = "\n".join(warnings(scenario, timeline))
-    return replace(run, provenance={"warnings": text}) if text else run
-
-
-def _with_slowest(run: Run, slowest: float) -> Run:
-    """The run with "compute" split into its mean over the ranks and the waiting for the slowest rank.
-
-    slowest: compute time of the slowest rank, as a multiple of the mean.
-    """
-    compute_s = run.breakdown_s["compute"]
-    parts = {"compute": compute_s / slowest, "slowest_rank": compute_s - compute_s / slowest}
-    return replace(run, breakdown_s={name: {**run.breakdown_s, **parts}[name] for name in BREAKDOWN})
+    return predicted_run(
+        timeline,
+        samples=scenario.total_samples,
+        mean=scenario.unevenness.wants_mean,
+        program_steps=scenario.strategy.program_steps,
+        slowest=costs.slowest,
+        scenario=scenario.name,
+        strategy=scenario.strategy.kind,
+        framework=scenario.framework.name,
+        framework_is_default=scenario.framework_is_default,
+        provenance={"warnings": text} if text else {},
+    )
 
 
 def _with_interval(run: Run, scenario: Scenario, program: Program) -> Run:
@@ -100,16 +95,15 @@ def _with_interval(run: Run, scenario: Scenario, program: Program) -> Run:
     return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
 
 
-def _memory(scenario: Scenario, remedy: bool) -> dict[str, Any]:
-    """The fields of a run about memory."""
+def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:
+    """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
-    return {
-        "memory_bytes_per_rank": use.worst.total_bytes,
-        "memory_bytes": use.worst.holders_bytes,
-        "memory_by_stage": tuple(
-            {"name": rank.name, "total_bytes": rank.total_bytes, "holders_bytes": rank.holders_bytes} for rank in use.ranks
-        ),
-        "capacity_bytes": use.capacity_bytes,
-        "fits": use.fits,
-        "fit_by": fit_by(scenario) if remedy and not use.fits else "",
-    }
+    return replace(
+        run,
+        memory_bytes_per_rank=use.worst.total_bytes,
+        memory_bytes=use.worst.holders_bytes,
+        memory_by_stage=tuple(StageMemory(rank.name, rank.total_bytes, rank.holders_bytes) for rank in use.ranks),
+        capacity_bytes=use.capacity_bytes,
+        fits=use.fits,
+        fit_by=fit_by(scenario) if remedy and not use.fits else "",
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import fork_server, network_interfaces
@@ -186,7 +187,7 @@ def measure_on(scenario: Scenario, ranks: Ranks, watch: MeasureOptions, where: O
             return run
         notes = [outcome["notes"] for outcome in outcomes]
         verify = partial(verdict, trained, trained_folder, notes, watch.timeout_s)
-        return replace(run, verified=ranks.once(verify, LONGEST_S))
+        return replace(run, verified=Verification(**ranks.once(lambda: vars(verify()), LONGEST_S)))
 
 
 def train_here(

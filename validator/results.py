@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError, RunError
-from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.job import needed_nodes
@@ -75,7 +76,7 @@ def _framework_warning(scenario: Scenario) -> str:
 
 def is_right(run: Run) -> bool | None:
     """Whether the trained parameters are those of reference training in one process; None if not verified."""
-    return None if run.verified is None else bool(run.verified["deviation"] <= run.verified["tolerance"])
+    return None if run.verified is None else run.verified.is_right
 
 
 def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:
@@ -182,8 +183,6 @@ def _check(run: Run) -> None:
     if run.step_time_interval_s is not None:
         low_s, high_s = run.step_time_interval_s
         numbers += [low_s, high_s]
-    if run.verified is not None:
-        numbers += [run.verified["deviation"], run.verified["tolerance"]]
     texts = [run.origin, run.scenario, run.strategy, *run.provenance.values()]
     if not all(isinstance(number, int | float) for number in numbers) or not all(isinstance(text, str) for text in texts):
         raise ValueError("it has values of wrong types")

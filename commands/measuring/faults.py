@@ -35,7 +35,7 @@ def mount(commands: Any) -> None:
 def _faults(options: argparse.Namespace) -> int:
     import json
 
-    from scaleproof.simulator.run.run import write_atomically
+    from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.validator import results
     from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
     from scaleproof.validator.launch import fork_server

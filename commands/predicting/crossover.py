@@ -46,8 +46,8 @@ def _crossover(options: argparse.Namespace) -> int:
 def _write(result: Crossover, folder: Path) -> None:
     """Writes the map as tables and as a picture."""
     from scaleproof.reports.charts.crossover import picture
+    from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
-    from scaleproof.simulator.run.run import write_atomically
 
     with locked_folder(folder, "crossover", PATIENCE_S):
         write_atomically(folder / "points.csv", result.table().to_csv(index=False).encode())

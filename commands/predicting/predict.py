@@ -24,7 +24,7 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run import chrome_trace
-    from scaleproof.simulator.run.run import save
+    from scaleproof.simulator.run.files import save
     from scaleproof.simulator.scenario import dump
     from scaleproof.simulator.scenario.load import load
 

@@ -38,9 +38,9 @@ def mount(commands: Any) -> None:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.scenario.json_schema import schema
+    from scaleproof.simulator.scenario.schema import json_schema
 
-    return print_json(schema())
+    return print_json(json_schema())
 
 
 def _list(options: argparse.Namespace) -> int:

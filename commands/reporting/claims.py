@@ -78,8 +78,8 @@ def _write(results: list[Result], plain: list[dict[str, Any]], folder: Path) -> 
     import json
 
     from scaleproof.reports.claims.figure import figure
+    from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import locked_folder
-    from scaleproof.simulator.run.run import write_atomically
 
     with locked_folder(folder, "claims"):
         write_atomically(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())

@@ -31,8 +31,8 @@ def mount(commands: Any) -> None:
 
 def _history(options: argparse.Namespace) -> int:
     from scaleproof.reports.read.history import History, drifts, read
+    from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.run.run import write_atomically
 
     if options.plot and options.plot.suffix not in (".svg", ".png"):
         raise InputError(f"--plot {options.plot}: give a file name that ends in .svg or .png")

@@ -18,8 +18,8 @@ def mount(commands: Any) -> None:
 
 def _timeline(options: argparse.Namespace) -> int:
     from scaleproof.reports.timeline.timeline import picture
+    from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.run.run import write_atomically
     from scaleproof.simulator.scenario.load import load
 
     form = options.out.suffix.removeprefix(".")

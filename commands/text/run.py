@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from scaleproof.commands.text.tables import sections, shares
 from scaleproof.simulator.common.units import (
@@ -15,6 +15,7 @@ from scaleproof.simulator.common.units import (
     format_time_s,
     format_USD,
 )
+from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 # minimum share of a step from which a part is printed
@@ -108,12 +109,12 @@ def _to_target(run: Run) -> Iterator[str]:
         low_s, high_s = map(format_time_s, run.time_to_target_interval_s)
         between = f", 90 % between {low_s} and {high_s}"
     # ignore rounding errors
-    stale = f", {target['staleness']:.3g} updates by others during a worker's step" if target["staleness"] > _MIN_SHARE else ""
+    stale = f", {target.staleness:.3g} updates by others during a worker's step" if target.staleness > _MIN_SHARE else ""
     yield (
         f"modelled: {format_time_s(run.time_to_target_s)}{between}, "
-        f"by {format_number(target['steps'])} updates of {format_number(target['batch'])} samples{stale}"
+        f"by {format_number(target.steps)} updates of {format_number(target.batch)} samples{stale}"
     )
-    over = (f"{target[key]:.3g} times the fewest" for key in ("steps_over_fewest", "samples_over_fewest"))
+    over = (f"{ratio:.3g} times the fewest" for ratio in (target.steps_over_fewest, target.samples_over_fewest))
     bill = f"; {format_USD(run.cost_USD['per_step'] * run.time_to_target_s / run.step_time_s)}" if run.cost_USD else ""
     yield f"{' updates, '.join(over)} samples{bill}; as accurate as the convergence model's calibration"
 
@@ -145,18 +146,18 @@ def _input(run: Run) -> Iterator[str]:
         yield "bound by data loading"
 
 
-def _servers(servers: Mapping[str, Any] | None) -> Iterator[str]:
+def _servers(servers: ServerStatistics | None) -> Iterator[str]:
     """Load of the parameter servers, and staleness of asynchronous workers."""
     if servers is None:
         return
-    busiest, queue = servers["bottleneck"], servers["queue_length"]
+    busiest, queue = servers.bottleneck, servers.queue_length
     yield (
-        f"busiest: {busiest}, {servers['busy'][busiest]:.1%}; servers busy {servers['utilisation']['mean']:.1%} of the time, "
-        f"{queue['mean']:.2g} wait on average, {queue['max']} at most"
+        f"busiest: {busiest}, {servers.busy[busiest]:.1%}; servers busy {servers.utilisation.mean:.1%} of the time, "
+        f"{queue.mean:.2g} wait on average, {queue.max} at most"
     )
-    gaps = [(name, servers[name]) for name in ("clock_gap", "version_staleness") if servers[name]["max"] > 0]
-    parts = [f"{name.replace('_', ' ')} {gap['mean']:.3g} on average, {gap['max']} at most" for name, gap in gaps]
-    parts += [f"{servers['dropped']:.1%} of pushes dropped"] if servers["dropped"] > 0 else []
+    gaps = [("clock gap", servers.clock_gap), ("version staleness", servers.version_staleness)]
+    parts = [f"{name} {gap.mean:.3g} on average, {gap.max} at most" for name, gap in gaps if gap.max > 0]
+    parts += [f"{servers.dropped:.1%} of pushes dropped"] if servers.dropped > 0 else []
     if parts:
         yield "; ".join(parts)
 
@@ -175,8 +176,8 @@ def _memory(run: Run) -> Iterator[str]:
     of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
     need = f"{format_bytes(sum(run.memory_bytes.values()))}{of} a rank"
     if len(run.memory_by_stage) > 1:
-        most, least = (pick(run.memory_by_stage, key=lambda stage: float(stage["total_bytes"])) for pick in (max, min))
-        need += f" at {most['name']}, {format_bytes(least['total_bytes'])} at {least['name']}"
+        most, least = (pick(run.memory_by_stage, key=lambda stage: stage.total_bytes) for pick in (max, min))
+        need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
     yield need
     yield ", ".join(_largest(run.memory_bytes))
     if run.fits is False:

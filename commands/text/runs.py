@@ -82,14 +82,14 @@ def plain(kept: Kept) -> dict[str, Any]:
         "compute": run.compute,
         **{name: provenance.get(name) for name in ("on", "host", "date", "partial")},
         "trained_rightly": is_right(run),
-        "deviation": run.verified["deviation"] if run.verified else None,
+        "deviation": run.verified.deviation if run.verified else None,
         "warnings": list(run.warnings),
     }
 
 
 def share(run: Run, name: str) -> str:
     """A value of the comparison with one process, to one digit."""
-    return f"{run.verified[name]:.1g}" if run.verified else ""
+    return f"{getattr(run.verified, name):.1g}" if run.verified else ""
 
 
 def _cells(run: Run) -> dict[str, str]:

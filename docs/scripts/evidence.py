@@ -10,7 +10,7 @@ import io
 from dataclasses import fields
 
 from scaleproof.simulator.analysis.evidence import FILE, PublishedRun, description
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.published.score import score
 

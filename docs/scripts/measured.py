@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.reports.charts.curves import ThroughputPoint, curves
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, On, measure

@@ -10,7 +10,7 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 

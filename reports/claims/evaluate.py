@@ -21,7 +21,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run, framework_words
-from scaleproof.simulator.scenario.read import build
+from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 
 Verdict = Literal["holds", "holds when", "does not hold"]

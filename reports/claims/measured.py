@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from scaleproof.reports.claims.claim import Claim, Place
 from scaleproof.reports.claims.evaluate import ExperimentResult, evaluate, point_of
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.run.run import Run, write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = "measured.json"

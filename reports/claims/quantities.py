@@ -85,7 +85,7 @@ def _staleness(scenario: Scenario, run: Timed) -> float:
     servers = run().servers
     if servers is None:
         raise InputError(f"{scenario.name}: staleness is defined for parameter servers; give such a strategy")
-    return float(servers["version_staleness"]["mean"])
+    return servers.version_staleness.mean
 
 
 def _memory(scenario: Scenario, run: Timed) -> float:
@@ -108,7 +108,7 @@ def _parameters(scenario: Scenario, run: Timed) -> float:
 
 def _busiest_link(scenario: Scenario, run: Timed) -> float:
     """Bytes in one direction through the busiest link of a node."""
-    program = scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
+    program = scenario.strategy.compile(scenario.job())
     tasks = np.flatnonzero(np.isin(program.kind, (Kind.TRANSFER, Kind.COLLECTIVE)))
     index, resource, per_unit = program.routes.used(program.route[tasks])
     carried_bytes = np.bincount(resource, program.amount[tasks][index] * per_unit, len(program.resources.names))
@@ -141,7 +141,7 @@ def _weighted_deviation(scenario: Scenario, run: Timed) -> float:
     """Deviation from training in one process: of parameters (measured run), or of the sum of gradients (prediction)."""
     means, shares, whole = _gradients(scenario)
     if (verified := run().verified) is not None:
-        return float(verified["deviation"])
+        return verified.deviation
     return _deviation((means * shares[:, None]).sum(axis=0) / shares.sum(), whole)
 
 

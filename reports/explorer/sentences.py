@@ -88,7 +88,7 @@ def bottleneck(run: Run) -> str:
     computing = shares.pop("compute", 0.0)
     name = max(shares, key=lambda one: shares[one])
     loss, remedy = _LOSSES[name]
-    part = run.servers["bottleneck"].replace("NIC", "network card") if run.servers else "compute"
+    part = run.servers.bottleneck.replace("NIC", "network card") if run.servers else "compute"
     busiest = f" The busiest part is the {part}." if part != "compute" else ""
     if computing >= _MOSTLY:
         rest = f", {shares[name]:.1%} goes to {loss}" if shares[name] >= _MIN_SHARE else ""

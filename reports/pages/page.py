@@ -14,10 +14,10 @@ from scaleproof.reports.pages import result_page, study_page, text
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.run import write_atomically
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")

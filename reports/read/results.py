@@ -19,7 +19,8 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.run import SPANS_FILE, Origin, Phase, Run, Spans, load_spans
+from scaleproof.simulator.run.files import SPANS_FILE, load_spans
+from scaleproof.simulator.run.run import Origin, Phase, Run, Spans
 from scaleproof.simulator.scenario import dump
 
 _VERSION: Final = 1

@@ -13,7 +13,7 @@ from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
+from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
@@ -159,9 +159,13 @@ class _ComparedRun(NamedTuple):
             self.response.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.response.program.ranks.late_s)
         )
         run = predicted_run(
-            timeline, scenario=self.run.scenario, strategy=self.run.strategy, samples=self.scenario.total_samples
+            timeline,
+            samples=self.scenario.total_samples,
+            program_steps=self.scenario.strategy.program_steps,
+            scenario=self.run.scenario,
+            strategy=self.run.strategy,
         )
-        return _numbers(compared(divided(run, self.scenario.strategy.program_steps), slower))
+        return _numbers(compared(run, slower))
 
 
 def _effects(a: Run, b: Run, speedup: SpeedupInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:

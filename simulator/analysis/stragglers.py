@@ -139,10 +139,9 @@ def _cell(scenario: Scenario, strategy: Strategy, unevenness: Perturbations) -> 
         run = timed(rebuilt(scenario, strategy=strategy, unevenness=unevenness))
     except FieldError as error:
         return Cell(problem=str(error))
-    servers = run.servers or {}
-    staleness = servers.get("version_staleness", {}).get("mean", 0.0)
+    staleness, dropped = (run.servers.version_staleness.mean, run.servers.dropped) if run.servers else (0.0, 0.0)
     framework = run.framework, run.framework_is_default
-    return Cell(run.samples_per_s, None, staleness, servers.get("dropped", 0.0), "", run.warnings, *framework)
+    return Cell(run.samples_per_s, None, staleness, dropped, "", run.warnings, *framework)
 
 
 def _relative_to(cell: Cell, even: Cell) -> Cell:

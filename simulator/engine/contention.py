@@ -12,7 +12,7 @@ from scaleproof.simulator.engine.durations import Times, rates
 from scaleproof.simulator.engine.replay_servers import servers_of
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.program.equivalent_resources import distinct
+from scaleproof.simulator.program.table import distinct
 
 # Relative excess over a capacity that is float rounding.
 _ROUNDING: Final = 1e-9

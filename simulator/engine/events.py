@@ -20,7 +20,7 @@ from scaleproof.simulator.engine.servers import Applied, Request, Server, Server
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Use, followers
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
-from scaleproof.simulator.program.equivalent_resources import distinct
+from scaleproof.simulator.program.table import distinct
 
 # Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.
 _MOST_AHEAD: Final = 10

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.csr import CsrLists, in_order
-from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.engine.servers import Applied, Busy
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
+from scaleproof.simulator.run.breakdown import TimeIntervals
 from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]

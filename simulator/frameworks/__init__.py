@@ -1,8 +1,7 @@
 """Frameworks: what training software does beyond a model's mathematics, as data that ships in scenarios/frameworks/."""
 
 from scaleproof.simulator.frameworks.execution import Execution, TrainingWork
-from scaleproof.simulator.frameworks.framework import ABLATIONS, IDEAL, Framework
+from scaleproof.simulator.frameworks.framework import ABLATIONS, IDEAL, Framework, Loss, MemoryBehaviour
 from scaleproof.simulator.frameworks.library import shipped
-from scaleproof.simulator.frameworks.memory import Loss, MemoryBehaviour
 
 __all__ = ["ABLATIONS", "IDEAL", "Execution", "Framework", "Loss", "MemoryBehaviour", "TrainingWork", "shipped"]

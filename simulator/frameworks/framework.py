@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from statistics import NormalDist
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema, model_validator
 
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
-from scaleproof.simulator.frameworks.gradients import AnyGradientPrecision, GradientPrecision
-from scaleproof.simulator.frameworks.memory import MemoryBehaviour
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
 # Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
@@ -49,6 +50,44 @@ class Host(Spec):
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
+class GradientPrecision(Spec):
+    """Precision of gradients for each training precision, or one precision for all of them.
+
+    Training precisions of 8 and 4 bits have the value of bf16, in which they store gradients, unless they have their own.
+    """
+
+    any: Literal["fp32", "bf16", "fp16"] | None = Field(None, description="for training precisions without a value")
+    bf16: Literal["fp32", "bf16"] | None = None
+    fp16: Literal["fp32", "fp16"] | None = None
+    fp8: Literal["fp32", "bf16"] | None = None
+    fp4: Literal["fp32", "bf16"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: Any) -> Any:
+        return {"any": value} if isinstance(value, str) else value
+
+    def element_bytes(self, training: Precision) -> int | None:
+        """Bytes of a gradient's element, at least those of the stored training precision; None where nothing is given."""
+        stored = storage_precision(training)
+        name = getattr(self, training, None) or getattr(self, stored, None) or self.any
+        return None if name is None else max(ELEMENT_BYTES[name], ELEMENT_BYTES[stored])
+
+
+_NAMES: Final = ("fp32", "bf16", "fp16")
+_SCHEMA: Final = {
+    "anyOf": [
+        {"enum": list(_NAMES)},
+        {
+            "type": "object",
+            "properties": {field: {"enum": list(_NAMES)} for field in GradientPrecision.model_fields},
+            "additionalProperties": False,
+        },
+    ]
+}
+AnyGradientPrecision = Annotated[GradientPrecision, WithJsonSchema(_SCHEMA)]
+
+
 class GradientDefaults(Spec):
     """Accumulation of gradients over microbatches and their sum over ranks, where a scenario does not specify them."""
 
@@ -68,6 +107,65 @@ class Scale(Spec):
 
     device_deviation: float = Field(0.0, ge=0, le=1, description="standard deviation of equal devices' speeds, a share")
     pass_jitter: float = Field(0.0, ge=0, le=1, description="standard deviation of one rank's pass times, a share")
+
+
+# Blom's constant (Statistical Estimates and Transformed Beta-Variables, 1958).
+_BLOM = 0.375
+
+
+@functools.cache
+def expected_maximum(count: int) -> float:
+    """Expected largest of `count` independent standard normal variables, by Blom's approximation; 0 for one."""
+    if count <= 1:
+        return 0.0
+    return NormalDist().inv_cdf((count - _BLOM) / (count - 2 * _BLOM + 1))
+
+
+def slowest(scale: Scale, ranks: int, group: int) -> float:
+    """Time of the slowest of the ranks that wait for each other, over the mean.
+
+    ranks: all that synchronise in each step: the slowest device sets the pace, and its speed lasts. group: ranks that
+    synchronise within each pass (tensor and context parallelism), where the slowest of each pass sets the pace.
+    """
+    return 1 + scale.device_deviation * expected_maximum(ranks) + scale.pass_jitter * expected_maximum(group)
+
+
+_WIDE_BYTES: Final = 4
+
+
+class Loss(Spec):
+    """Copies of the logits that a loss function allocates."""
+
+    wide: bool = Field(True, description="copies have 32 bits where logits have 16")
+    more: int = Field(2, ge=0, le=100, description="copies at the peak, in addition to the one kept for the backward pass")
+
+    def logit_bytes(self, element_bytes: int) -> tuple[int, int]:
+        """Bytes per logit that are kept for the backward pass, and bytes allocated in addition at the peak."""
+        copy = max(_WIDE_BYTES, element_bytes) if self.wide else element_bytes
+        own = element_bytes if copy > element_bytes else 0
+        return copy, self.more * copy + own
+
+
+class MemoryBehaviour(Spec):
+    """Memory that a framework allocates; fields are read by `scaleproof.simulator.memory`."""
+
+    loss: Loss = Loss()
+    gradients: Literal["made", "buffers", "both"] = Field(
+        "made", description="allocated anew in each step, in buffers that stay, or 16-bit ones next to 32-bit buffers"
+    )
+    copies_buckets: bool = Field(True, description="gradients are copied into buckets that stay allocated")
+    master_bytes: int = Field(4, ge=0, le=16, description="of a parameter's copy in the optimizer's precision")
+    main_gradients: bool = Field(False, description="16-bit gradients are copied to 32 bits for the optimizer's step")
+    flat_bytes: int = Field(0, ge=0, le=64, description="flattened gradient copies per parameter whose states a rank owns")
+    reduce_elements: float = Field(0.0, ge=0, description="elements of the reduction bucket that is allocated then")
+    stand_ins: bool = Field(False, description="weight-gradient products add to buffers and return a shared dummy tensor")
+    receives_all: bool = Field(True, description="a pipeline stage has a receive buffer for each microbatch")
+    keeps_outputs: bool = Field(True, description="a pipeline stage keeps what it has sent until its backward pass")
+    fp8_input_bytes: Literal[1, 2] = Field(2, description="bytes per element of what 8-bit products keep of their inputs")
+    context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
+    reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
+        "total_bytes", description="which figure the framework's logs print"
+    )
 
 
 class Defaults(Spec):

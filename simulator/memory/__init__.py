@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from scaleproof.simulator.memory.activations import kept, segments, size_bytes, working_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.parameter_servers import server
-from scaleproof.simulator.memory.ranks import ranks
+from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
 from scaleproof.simulator.memory.states import States, states
 from scaleproof.simulator.scenario.schema import Scenario

@@ -1,7 +1,8 @@
-"""Peak memory of each pipeline rank in a step."""
+"""Peak memory of each pipeline rank in a step, and of parameter servers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -16,9 +17,10 @@ from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.stage_layers import Own, batch_of, output_elements, owns, part_of
-from scaleproof.simulator.memory.states import Amount, states
+from scaleproof.simulator.memory.states import Amount, States, states
 from scaleproof.simulator.memory.static import Always
-from scaleproof.simulator.strategy import GatherAverage
+from scaleproof.simulator.strategy import GatherAverage, ParameterServer
+from scaleproof.simulator.strategy.parameter_server.shards import buckets
 
 _NOTHING: Final = PeakCandidate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -158,3 +160,16 @@ def _main_and_others(worker: RankMemory, workers: int) -> tuple[RankMemory, ...]
     gathered = holders["communication"] + (workers - 1) * holders["gradients"]
     main = replace(worker, name="main worker", holders_bytes={**holders, "communication": gathered})
     return main, replace(worker, holders_bytes={**holders, "master_parameters": 0.0, "optimizer_states": 0.0})
+
+
+def server(setting: MemoryInputs) -> RankMemory | None:
+    """The memory of the fullest server: its shard with optimizer states, and gradients that workers push; None without
+    servers."""
+    strategy = setting.strategy
+    if not isinstance(strategy, ParameterServer):
+        return None
+    layers, workers = setting.job.layers, strategy.workers
+    (whole,) = buckets(layers, strategy.servers, strategy.shard, setting.size, math.inf, None, workers)
+    share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
+    own = States(*(share * part for part in states(layers, setting.training)))._asdict()
+    return RankMemory("server", own | {"communication": own["gradients"] * (workers - 1)})

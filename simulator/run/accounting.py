@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.model.layers import Layer, ModelSpec
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.model.transformer.experts import Experts
@@ -25,21 +23,26 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     Runs with emulated compute get only tokens and the target: they do not compute, and do not run on the described hardware.
     Neither model nor hardware FLOPs include unused capacity of experts, or the load of the busiest rank beyond the mean.
     """
-    tokens = tokens_per_sample(scenario.model)
+    read = tokens_per_sample(scenario.model)
+    tokens = None if read is None else read * run.samples
     target = None if scenario.convergence is None else to_target(scenario.convergence, run)
-    with_tokens = replace(run, tokens=None if tokens is None else tokens * run.samples, to_target=target)
     if run.compute == "paced":
-        return with_tokens
+        return replace(run, tokens=tokens, to_target=target)
     model_flops, recomputed_flops = flops_per_sample(
         _with_filled_experts(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
     )
-    counted = replace(
-        with_tokens,
+    nodes, node, pue = scenario.strategy.nodes_needed(scenario.cluster), scenario.cluster.node, scenario.cluster.pue
+    power_W, price_USD_per_s = _mean_power_W(run, node.power_W, node.idle_power_W), node.price_USD_per_s
+    return replace(
+        run,
+        tokens=tokens,
+        to_target=target,
         model_flops=model_flops * run.samples,
         hardware_flops=(model_flops + recomputed_flops) * run.samples,
         peak_flops=scenario.cluster.device.peak_flops[scenario.training.precision],
+        energy_J=None if power_W is None else _by_unit(run, tokens, nodes * pue * power_W),
+        cost_USD=None if price_USD_per_s is None else _by_unit(run, tokens, nodes * price_USD_per_s),
     )
-    return replace(counted, **_bill(counted, scenario.cluster, scenario.strategy.nodes_needed(scenario.cluster)))
 
 
 def tokens_per_sample(model: ModelSpec) -> int | None:
@@ -81,31 +84,22 @@ def _recomputed_flops(layer: Layer, recompute: Recompute) -> float:
     return sum(operator.forward_flops for operator in again(layer, recompute).operators)
 
 
-def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:
-    """Energy and cost of a run on a number of nodes, each powered and paid for as a whole, idle devices included."""
-    node, bill = cluster.node, {}
-    if node.power_W is not None:
-        bill["energy_J"] = _by_unit(run, nodes * cluster.pue * _mean_power_W(run, node.power_W, node.idle_power_W))
-    if node.price_USD_per_s is not None:
-        bill["cost_USD"] = _by_unit(run, nodes * node.price_USD_per_s)
-    return bill
-
-
-def _mean_power_W(run: Run, power_W: float, idle_power_W: float | None) -> float:
+def _mean_power_W(run: Run, power_W: float | None, idle_power_W: float | None) -> float | None:
     """Mean power of a node in watts: full power, or idle power for the share of a step in which its ranks wait.
 
-    Assumption: computing and communicating draw full power. Without a known idle power, so does waiting.
+    Nodes are powered and paid for as a whole, idle devices included. Assumption: computing and communicating draw full power.
+    Without a known idle power, so does waiting. None without a known power.
     """
-    if idle_power_W is None or run.step_time_s == 0:
+    if power_W is None or idle_power_W is None or run.step_time_s == 0:
         return power_W
     busy = (run.breakdown_s["compute"] + run.breakdown_s["exposed_communication"]) / run.step_time_s
     return busy * power_W + (1 - busy) * idle_power_W
 
 
-def _by_unit(run: Run, per_s: float) -> dict[str, float]:
+def _by_unit(run: Run, tokens: int | None, per_s: float) -> dict[str, float]:
     """A quantity that accrues per second, per step, per million samples and per million tokens."""
     per_step = per_s * run.step_time_s
     result = {"per_step": per_step, "per_million_samples": per_step / run.samples * _MILLION}
-    if run.tokens:
-        result["per_million_tokens"] = per_step / run.tokens * _MILLION
+    if tokens:
+        result["per_million_tokens"] = per_step / tokens * _MILLION
     return result

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.run.run import Phase, Run, Stream, write_atomically
+from scaleproof.simulator.run.run import Phase, Run, Stream
 
 _US: Final = 1e6
 # Threads of a rank: its main stream, and its communication by phase.

@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from scaleproof.simulator.engine.timeline import Timeline
-from scaleproof.simulator.run.run import Run, from_spans
-from scaleproof.simulator.run.staleness import run_of, summary
+from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.staleness import asynchronous_times, counted_samples, summary
 
 
-def predicted_run(timeline: Timeline, mean: bool = False, **fields: Any) -> Run:
+def predicted_run(
+    timeline: Timeline, *, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
+) -> Run:
     """A predicted Run of the steps of a timeline after the first.
 
-    mean: see `from_spans`. fields: fields of the Run that a program does not have, such as its scenario.
+    samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
+    in a step of the program. slowest: see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
+    the scenario.
     """
     program = timeline.program
-    if not program.is_static:
-        return replace(run_of(timeline, **fields), servers=summary(timeline))
-    ranks = program.ranks
-    run = from_spans(
-        timeline.spans(),
-        timeline.step_ends_s(),
-        servers=ranks.is_server,
-        multiplicity=ranks.multiplicity,
+    times = _static_times(timeline, mean) if program.is_static else asynchronous_times(timeline)
+    return Run(
+        **vars(times.divided(program_steps).with_slowest(slowest)),
         origin="predicted",
-        rank_names=ranks.names,
-        mean=mean,
+        rank_names=program.ranks.names,
+        samples=counted_samples(program, samples),
+        servers=summary(timeline),
         **fields,
     )
-    return replace(_scaled_to_step(run), servers=summary(timeline))
 
 
-def _scaled_to_step(run: Run) -> Run:
-    """The run with its parts scaled so that they add up to the step time, since the steps of one rank differ slightly from
-    those of all ranks."""
-    known_s = run.step_time_s - run.breakdown_s["other"]
-
-    def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:
-        return (
-            {name: seconds * run.step_time_s / known_s for name, seconds in parts_s.items()} if known_s > 0 else dict(parts_s)
-        )
-
-    return replace(
-        run,
-        phase_s=scaled(run.phase_s),
-        breakdown_s=scaled(run.breakdown_s) | {"other": 0.0 if known_s > 0 else run.step_time_s},
-        communication_s=scaled(run.communication_s),
+def _static_times(timeline: Timeline, mean: bool) -> StepBreakdown:
+    """Times of a step of ranks that all take the same steps."""
+    ranks = timeline.program.ranks
+    times = from_spans(
+        timeline.spans(), timeline.step_ends_s(), servers=ranks.is_server, multiplicity=ranks.multiplicity, mean=mean
     )
+    return times.scaled_to_step()

@@ -15,7 +15,8 @@ from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
 from scaleproof.simulator.program.perturbations import EVEN
-from scaleproof.simulator.run.run import Run, slope
+from scaleproof.simulator.run.breakdown import slope
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.hybrid import Hybrid
@@ -268,4 +269,4 @@ def _job(
     scenario = inputs.scenario
     complete = with_defaults(strategy, scenario.framework, scenario.training.zero, scenario.training.precision)
     assert isinstance(complete, Hybrid)
-    return complete, scenario.job(microbatches * microbatch, strategy=complete)
+    return complete, scenario.job(microbatches * microbatch, EVEN, complete)

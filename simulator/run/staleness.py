@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
-from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, divided, from_spans
+from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
+from scaleproof.simulator.run.records import Distribution, QueueLength, ServerStatistics, Utilisation
+from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
 
@@ -48,30 +50,31 @@ class Window(NamedTuple):
         return np.where(covered_s > 0, covered_s, 0.0)
 
 
-def run_of(timeline: Timeline, samples: int, **fields: Any) -> Run:
-    """The Run of asynchronous ranks: a step is as many steps of single ranks as there are ranks.
+def counted_samples(program: Program, samples: int) -> int:
+    """Samples per step without those that backup workers drop. samples: per step, including those."""
+    if program.is_static or not isinstance(program.consistency, Bsp):
+        return samples
+    pushes = len(_pushing(program))
+    return samples * (pushes - program.consistency.backups) // pushes
+
+
+def asynchronous_times(timeline: Timeline) -> StepBreakdown:
+    """Times of a step of asynchronous ranks, which is as many steps of single ranks as there are ranks.
 
     The step time is the duration over the number of steps, after the first quarter of them (of all, if the work is in units).
-    samples: per step of all ranks, including those that backup workers drop. Steps of spans are counted per rank, from 1.
+    Steps of spans are counted per rank, from 1.
     """
     program, window = timeline.program, window_of(timeline)
-    if isinstance(program.consistency, Bsp):
-        pushes = len(_pushing(program))
-        samples = samples * (pushes - program.consistency.backups) // pushes
     blocks = [_cut(_with_step_before(timeline).spans(), window)]
     if program.units:
         blocks.append(_idle_at_the_end(timeline, window))
-    run = from_spans(
+    times = from_spans(
         Spans.of({name: np.concatenate([getattr(block, name) for block in blocks]) for name in SPAN_COLUMNS}),
         np.array([window.begin_s, window.end_s]),
         servers=program.ranks.is_server,
         multiplicity=program.ranks.multiplicity,
-        origin="predicted",
-        rank_names=program.ranks.names,
-        samples=samples,
-        **fields,
     )
-    return divided(run, window.steps)
+    return times.divided(window.steps)
 
 
 def _idle_at_the_end(timeline: Timeline, window: Window) -> Spans:
@@ -176,18 +179,8 @@ def _updates_s(timeline: Timeline) -> Times:
     return latest_s
 
 
-def summary(timeline: Timeline) -> dict[str, Any] | None:
-    """Statistics of a program's servers in the evaluated window, as plain data; None if it has no servers.
-
-    clock_gap: when a rank begins a step, the number of its own pushes that the parameters include, minus that of the slowest
-    rank. It grows during the run if nothing bounds it. version_staleness: number of updates by others between a worker's pull
-    and the application of its push; dropped pushes have none. Both are distributions: `mean`, `p50`, `p95`, `max` and a
-    `histogram` of counts. The clock gap is a property of workers, which SSP bounds; version staleness one of gradients, which
-    affects convergence: workers in step have no gap, and still each other's updates in between.
-    dropped: share of pushes that came too late. updates_per_s: updates of the parameters. utilisation: share of the time in
-    which servers serve, mean and maximum. queue_length: waiting requests, mean over time and servers, and maximum. busy:
-    utilisation of the busiest resource of each kind; bottleneck: the kind with the highest.
-    """
+def summary(timeline: Timeline) -> ServerStatistics | None:
+    """Statistics of a program's servers in the evaluated window; None if it has no servers."""
     program = timeline.program
     if not program.has_servers:
         return None
@@ -197,32 +190,34 @@ def summary(timeline: Timeline) -> dict[str, Any] | None:
     serving = [queue.busy_share() for queue in queues]
     busy = {"server CPU": max(serving)} | _links(timeline, window) | _workers(timeline, window)
     behind, dropped = _staleness(timeline, window)
-    return {
-        "clock_gap": _clock_gap(timeline, window),
-        "version_staleness": behind,
-        "dropped": dropped,
-        "updates_per_s": _updates(timeline, window) / window.length_s,
-        "utilisation": {"mean": float(np.average(serving, weights=servers)), "max": max(serving)},
-        "queue_length": {
-            "mean": float(np.average([queue.mean_length() for queue in queues], weights=servers)),
-            "max": max(queue.longest() for queue in queues),
-        },
-        "busy": busy,
-        "bottleneck": max(busy, key=busy.__getitem__),
-    }
+    return ServerStatistics(
+        clock_gap=_clock_gap(timeline, window),
+        version_staleness=behind,
+        dropped=dropped,
+        updates_per_s=_updates(timeline, window) / window.length_s,
+        utilisation=Utilisation(float(np.average(serving, weights=servers)), max(serving)),
+        queue_length=QueueLength(
+            float(np.average([queue.mean_length() for queue in queues], weights=servers)),
+            max(queue.longest() for queue in queues),
+        ),
+        busy=busy,
+        bottleneck=max(busy, key=busy.__getitem__),
+    )
 
 
-def distribution(values: NDArray[np.int64], weights: NDArray[np.integer]) -> dict[str, Any]:
+def distribution(values: NDArray[np.int64], weights: NDArray[np.integer]) -> Distribution:
     """Mean, percentiles, maximum and histogram of weighted whole numbers from zero on."""
     count = np.bincount(values, weights)
     total, below = max(1.0, count.sum()), np.cumsum(count)
     present = np.flatnonzero(count).tolist()
-    return {
-        "mean": float(count @ np.arange(len(count))) / total,
-        **{f"p{percent}": int(np.searchsorted(below, percent / 100 * total)) if present else 0 for percent in (50, 95)},
-        "max": max(present, default=0),
-        "histogram": {str(value): int(count[value]) for value in present},
-    }
+    p50, p95 = (int(np.searchsorted(below, share * total)) if present else 0 for share in (0.5, 0.95))
+    return Distribution(
+        mean=float(count @ np.arange(len(count))) / total,
+        p50=p50,
+        p95=p95,
+        max=max(present, default=0),
+        histogram={str(value): int(count[value]) for value in present},
+    )
 
 
 def _applied_s(timeline: Timeline) -> Times:
@@ -230,7 +225,7 @@ def _applied_s(timeline: Timeline) -> Times:
     return timeline.end_s if timeline.applied is None else timeline.applied.applied_s
 
 
-def _clock_gap(timeline: Timeline, window: Window) -> dict[str, Any]:
+def _clock_gap(timeline: Timeline, window: Window) -> Distribution:
     program = timeline.program
     # a step needs the parameters of the first bucket to begin
     serves = np.flatnonzero(program.kind == Kind.SERVE)
@@ -243,7 +238,7 @@ def _clock_gap(timeline: Timeline, window: Window) -> dict[str, Any]:
     return distribution(gap, program.ranks.multiplicity[program.rank[first_work]][rank])
 
 
-def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], float]:
+def _staleness(timeline: Timeline, window: Window) -> tuple[Distribution, float]:
     """The distribution of the version staleness of applied pushes, and the share of pushes that were dropped."""
     program = timeline.program
     serves = np.flatnonzero(program.kind == Kind.SERVE)

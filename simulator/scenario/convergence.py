@@ -21,7 +21,7 @@ Not modelled, and rejected: compressed gradients, and workers that take several 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.program.consistency import Bsp
+from scaleproof.simulator.run.records import TargetEstimate
 
 if TYPE_CHECKING:
     from scaleproof.simulator.run.run import Run
@@ -73,27 +74,23 @@ class Convergence(Spec):
             raise FieldError(("convergence", "staleness_penalty"), message)
 
 
-def to_target(convergence: Convergence, run: Run) -> dict[str, Any]:
-    """The updates and samples until the target loss with the batch size and staleness of a run, as plain data.
-
-    steps: number of parameter updates; steps_interval: its 90 % interval. batch: samples per update, without those that servers
-    drop. staleness: updates by others during a worker's step. samples: of all updates. steps_over_fewest, samples_over_fewest:
-    as multiples of the minimum over all batch sizes.
+def to_target(convergence: Convergence, run: Run) -> TargetEstimate:
+    """The updates and samples until the target loss with the batch size and staleness of a run.
 
     A run without servers has one update per step; with backup workers, the batch is that of the workers that are waited for
     (arXiv 1604.00981).
     """
     servers = run.servers
     # updates during a step of all workers: one per worker, if they are asynchronous
-    updates = max(1.0, servers["updates_per_s"] * run.step_time_s) if servers else 1.0
+    updates = max(1.0, servers.updates_per_s * run.step_time_s) if servers else 1.0
     batch, staleness = run.samples / updates, updates - 1
     steps, factor = convergence.steps(batch, staleness), math.exp(DEVIATIONS * convergence.uncertainty)
-    return {
-        "steps": steps,
-        "steps_interval": (steps / factor, steps * factor),
-        "batch": batch,
-        "staleness": staleness,
-        "samples": steps * batch,
-        "steps_over_fewest": steps / convergence.minimum_steps,
-        "samples_over_fewest": steps * batch / convergence.minimum_samples,
-    }
+    return TargetEstimate(
+        steps=steps,
+        steps_interval=(steps / factor, steps * factor),
+        batch=batch,
+        staleness=staleness,
+        samples=steps * batch,
+        steps_over_fewest=steps / convergence.minimum_steps,
+        samples_over_fewest=steps * batch / convergence.minimum_samples,
+    )

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision, is_narrow
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
 from scaleproof.simulator.frameworks import IDEAL, Framework
@@ -148,32 +149,54 @@ class Scenario(Spec):
         return self.total_samples // self.strategy.workers
 
     def job(
-        self, samples_per_worker: int | None = None, unevenness: Perturbations = EVEN, strategy: Strategy | None = None
+        self,
+        samples_per_worker: int | None = None,
+        unevenness: Perturbations | None = None,
+        strategy: Strategy | None = None,
     ) -> Job:
-        """The job that a strategy compiles: layers with their costs on the cluster.
+        """The job that a strategy compiles: layers with their costs on the cluster, and perturbations of ranks.
 
-        samples_per_worker, strategy: those of the scenario if None.
+        Each argument is that of the scenario if it is None. The scenario's own job is made once.
         """
-        training, strategy = self.training, strategy or self.strategy
+        if samples_per_worker is None and strategy is None and unevenness in (None, self.unevenness):
+            return self.own_job
+        return self._job_of(
+            strategy or self.strategy,
+            self.samples_per_worker if samples_per_worker is None else samples_per_worker,
+            self.unevenness if unevenness is None else unevenness,
+        )
+
+    @functools.cached_property
+    def own_job(self) -> Job:
+        """The job that the scenario's strategy compiles."""
+        return self._job_of(self.strategy, self.samples_per_worker, self.unevenness)
+
+    def _job_of(self, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
+        training, plan = self.training, strategy.plan
         job = Job(
-            layers=_layers(self.model, strategy.plan.shard),
+            layers=_layers(self.model, plan.shard),
             cluster=self.cluster,
-            samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
+            samples_per_worker=samples_per_worker,
             precision=training.precision,
             optimizer=training.optimizer,
             unevenness=unevenness,
             recompute=training.recompute,
             gradients=gradient_sizes(training, strategy, self.framework),
-            scatter=strategy.plan.scatter,
+            scatter=plan.scatter,
             zero=training.zero,
             input=self.input,
             measured_step=training.measured_step,
             framework=self.framework,
             recipe=training.fp8_recipe,
             ranks=strategy.waiting_ranks,
-            group=strategy.plan.model_parallel_size,
+            group=plan.model_parallel_size,
         )
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state to pickle, without the cached job, whose layers would no longer be the objects that all scenarios share."""
+        state = super().__getstate__()
+        return state | {"__dict__": {name: value for name, value in state["__dict__"].items() if name != "own_job"}}
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework if the scenario names none.
@@ -293,3 +316,27 @@ class Scenario(Spec):
         if self.strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
             message = "missing between several ranks of a node; give bandwidth and latency"
             raise FieldError(("cluster", "node", "link"), message)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of a scenario file for editors, shorthands included."""
+    result = Scenario.model_json_schema(by_alias=True)
+    fields = result["properties"]
+    for part in catalog.PARTS:
+        fields[part] = _named(fields[part])
+    cluster = result["$defs"]["Cluster"]["properties"]
+    changed = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
+    fields["framework"] = {"anyOf": [*_named(fields["framework"])["anyOf"], changed]}
+    cluster["device"] = {"anyOf": [*_named(cluster["device"])["anyOf"], changed]}
+    fields["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, _bare(fields["batch"])]}
+    kinds = sorted(result["properties"]["strategy"]["discriminator"]["mapping"])
+    fields["strategy"] = {"anyOf": [{"enum": kinds}, _bare(fields["strategy"])]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result, "title": "scaleproof scenario"}
+
+
+def _named(field: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", "description": "name or path"}, _bare(field)]}
+
+
+def _bare(field: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in field.items() if key not in ("title", "description")}

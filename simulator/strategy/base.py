@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
@@ -49,7 +50,7 @@ class Strategy(Spec, ABC):
         """Optimizer steps of a worker in one step of the Program."""
         return 1
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         """Division and schedule of the replicas."""
         return Plan(workers=self.workers, stages=self.stages, microbatches=self.microbatches)

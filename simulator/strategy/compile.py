@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.program import Program, ProgramBuilder
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync, RankLayers
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
+from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import (
-    JobCosts,
-    ProgramTemplate,
-    TemplateKey,
-    TemplateRecorder,
-    cached_template,
-    store_template,
-)
+from scaleproof.simulator.strategy.program_template import ProgramTemplate, from_template
 
 # Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
 # machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
@@ -37,20 +28,12 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     job = plan.exchanging(job)
     # templates do not cover servers and data loading
     if plan.servers or job.input is not None:
-        return _record(plan, job, ranges).program
-    key = TemplateKey.of(plan, job, ranges)
-    template = cached_template(key)
-    if template is not None:
-        return template.fill(job)
-    template = _record(plan, job, ranges)
-    store_template(key, job.layers, template)
-    return template.program
+        return record(plan, job, ranges).program
+    return from_template(plan, job, ranges, record)
 
 
-def _record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
-    """Compiles the job and records how its numbers are computed."""
-    builder = ProgramBuilder()
-    mesh = plan.grid(job.cluster.node.devices)
+def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
+    """Compiles the job, which has the collectives of the plan, and records how its numbers are computed."""
     classes = plan.classes(job)
     check_size(plan, len(classes))
     rank_layers = RankLayers(job.layers, plan)
@@ -59,25 +42,13 @@ def _record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     if cuts_all_passes:
         _check_units(len(classes) * sum(map(len, units)), plan.microbatches)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, plan.pass_times(job))
-    resource_map = ResourceMap(job.cluster, builder)
-    recorder = TemplateRecorder(resource_map)
-    context = CompileContext(
-        builder,
-        resource_map,
-        BatchLoader(builder, job),
-        plan,
-        mesh,
-        ranges,
-        schedule,
-        recorder,
-        JobCosts(job, plan.microbatches),
-    )
-    replicas = [Replica(context, replace(job, samples_per_worker=plan.samples_of(one.rank, job)), one) for one in classes]
+    context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
+    replicas = [Replica(context, placed) for placed in classes]
     if plan.servers:
-        add_servers(context, job, replicas)
+        add_servers(context, replicas)
     else:
-        GradientSync(context, job, rank_layers, units, replicas).add()
-    return ProgramTemplate(builder.build(), recorder, plan.microbatches)
+        GradientSync(context, replicas).add()
+    return ProgramTemplate(context.builder.build(), context.recorder, plan.microbatches)
 
 
 def _check_units(units: int, microbatches: int) -> None:

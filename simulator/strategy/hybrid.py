@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,7 +64,7 @@ class Hybrid(GradientAveraging, PipelineStages, ReplicaStrategy):
     def nodes_needed(self, cluster: Cluster) -> int:
         return super().nodes_needed(cluster) + self.servers
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         names = (
             "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor",

@@ -17,7 +17,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork
-from scaleproof.simulator.frameworks.scale import slowest
+from scaleproof.simulator.frameworks.framework import slowest
 from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, Operator

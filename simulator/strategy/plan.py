@@ -18,8 +18,7 @@ from scaleproof.simulator.strategy.data_parallel.compression import Compression
 from scaleproof.simulator.strategy.data_parallel.contention import Contention, ReplicaCollectives
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import place_shares
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
-from scaleproof.simulator.strategy.layout.placement import Placed, place
+from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh, Placed, place
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch, WirePrecision
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName, stage_of

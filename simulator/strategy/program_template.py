@@ -51,7 +51,7 @@ class JobCosts:
 
     def of(self, samples: int) -> Job:
         """The job of a worker with this number of samples per step."""
-        return replace(self.job, samples_per_worker=samples)
+        return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
 
     def costs(self, samples: int) -> Costs:
         """Costs of a microbatch of a worker with this number of samples per step."""
@@ -190,18 +190,18 @@ class _CachedTemplate(NamedTuple):
 _TEMPLATES: Final[OrderedDict[TemplateKey, _CachedTemplate]] = OrderedDict()
 
 
-def cached_template(key: TemplateKey) -> ProgramTemplate | None:
-    """The cached template of a key, or None."""
-    if key not in _TEMPLATES:
-        return None
-    _TEMPLATES.move_to_end(key)
-    return _TEMPLATES[key].template
-
-
-def store_template(key: TemplateKey, layers: Sequence[Layer], template: ProgramTemplate) -> None:
-    """Caches a template, unless it is too large or its numbers vary between points."""
-    if len(template.program) > _MAX_TASKS or any(getattr(template.program, name).ndim > 1 for name in _COLUMNS):
-        return
-    _TEMPLATES[key] = _CachedTemplate(layers, template)
-    if len(_TEMPLATES) > _MAX_TEMPLATES:
-        _TEMPLATES.popitem(last=False)
+def from_template(
+    plan: Plan, job: Job, ranges: Sequence[range], record: Callable[[Plan, Job, Sequence[range]], ProgramTemplate]
+) -> Program:
+    """The program of a job: a cached template with the same key, refilled; else a new one, which `record` compiles."""
+    key = TemplateKey.of(plan, job, ranges)
+    if key in _TEMPLATES:
+        _TEMPLATES.move_to_end(key)
+        return _TEMPLATES[key].template.fill(job)
+    template = record(plan, job, ranges)
+    # not cached if it is too large, or if its numbers vary between points
+    if len(template.program) <= _MAX_TASKS and all(getattr(template.program, name).ndim == 1 for name in _COLUMNS):
+        _TEMPLATES[key] = _CachedTemplate(job.layers, template)
+        if len(_TEMPLATES) > _MAX_TEMPLATES:
+            _TEMPLATES.popitem(last=False)
+    return template.program

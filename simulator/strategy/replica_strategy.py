@@ -91,7 +91,7 @@ class ReplicaStrategy(Strategy, ABC):
 
     def ranges(self, job: Job) -> list[range]:
         """Layers of each stage of the model. Raises FieldError if the model cannot be divided accordingly."""
-        return cut(self.plan.exchanging(job), self.plan, self.balance_of)
+        return cut(job, self.plan, self.balance_of)
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
         return self.ranges(job)

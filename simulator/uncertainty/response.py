@@ -22,8 +22,8 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed
 from scaleproof.simulator.engine import Variation, events, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
+from scaleproof.simulator.run.breakdown import slopes
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.run import slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.priors import MODEL, Priors, quantity_deviations

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream, from_spans, save
+from scaleproof.simulator.run.breakdown import from_spans
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream
 
 STEPS = 5
 # scenario, family, training ranks, servers, measured step time, error of the prediction
@@ -100,10 +102,8 @@ def make_run(origin: Origin, case: tuple[str, str, int, int, float, float]) -> R
     if origin == "measured":
         # one slow step in the middle; the slope of the others stays
         ends_s[3] += 0.04 * step_time_s
-    return from_spans(
-        Spans.of(columns),
-        ends_s,
-        servers=np.arange(ranks) >= compute_ranks,
+    return Run(
+        **vars(from_spans(Spans.of(columns), ends_s, servers=np.arange(ranks) >= compute_ranks)),
         origin=origin,
         scenario=scenario,
         strategy=f"{family}, {compute_ranks} workers" + (f", {servers} servers" if servers else ""),

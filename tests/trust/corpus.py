@@ -202,7 +202,7 @@ def _results() -> Mapping[str, bytes]:
     import tempfile
 
     from scaleproof.simulator.predict import predict
-    from scaleproof.simulator.run.run import save
+    from scaleproof.simulator.run.files import save
     from scaleproof.simulator.scenario.load import load
     from scaleproof.validator.reconciliation import history
 

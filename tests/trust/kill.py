@@ -94,7 +94,7 @@ def _points(folder: Path) -> None:
 
 def _prepare_prediction(folder: Path) -> None:
     from scaleproof.simulator.predict import predict
-    from scaleproof.simulator.run.run import save
+    from scaleproof.simulator.run.files import save
     from scaleproof.simulator.scenario.load import load
 
     (folder / "small.yaml").write_text(SMALL)

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from scaleproof.simulator.run.run import save
+from scaleproof.simulator.run.files import save
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.measure import measure
 

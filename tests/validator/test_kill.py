@@ -15,7 +15,8 @@ from typing import IO
 
 import pytest
 
-from scaleproof.simulator.run.run import Phase, load_run
+from scaleproof.simulator.run.files import load_run
+from scaleproof.simulator.run.run import Phase
 from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.status_board import NO_STEP, STARTING, Board
 from scaleproof.validator.results import listed
@@ -231,13 +232,13 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
     [
         "scaleproof.validator.measure.gathered",
         "scaleproof.validator.results.save",
-        "scaleproof.simulator.run.run.write_atomically",
+        "scaleproof.simulator.common.atomic_file.write_atomically",
     ],
 )
 def test_a_launcher_killed_while_gathering_or_writing_leaves_readable_results(place: str, folder: Path) -> None:
     """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
     (folder / "last.yaml").write_text(SHORT)
-    times = {"scaleproof.simulator.run.run.write_atomically": "4"}.get(place, "2")
+    times = {"scaleproof.simulator.common.atomic_file.write_atomically": "4"}.get(place, "2")
     dying = str(Path(__file__).with_name("dying.py"))
     arguments = measure("short.yaml", "last.yaml")[2:]
     with started(folder, dying, place, times, *arguments) as one:

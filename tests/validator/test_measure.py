@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from scaleproof.simulator.common.errors import InputError, RankError
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
+from scaleproof.simulator.run.files import load_run
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.validator.measure import MeasureOptions, check_number, measure
 from tests.validator import faults, processes

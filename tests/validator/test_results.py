@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.records import Verification
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator import results
 from scaleproof.validator.results import digest, find, folder_of, is_right, keep, listed, prepare, stamped
 
 Make = Callable[..., Scenario]
-RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
+RIGHT = Verification("one process", deviation=1e-7, tolerance=1e-2)
 
 
 def measured(scenario: Scenario, on: str = "local", **fields: Any) -> Run:
@@ -51,7 +53,7 @@ def test_runs_of_changed_scenarios_other_places_and_incomplete_runs_are_not_foun
     assert find(folder, scenario, "local", verify=True) is None, "it was not verified"
     keep(measured(scenario, verified=RIGHT), scenario, folder)
     assert find(folder, scenario, "local", verify=True) is not None
-    keep(measured(scenario, verified=RIGHT | {"deviation": 0.3}), scenario, folder)
+    keep(measured(scenario, verified=replace(RIGHT, deviation=0.3)), scenario, folder)
     assert find(folder, scenario, "local", verify=True) is None, "it was wrong"
     keep(measured(scenario, provenance={"partial": "3 of 5 steps"}), scenario, folder)
     assert find(folder, scenario, "local", verify=False) is None
@@ -93,8 +95,8 @@ def test_a_named_framework_that_is_not_used_gives_a_warning(override: str, is_wa
 def test_a_run_is_correct_if_its_deviation_is_rounding(small: Make) -> None:
     assert is_right(measured(small())) is None
     assert is_right(measured(small(), verified=RIGHT)) is True
-    assert is_right(measured(small(), verified=RIGHT | {"deviation": 0.011})) is False
-    assert is_right(measured(small(), verified=RIGHT | {"deviation": float("nan")})) is False
+    assert is_right(measured(small(), verified=replace(RIGHT, deviation=0.011))) is False
+    assert is_right(measured(small(), verified=replace(RIGHT, deviation=float("nan")))) is False
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def deviation(scenario: Scenario) -> float:
 def deviation_of(run: Run) -> float:
     """Relative deviation of a verified run."""
     assert run.verified is not None
-    return float(run.verified["deviation"])
+    return float(run.verified.deviation)
 
 
 def at_night(*values: Any) -> list[Any]:

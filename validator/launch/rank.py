@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import one_line
-from scaleproof.simulator.run.run import write_atomically
 from scaleproof.validator.launch import status_board as status
 from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.rank_environment import RankEnvironment

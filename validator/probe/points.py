@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import write_atomically
 
 # Reasons for which a probe stopped repeating.
 NARROW: Final = "narrow"

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
-from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.published.tables import Row, folder, read_table
 from scaleproof.validator.published import parallel_map
 

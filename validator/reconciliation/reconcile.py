@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save, write_atomically
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain

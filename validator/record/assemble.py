@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.run.accounting import accounted
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream, divided, from_spans
+from scaleproof.simulator.run.breakdown import from_spans
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.layout.mesh import Axis
@@ -141,7 +142,7 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
         run = asynchronous_run(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
     else:
         run = _synchronous_run(spans[(spans["step"] >= 1) & (spans["step"] <= steps)], ends, servers, scenario, **fields)
-    return accounted(divided(run, strategy.program_steps), scenario)
+    return accounted(run, scenario)
 
 
 def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
@@ -153,15 +154,10 @@ def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenar
     began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
-    return from_spans(
-        Spans.of({name: spans[name] for name in Spans.__dataclass_fields__}),
-        step_ends_s - zero_s,
-        servers=servers,
-        elapsed_s=ended_s - began_s,
-        samples=scenario.total_samples,
-        step_time_interval_s=slope_interval_s(step_ends_s),
-        **fields,
-    )
+    columns = Spans.of({name: spans[name] for name in Spans.__dataclass_fields__})
+    times = from_spans(columns, step_ends_s - zero_s, servers=servers, elapsed_s=ended_s - began_s)
+    times = replace(times, step_time_interval_s=slope_interval_s(step_ends_s)).divided(scenario.strategy.program_steps)
+    return Run(**vars(times), samples=scenario.total_samples, **fields)
 
 
 def _complete(recorded: bytes) -> Rows:

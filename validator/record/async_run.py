@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream, divided, from_spans
+from scaleproof.simulator.run.breakdown import TimeIntervals, from_spans
+from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
@@ -60,24 +61,21 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
         rounds_s = ends_s[ends_s >= window.begin_s][:: strategy.workers]
     rounds_s = rounds_s[(rounds_s >= window.begin_s) & (rounds_s <= window.end_s)]
     # from the whole run: what a worker waited for may have begun before the window
-    summary = _summary(rows, pushes, servers, window, warmup)
-    summary = summary | _busiest(summary["busy"] | _cards(rows, servers, scenario, window))
     updates_per_step = 1 if isinstance(strategy.consistency, Bsp) else len(np.unique(pushes.worker))
-    summary["updates_per_s"] = updates_per_step * window.steps / window.length_s
+    updates_per_s = updates_per_step * window.steps / window.length_s
+    cards = _cards(rows, servers, scenario, window)
+    statistics = _statistics(
+        rows, pushes, servers, window, _clock_gaps(rows, pushes, servers, window, warmup), cards, updates_per_s
+    )
     rows["step"] += warmup
     for name in _TIMES:
         rows[name] = np.clip(rows[name], window.begin_s, window.end_s)
     rows = rows[rows["end_s"] > rows["arrival_s"]]
-    run = from_spans(
-        Spans.of({name: rows[name] for name in Spans.__dataclass_fields__}),
-        np.array([window.begin_s, window.end_s]),
-        servers=servers,
-        samples=samples,
-        **fields,
-    )
-    run = divided(run, window.steps)
-    interval_s = _around(run.step_time_s, slope_interval_s(rounds_s))
-    return replace(run, servers=summary, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
+    spans = Spans.of({name: rows[name] for name in Spans.__dataclass_fields__})
+    times = from_spans(spans, np.array([window.begin_s, window.end_s]), servers=servers).divided(window.steps)
+    interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
+    times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
+    return Run(**vars(times), samples=samples, servers=statistics, **fields)
 
 
 def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -156,30 +154,37 @@ def _by_key(rows: Rows) -> dict[_Key, Any]:
     return {_Key(*key): row for key, row in zip(zip(*columns, strict=True), rows, strict=True)}
 
 
-def _summary(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Window, warmup: int) -> dict[str, Any]:
-    """The measurable part of `scaleproof.simulator.run.staleness.summary`, without network cards."""
+def _statistics(
+    rows: Rows,
+    pushes: Pushes,
+    servers: NDArray[np.bool_],
+    window: Window,
+    gaps: NDArray[np.int64],
+    cards: Mapping[str, float],
+    updates_per_s: float,
+) -> ServerStatistics:
+    """Server statistics. gaps: of clocks, as by `_clock_gaps`. cards: utilisation of network cards."""
     serves = (rows["phase"] == Phase.OPTIMIZER) & servers[rows["rank"]]
-    busy = _shares(rows, serves, window)[servers]
+    serving = _shares(rows, serves, window)[servers]
     waiting = np.array([_queue(pushes, rows[serves], server, window) for server in np.flatnonzero(servers).tolist()])
     passes = ~servers[rows["rank"]] & np.isin(rows["phase"], (Phase.FORWARD, Phase.BACKWARD))
-    most = {
-        "server CPU": busy.max(),
-        "compute": _shares(rows, passes, window)[~servers].max(),
-        "input": _shares(rows, rows["phase"] == Phase.INPUT, window)[~servers].max(),
+    busy = {
+        "server CPU": float(serving.max()),
+        "compute": float(_shares(rows, passes, window)[~servers].max()),
+        "input": float(_shares(rows, rows["phase"] == Phase.INPUT, window)[~servers].max()),
+        **cards,
     }
     inside, counts = window.has(pushes.applied_s), pushes.counts
-    return {
-        "clock_gap": distribution(*_ones(_clock_gaps(rows, pushes, servers, window, warmup))),
-        "version_staleness": distribution(*_ones(pushes.behind[inside & counts])),
-        "dropped": float(1 - counts[inside].mean()) if inside.any() else 0.0,
-        "utilisation": {"mean": float(busy.mean()), "max": float(busy.max())},
-        "queue_length": {"mean": float(waiting[:, 0].mean()), "max": int(waiting[:, 1].max())},
-        "busy": {name: float(share) for name, share in most.items()},
-    }
-
-
-def _busiest(busy: Mapping[str, float]) -> dict[str, Any]:
-    return {"busy": busy, "bottleneck": max(busy, key=busy.__getitem__)}
+    return ServerStatistics(
+        clock_gap=distribution(*_ones(gaps)),
+        version_staleness=distribution(*_ones(pushes.behind[inside & counts])),
+        dropped=float(1 - counts[inside].mean()) if inside.any() else 0.0,
+        updates_per_s=updates_per_s,
+        utilisation=Utilisation(float(serving.mean()), float(serving.max())),
+        queue_length=QueueLength(float(waiting[:, 0].mean()), int(waiting[:, 1].max())),
+        busy=busy,
+        bottleneck=max(busy, key=busy.__getitem__),
+    )
 
 
 def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: Window) -> dict[str, float]:

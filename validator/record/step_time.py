@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import slope, slopes
+from scaleproof.simulator.run.breakdown import slope, slopes
 
 _LEVEL: Final = 0.95
 _DRAWS: Final = 1000

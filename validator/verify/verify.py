@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks
 
@@ -36,18 +37,17 @@ def tolerance_of(scenario: Scenario) -> float:
     return _TOLERANCES[precision] * (_ADAM_FACTOR if training.optimizer == "adam" else 1.0)
 
 
-def verdict(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, Any]], timeout_s: float) -> dict[str, Any]:
+def verdict(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, Any]], timeout_s: float) -> Verification:
     """The result of `verify_here`, run in a process of its own. Raises RankError where that fails."""
-    result: dict[str, Any] = run_on_ranks(verify_here, 1, scenario, folder, notes, timeout_s=max(timeout_s, LONGEST_S))[0]
-    return result
+    return Verification(**run_on_ranks(verify_here, 1, scenario, folder, notes, timeout_s=max(timeout_s, LONGEST_S))[0])
 
 
 def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Follows the scenario's rule in this process and compares with the parameters that ranks left in `folder`.
 
-    Returns `rule`, in words, `deviation` and `tolerance`. The deviation is the largest over tensors and ranks of the norm of
-    the difference, relative to the norm of the tensor's change in training, or to the quadratic mean of all tensors' changes if
-    that is larger. Raises ValueError where ranks left other parameters than the model has.
+    Returns the fields of a `Verification`. The deviation is the largest over tensors and ranks of the norm of the difference,
+    relative to the norm of the tensor's change in training, or to the quadratic mean of all tensors' changes if that is larger.
+    Raises ValueError where ranks left other parameters than the model has.
     """
     import torch
 

@@ -218,7 +218,7 @@ class _Predictor:
         try:
             scenario = self.scenario(contender, x, y)
             run = timed(scenario)
-            steps = to_target(scenario.convergence, run)["samples"] / run.samples if scenario.convergence else None
+            steps = to_target(scenario.convergence, run).samples / run.samples if scenario.convergence else None
             return self._point(contender, x, y, run.step_time_s, steps, scenario)
         except InputError as error:
             return Point(x, y, contender.name, problem=one_line(error))

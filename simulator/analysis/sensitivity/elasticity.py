@@ -116,7 +116,7 @@ class FiniteDifferences:
 
     def _grown_s(self, parameter: ClusterParameter, step: float) -> Times | None:
         cluster = parameter.slowed(self.scenario.cluster, math.exp(step))
-        job = self.scenario.job(unevenness=self.scenario.unevenness)
+        job = self.scenario.job()
         return added_seconds(self._program, self.scenario.strategy.compile(replace(job, cluster=cluster)))
 
     def _with_cluster(self, cluster: Cluster) -> Scenario:

@@ -20,7 +20,7 @@ from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeeded
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.run.run import slope, slopes
+from scaleproof.simulator.run.breakdown import slope, slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
@@ -66,7 +66,7 @@ def timed_together(scenario: Scenario, differences: Differences, intervals: bool
     own = {field.removeprefix("cluster.") for field in differences.links} & set(scenario.cluster.uncertainty)
     if scenario.unevenness.is_random or scenario.unevenness.changes or (intervals and own):
         return Points(*result)
-    job = scenario.job(unevenness=scenario.unevenness)
+    job = scenario.job()
     for points, compiled in _compiled(scenario.strategy, job, differences):
         result[:, points] = compiled.steps_s() / scenario.strategy.program_steps
         if intervals:

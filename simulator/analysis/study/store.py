@@ -14,9 +14,9 @@ import numpy as np
 
 from scaleproof.simulator.analysis.study.evaluate import RESULTS, TARGET_RESULTS, Row
 from scaleproof.simulator.analysis.study.study import Numbers, Study
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.common.file_lock import locked_folder
-from scaleproof.simulator.run.run import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

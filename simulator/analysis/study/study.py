@@ -20,7 +20,7 @@ from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.scenario.read import build
+from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")

@@ -8,90 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from scaleproof.simulator.cluster.network.wiring import Routing, Vertex, Wiring
-from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.cluster.network.wiring import Direct, Edges, Topology, Vertex, Wiring, graph_of
+from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import PositiveBytesPerSecond, Seconds
+from scaleproof.simulator.common.units import PositiveBytesPerSecond
 
 if TYPE_CHECKING:
     import networkx as nx
-
-# between switches; they need 1 GiB of memory
-_MAX_LINKS: Final = 500_000
-
-Edges = Iterator[tuple[Vertex, Vertex, float]]
-
-
-class Topology(Spec, ABC):
-    """How endpoints are connected. hop_latency: of each link that a message passes in addition to those of the shortest route
-    between any two endpoints."""
-
-    kind: str
-    hop_latency_s: Seconds = Field(0.0, alias="hop_latency")
-    routing: Routing = Field("spread", description="over all shortest paths, or hashed to one of them (ECMP)")
-
-    @property
-    def places(self) -> float:
-        """Largest number of endpoints; infinite if the topology grows with them."""
-        return math.inf
-
-    def check(self, endpoints: int) -> None:
-        """Raises FieldError, with the field's path within the topology, if the endpoints do not fit the topology."""
-        if endpoints > self.places:
-            raise FieldError((), f"{self.kind} with {self.places:.0f} places for {endpoints}; make it larger")
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all pairs of endpoints are connected equally, so that the topology is equivalent to a single switch.
-
-        A tree of switches with at least as much bandwidth up as down is never the bottleneck if messages are spread evenly.
-        """
-        return False
-
-    @property
-    def has_own_links(self) -> bool:
-        """Whether each endpoint is attached to a switch by a link of its own."""
-        return True
-
-    @property
-    def endpoints_are_cards(self) -> bool:
-        """Whether the endpoints of a network are the nodes' cards, numbered node by node, instead of the nodes."""
-        return False
-
-    @abstractmethod
-    def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        """The wiring of `endpoints` endpoints that send `bandwidth_Bps` each. cards: of each node, if the endpoints are
-        cards."""
-
-    def rings(self, endpoints: int) -> list[list[int]]:
-        """Orders of the endpoints in rings, each of which carries an equal part of the data."""
-        return [list(range(endpoints))]
-
-    def _switched(self, attached: Sequence[Vertex], bandwidth_Bps: float, edges: Edges) -> Wiring:
-        """The wiring of endpoints that are attached to switches. edges: one direction of each link between switches."""
-        access_Bps = np.full(len(attached), bandwidth_Bps)
-        return Wiring(attached, access_Bps, _graph(edges), routing=self.routing)
-
-
-def _graph(edges: Edges) -> nx.DiGraph[Any]:
-    """The graph with both directions of each edge; parallel edges are added up. Raises InputError if it is too large."""
-    import networkx as nx
-
-    graph: nx.DiGraph[Any] = nx.DiGraph()
-    for number, (left, right, capacity_Bps) in enumerate(edges):
-        if number >= _MAX_LINKS:
-            raise InputError(f"the topology has more than {_MAX_LINKS} links between switches; give fewer, wider ones")
-        for edge in ((left, right), (right, left)):
-            parallel_Bps = graph.edges[edge]["capacity_Bps"] if graph.has_edge(*edge) else 0.0
-            graph.add_edge(*edge, capacity_Bps=parallel_Bps + capacity_Bps)
-    return graph
 
 
 class Switch(Topology):
@@ -105,17 +34,6 @@ class Switch(Topology):
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         return Wiring(["switch"] * endpoints, np.full(endpoints, bandwidth_Bps))
-
-
-class Direct(Topology):
-    """Endpoints that are connected to one another and forward messages for others."""
-
-    @property
-    def has_own_links(self) -> bool:
-        return False
-
-    def _direct(self, endpoints: int, edges: Edges) -> Wiring:
-        return Wiring(range(endpoints), None, _graph(edges), routing=self.routing, nearest_hops=1)
 
 
 class Mesh(Direct):
@@ -418,7 +336,7 @@ class Graph(Direct):
                 raise FieldError(field, f"no link joins {step[0]} and {step[1]}; add it, or another route")
 
     def _links(self) -> nx.DiGraph[Any]:
-        return _graph((*link.between, link.bandwidth_Bps) for link in self.links)
+        return graph_of((*link.between, link.bandwidth_Bps) for link in self.links)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         routes: dict[tuple[Any, Any], Sequence[Vertex]] = {(route[-1], route[0]): route[::-1] for route in self.routes}

@@ -1,13 +1,19 @@
-"""Data loading: reading and decoding samples concurrently with training, some batches ahead."""
+"""Data loading: reading and decoding samples concurrently with training, some batches ahead; and its tasks."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
+from scaleproof.simulator.program import Path, ProgramBuilder, Use
+from scaleproof.simulator.run.run import Phase
+
+# Scheduling slots reserved for loading and its waits, before a step's first task.
+FIRST_SLOT: Final = 3
 
 
 class Storage(Spec):
@@ -38,3 +44,61 @@ class Input(Spec):
         if self.storage is None and self.decode_s == 0:
             raise ValueError("input has no effect; give storage, decode or both, or leave input out")
         return self
+
+
+class LoadingJob(Protocol):
+    """A job whose batches are loaded."""
+
+    @property
+    def input(self) -> Input | None: ...
+
+    @property
+    def samples_per_worker(self) -> int: ...
+
+
+class BatchLoader:
+    """Adds the loading of batches to a program, and its shared resources: storage, and the cores that decode."""
+
+    def __init__(self, builder: ProgramBuilder, job: LoadingJob) -> None:
+        self._builder = builder
+        self._input = job.input
+        self._samples = job.samples_per_worker
+        self._resources: dict[str, int] = {}
+
+    def add(self, rank: int, node: int, each: int, total: int, samples: int | None = None) -> None:
+        """Makes a rank class wait for its batch at the beginning of every step; must be called before its compute tasks are
+        added.
+
+        each: ranks of the class on each of its nodes; total: on all nodes. samples: size of its batch, the job's if None. A
+        batch begins to load when the previous one is loaded and a slot is free, that is, `prefetch` steps after an earlier
+        batch was used.
+        """
+        input_ = self._input
+        if input_ is None:
+            return
+        # without prefetch, loading begins with the step
+        after = [] if input_.prefetch else [self._builder.wait(rank, Phase.INPUT, [])]
+        loads = [
+            self._builder.background(rank, amount, path, Phase.INPUT, after)
+            for amount, path in self._parts(input_, self._samples if samples is None else samples, node, each, total)
+        ]
+        slot = self._builder.wait(rank, Phase.INPUT, loads)
+        for _ in range(input_.prefetch - 1):
+            previous, slot = slot, self._builder.background(rank, 0.0, Path(0.0, 1.0), Phase.INPUT)
+            self._builder.carry(slot, [previous])
+        for load in loads:
+            self._builder.carry(load, [load, slot] if input_.prefetch else [load])
+
+    def _parts(self, input_: Input, samples: int, node: int, each: int, multiplicity: int) -> Iterator[tuple[float, Path]]:
+        """Amounts and paths of loading a batch: bytes from storage, and seconds of a core."""
+        if input_.storage is not None:
+            shared = input_.storage.shared_by == "cluster"
+            name, count = ("storage", multiplicity) if shared else (f"node {node} storage", each)
+            yield input_.storage.sample_bytes * samples, self._path(name, input_.storage.bandwidth_Bps, count)
+        if input_.decode_s > 0:
+            yield input_.decode_s * samples, self._path(f"node {node} decoding", input_.cores, each)
+
+    def _path(self, name: str, capacity: float, count: int) -> Path:
+        if name not in self._resources:
+            self._resources[name] = self._builder.resource(name, capacity)
+        return Path(0.0, capacity, (Use(self._resources[name], count),))

@@ -13,88 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.csr import CsrLists
-from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
 from scaleproof.simulator.program import Rows, Use
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
-from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
 from scaleproof.simulator.strategy.pipeline.schedule import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
-from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath
 
 # Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
 REPLICA_GROUPS: Final = ("replicas", "experts")
-
-
-class SyncUnit(NamedTuple):
-    """Layers whose gradients are complete together, or that are gathered together. bounds: positions where the buckets that are
-    then full begin among all gradients, and where the last ends."""
-
-    layers: range
-    bounds: list[int]
-
-
-class RankLayers:
-    """A model's layers as pipeline ranks have them. copied: parameters of which the last stage has a copy. gradients: those of
-    the parameters that all workers have, without experts."""
-
-    def __init__(self, layers: Sequence[Layer], plan: Plan) -> None:
-        self.layers = with_copies(layers, plan)
-        self.copied = self.layers[-1].parameters - layers[-1].parameters
-        replicated = [_without_experts(layer) if plan.divides_experts else layer for layer in self.layers]
-        self.gradients = Gradients(replicated)
-        replicas = [layer.parameters for layer in replicated]
-        experts = [layer.parameters - shared for layer, shared in zip(self.layers, replicas, strict=True)]
-        self._replicas, self._experts = (list(itertools.accumulate(each, initial=0)) for each in (replicas, experts))
-
-    def parameters(self, stage: range) -> tuple[int, int]:
-        """Numbers of parameters of a stage: those that all workers have, and those of experts."""
-        begin, end = stage.start, stage.stop
-        return self._replicas[end] - self._replicas[begin], self._experts[end] - self._experts[begin]
-
-    def units(self, stage: range, plan: Plan, job: Job) -> list[SyncUnit]:
-        """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them, else by buckets."""
-        if not plan.averages or plan.servers:
-            return [SyncUnit(stage, [])]
-        if job.zero == 3:
-            return [SyncUnit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
-        size = job.reduced_bytes
-        bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
-        if not (plan.overlap or plan.overlap_gather or job.zero == 2):
-            return [SyncUnit(stage, bounds)]
-        result, begin, end = list[SyncUnit](), 0, stage.stop
-        # all buckets that one layer completes are one unit
-        for layer, buckets in itertools.groupby(layers):
-            count = len(list(buckets))
-            result.append(SyncUnit(range(layer, end), bounds[begin : begin + count + 1]))
-            begin, end = begin + count, layer
-        if end > stage.start:
-            result.append(SyncUnit(range(stage.start, end), []))
-        return result[::-1]
-
-
-def _without_experts(layer: Layer) -> Layer:
-    """The layer with only the gradients that all workers have, as one tensor, since tensors of experts are not identified."""
-    return replace(layer, tensors=(layer.parameters - layer.expert_parameters,)) if layer.expert_parameters else layer
-
-
-def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:
-    """The layers as pipeline ranks have them: the last with a copy of the weights that it shares with the first rank."""
-    first, last = ends(plan)
-    if first == last or not layers[-1].pinned_to_end:
-        return layers
-    copied = copied_weights(layers[-1], layers[block_range(layers)[1] :], layers)
-    return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *copied))]
-
-
-def ends(plan: Plan) -> tuple[int, int]:
-    """The pipeline ranks with the first and the last stage of the model; the same rank in a V-shaped pipeline."""
-    last = plan.stages * plan.chunks - 1
-    first_rank, last_rank = (next(rank for rank, stages in enumerate(plan.stage_of) if stage in stages) for stage in (0, last))
-    return first_rank, last_rank
 
 
 class _CollectiveQuery(NamedTuple):
@@ -118,18 +47,10 @@ class _RankCollectives(NamedTuple):
 class GradientSync:
     """Adds the collectives of all replicas to a program."""
 
-    def __init__(
-        self,
-        context: CompileContext,
-        job: Job,
-        rank_layers: RankLayers,
-        units: Sequence[Sequence[SyncUnit]],
-        replicas: Sequence[Replica],
-    ) -> None:
-        """job: of any replica. units: the units of each stage of the model."""
-        self.context, self.plan, self.job, self.rank_layers = context, context.plan, job, rank_layers
-        self.units, self.replicas = units, replicas
-        self._unit_by_first_layer = {unit.layers.start: unit for stage in units for unit in stage}
+    def __init__(self, context: CompileContext, replicas: Sequence[Replica]) -> None:
+        self.context, self.plan, self.job, self.rank_layers = context, context.plan, context.job, context.rank_layers
+        self.units, self.replicas = context.units, replicas
+        self._unit_by_first_layer = {unit.layers.start: unit for stage in self.units for unit in stage}
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
         self._rows = np.array([replica.rows for replica in replicas])
         self._makes_gradients = np.isin(context.schedule.kind, (Pass.BACKWARD, Pass.WEIGHT))

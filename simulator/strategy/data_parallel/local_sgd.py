@@ -15,9 +15,9 @@ from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.placement import place
+from scaleproof.simulator.strategy.layout.mesh import place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 # Optimizers with the memory traffic of the two parts of an outer step.

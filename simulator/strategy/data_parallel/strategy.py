@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
@@ -27,7 +28,7 @@ class DataParallel(GradientAveraging, ReplicaStrategy):
     )
     shares: Shares | None = None
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         return Plan(
             **averaging_options(self),

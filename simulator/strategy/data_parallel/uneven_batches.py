@@ -13,7 +13,7 @@ from pydantic import Field
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Width
-from scaleproof.simulator.strategy.layout.placement import Placed
+from scaleproof.simulator.strategy.layout.mesh import Placed
 
 Shares = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000, description="samples of each worker")]
 

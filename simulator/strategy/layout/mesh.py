@@ -1,12 +1,13 @@
-"""Device mesh: ranks by their coordinates on the axes of parallelism, and the groups that they form."""
+"""Device mesh: ranks by their coordinates on the axes of parallelism, the groups that they form, and classes of equivalent
+ranks on nodes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,3 +120,38 @@ class DeviceMesh:
         """Workers with a rank of this stage on one of the nodes."""
         ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.members(0, stage)
         return np.flatnonzero(np.isin(ranks // self.devices, nodes).any(axis=1)).tolist()
+
+
+class Placed(NamedTuple):
+    """A class of equivalent ranks: `each` ranks on every one of `nodes` equivalent nodes; `node` and `rank` are the first."""
+
+    node: int
+    nodes: int
+    each: int
+    rank: int
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the class."""
+        return self.nodes * self.each
+
+
+def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+    """Classes of ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its own.
+
+    Full nodes without distinguishable ranks are equivalent.
+    """
+    full = ranks // per_node
+    touched = {rank // per_node for rank in distinguishable if rank < ranks}
+    classes = []
+    if equivalent := full - sum(node < full for node in touched):
+        first = next(node for node in range(full) if node not in touched)
+        classes.append(Placed(first, equivalent, per_node, first * per_node))
+    for node in touched | ({full} if ranks % per_node else set()):
+        here = range(node * per_node, min((node + 1) * per_node, ranks))
+        separate = [rank for rank in here if rank in distinguishable]
+        if len(separate) < len(here):
+            first = next(rank for rank in here if rank not in distinguishable)
+            classes.append(Placed(node, 1, len(here) - len(separate), first))
+        classes += [Placed(node, 1, 1, rank) for rank in separate]
+    return sorted(classes, key=lambda placed: placed.rank)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
-from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ProgramBuilder, Use
 from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
-from scaleproof.simulator.strategy.layout.sendrecv import library_path
+from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
 CollectivePaths = Callable[[float], tuple[float, Path]]
@@ -46,11 +44,11 @@ class ResourceMap:
 
     @functools.cached_property
     def _node_wiring(self) -> Wiring:
-        return _required(self.cluster.node.link).wiring(self.cluster.node.devices)
+        return required(self.cluster.node.link).wiring(self.cluster.node.devices)
 
     @functools.cached_property
     def _network_wiring(self) -> Wiring:
-        return _required(self.cluster.network).wiring(self.cluster.nodes, self._cards_used)
+        return required(self.cluster.network).wiring(self.cluster.nodes, self._cards_used)
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
@@ -129,7 +127,7 @@ class ResourceMap:
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Path of a message between a rank and a switch that computes reductions, inside its node or in the network."""
         node, device = place
-        link = _required(self.cluster.node.link if inside else self.cluster.network)
+        link = required(self.cluster.node.link if inside else self.cluster.network)
         wiring = self._node_wiring if inside else self._network_wiring
         if wiring.access_Bps is None:
             raise InputError(f"a {link.topology.kind} has no switch that could reduce; choose another algorithm")
@@ -138,12 +136,12 @@ class ResourceMap:
         channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
         capacity_Bps = wiring.capacity_Bps(channel)
         if inside and wiring.is_switch:
-            resource = self._resource(f"node {node} device {device} {channel[0]}", capacity_Bps, _incast(link, channel))
+            resource = self._resource(f"node {node} device {device} {channel[0]}", capacity_Bps, incast(link, channel))
         else:
             resource = self._channel(f"node {node} " if inside else "network ", link, wiring, channel)
         single_Bps = capacity_Bps if inside or separate_cards else capacity_Bps / self._cards_used
         host = self._host_use(f"node {node} device {device}" if inside else f"node {node}", link, size_bytes, 1)
-        return Path(link.latency_s / 2, single_Bps, (Use(resource), *host), _weight(link))
+        return Path(link.latency_s / 2, single_Bps, (Use(resource), *host), core_weight(link))
 
     def inside(
         self, node: int, source: str, target: str, size_bytes: float,
@@ -155,7 +153,7 @@ class ResourceMap:
         target's port, and move inside the node.
         """
         counts = out_of_source, into_target, concurrent
-        key = node, source, target, _relevant_bytes(self.cluster.node.link, size_bytes), *counts, devices
+        key = node, source, target, relevant_bytes(self.cluster.node.link, size_bytes), *counts, devices
         if key not in self._paths:
             self._paths[key] = self._inside(node, source, target, size_bytes, *counts, devices)
         return self._paths[key]
@@ -164,17 +162,17 @@ class ResourceMap:
         self, node: int, source: str, target: str, size_bytes: float, out_of_source: int, into_target: int, concurrent: int,
         devices: tuple[int, int],
     ) -> Path:  # fmt: skip
-        link, wiring = _required(self.cluster.node.link), self._node_wiring
+        link, wiring = required(self.cluster.node.link), self._node_wiring
         if wiring.is_switch:
             ports = [(wiring.out_of(devices[0]), source, out_of_source), (wiring.into(devices[1]), target, into_target)]
             shared = [(f"{name} {channel[0]}", wiring.capacity_Bps(channel), channel, count) for channel, name, count in ports]
-            uses = tuple(Use(self._resource(name, Bps, _incast(link, at)), count) for name, Bps, at, count in shared)
+            uses = tuple(Use(self._resource(name, Bps, incast(link, at)), count) for name, Bps, at, count in shared)
             hop_s, single_Bps = 0.0, min(Bps for _, Bps, _, _ in shared)
         else:
             uses, hop_s, single_Bps = self._routed(link, wiring, f"node {node} ", *devices, concurrent, concurrent)
         uses += self._host_use(source, link, size_bytes, out_of_source) + self._host_use(target, link, size_bytes, into_target)
         uses += self._core_use(node, link.cores_busy, link.bandwidth_Bps, concurrent)
-        return Path(link.latency_s + hop_s, single_Bps, uses, _weight(link))
+        return Path(link.latency_s + hop_s, single_Bps, uses, core_weight(link))
 
     def between(
         self, source_node: int, target_node: int, size_bytes: float,
@@ -184,7 +182,7 @@ class ResourceMap:
 
         devices: the devices of both ranks, for a single message, which uses the card nearest to its device.
         """
-        sent_bytes = _relevant_bytes(self.cluster.network, size_bytes)
+        sent_bytes = relevant_bytes(self.cluster.network, size_bytes)
         key = source_node, target_node, sent_bytes, out_of_source, into_target, devices
         if key not in self._paths:
             self._paths[key] = self._between(source_node, target_node, size_bytes, out_of_source, into_target, devices)
@@ -194,7 +192,7 @@ class ResourceMap:
         self, source_node: int, target_node: int, size_bytes: float, out_of_source: float, into_target: float,
         devices: tuple[int, int] | None,
     ) -> Path:  # fmt: skip
-        link, cards, wiring = _required(self.cluster.network), self._cards_used, self._network_wiring
+        link, cards, wiring = required(self.cluster.network), self._cards_used, self._network_wiring
         uses: tuple[Use, ...] = ()
         hop_s, single_Bps = 0.0, math.inf
         pairs = self._endpoint_pairs(source_node, target_node, devices)
@@ -211,17 +209,17 @@ class ResourceMap:
             ends = (source_node, devices[0], wiring.out_of(source_node)), (target_node, devices[1], wiring.into(target_node))
             for node, device, channel in ends:
                 name = f"node {node} card {self._card(device)} {channel[0]}"
-                uses += (Use(self._resource(name, wiring.capacity_Bps(channel) / cards, _incast(link, channel))),)
+                uses += (Use(self._resource(name, wiring.capacity_Bps(channel) / cards, incast(link, channel))),)
         cores: tuple[Use, ...] = ()
         for node, count in ((source_node, out_of_source), (target_node, into_target)):
             uses += self._host_use(f"node {node}", link, size_bytes, count)
             cores += self._core_use(node, link.cores_busy / 2, link.bandwidth_Bps, count)
-        return Path(link.latency_s + hop_s, single_Bps, uses + _merged(cores), _weight(link))
+        return Path(link.latency_s + hop_s, single_Bps, uses + merged(cores), core_weight(link))
 
     def _endpoint_pairs(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """Pairs of network endpoints that exchange the messages: nodes, or cards where the topology distinguishes them."""
         cards = self._cards_used
-        if not _required(self.cluster.network).topology.endpoints_are_cards:
+        if not required(self.cluster.network).topology.endpoints_are_cards:
             return [(source_node, target_node)]
         cards_of_pairs = range(cards) if devices is None else [self._card(devices[1])]
         return [(source_node * cards + card, target_node * cards + card) for card in cards_of_pairs]
@@ -273,7 +271,7 @@ class ResourceMap:
         if key not in self._channels:
             is_endpoint = channel[0] in ("out", "in", "both")
             name = f"{prefix}{channel[1]} {channel[0]}" if is_endpoint else f"{prefix}{channel[0]} to {channel[1]}"
-            self._channels[key] = self._resource(name, wiring.capacity_Bps(channel), _incast(link, channel))
+            self._channels[key] = self._resource(name, wiring.capacity_Bps(channel), incast(link, channel))
         return self._channels[key]
 
     def collective(
@@ -294,8 +292,8 @@ class ResourceMap:
             return lambda size_bytes: (0.0, Path(0.0, 1.0))
         cost_of, factor = self._costing(op, group, algorithm), bus_factor(op, group.size)
         between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
-        links = [_required(link) for link in between + inside]
-        weight, uses_of = min(map(_weight, links)), dict[str, tuple[Use, ...]]()
+        links = [required(link) for link in between + inside]
+        weight, uses_of = min(map(core_weight, links)), dict[str, tuple[Use, ...]]()
 
         def size_and_path(size_bytes: float) -> tuple[float, Path]:
             cost = cost_of(size_bytes)
@@ -307,7 +305,7 @@ class ResourceMap:
             if measured is not None:
                 scale = moved_bytes / size_bytes if size_bytes else 1.0
                 uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
-                return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
+                return moved_bytes, Path(cost.latency_s, max_Bps, uses, core_weight(measured) * group.size * scale)
             crosses = group.nodes > 1 and size_bytes > 0
             network_algorithm = self._algorithm(cost, op, group, size_bytes) if crosses else ""
             if network_algorithm not in uses_of:
@@ -347,21 +345,21 @@ class ResourceMap:
             for link in links:
                 concurrent_sends = concurrent * (group.per_node if link is self.cluster.node.link else 1)
                 cores += self._core_use(node, link.cores_busy, link.bandwidth_Bps, concurrent_sends)
-        return _merged(cores)
+        return merged(cores)
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int) -> tuple[Use, ...]:
         """Network channels that a collective and its concurrent equivalents load, of the modelled nodes."""
         key = op, algorithm, self.group_key(group), nodes
         if key not in self._uses:
             self._uses[key] = self._collective_uses(op, group, algorithm, nodes)
-        if _required(self.cluster.network).topology.endpoints_are_cards:
+        if required(self.cluster.network).topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
             concurrent = min(concurrent, -(-self.cluster.node.devices // self._cards_used))
         return tuple(Use(use.resource, concurrent * use.per_unit) for use in self._uses[key])
 
     def _collective_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...]) -> tuple[Use, ...]:
         """Network channels that one collective loads, per byte through a member."""
-        link, wiring = _required(self.cluster.network), self._network_wiring
+        link, wiring = required(self.cluster.network), self._network_wiring
         load = CollectiveLoad(algorithm, op, group, self._shape, rotates(self.cluster, algorithm))
         loads = modelled_loads(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
@@ -369,33 +367,4 @@ class ResourceMap:
 
     @functools.cached_property
     def _shape(self) -> NetworkShape:
-        return network_shape(self.cluster.node, _required(self.cluster.network))
-
-
-def _merged(uses: tuple[Use, ...]) -> tuple[Use, ...]:
-    """Merges uses of the same resource: both ends of a message may be on cores that all nodes share."""
-    total: dict[int, float] = {}
-    for resource, per_unit in uses:
-        total[resource] = total.get(resource, 0.0) + per_unit
-    return tuple(itertools.starmap(Use, total.items()))
-
-
-def _incast(link: Link, channel: Channel) -> float:
-    return link.incast if channel[0] in ("in", "both") else 0.0
-
-
-def _required(link: Link | None) -> Link:
-    """The link, which scenario validation has made sure exists."""
-    assert link is not None
-    return link
-
-
-def _relevant_bytes(link: Link | None, size_bytes: float) -> float:
-    """The size of a message if its path depends on it, else 0: paths depend on it if hosts have an overhead per message."""
-    return size_bytes if _required(link).overhead_s else 0.0
-
-
-def _weight(link: Link | MeasuredCollective) -> float:
-    """Weight of a transfer: bytes per second moved by one core, where cores move them, so that they share cores fairly with
-    compute."""
-    return link.bandwidth_Bps / link.cores_busy if link.cores_busy else 1.0
+        return network_shape(self.cluster.node, required(self.cluster.network))

@@ -16,7 +16,7 @@ from scaleproof.simulator.model.layers import Layer, cut_into_stages
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import ends, with_copies
-from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 
 
-def add_servers(context: CompileContext, job: Job, replicas: Sequence[Replica]) -> None:
+def add_servers(context: CompileContext, replicas: Sequence[Replica]) -> None:
     """Adds servers on separate nodes behind those of the workers, with equal shards of every tensor of every stage, experts of
     all workers included. All ranks push their gradients; once all have arrived the servers update, and all ranks pull."""
-    plan = context.plan
+    plan, job = context.plan, context.job
     separate = not job.cluster.is_uniform or any(
         rank >= plan.ranks for rank in job.distinguishable_ranks(plan.ranks + plan.servers)
     )
@@ -29,20 +28,20 @@ def add_servers(context: CompileContext, job: Job, replicas: Sequence[Replica]) 
         )  # fmt: skip
     for stage in range(plan.stages):
         for replica in replicas:
-            _add_requests(context, job, replica, stage, servers, servers_per_class)
+            _add_requests(context, replica, stage, servers, servers_per_class)
 
 
 def _add_requests(
-    context: CompileContext, job: Job, replica: Replica, stage: int, servers: Mapping[int, int], servers_per_class: int
+    context: CompileContext, replica: Replica, stage: int, servers: Mapping[int, int], servers_per_class: int
 ) -> None:
     """Adds pushes, services and pulls of one class of ranks, and the ranks' waits. servers: rank class on each server node, of
     `servers_per_class` equivalent servers each."""
-    plan, builder, rank = context.plan, context.builder, replica.ranks[stage]
+    plan, job, builder, rank = context.plan, context.job, context.builder, replica.ranks[stage]
     ranks = replica.placed.ranks * plan.model_parallel_size
     rows: list[list[int]] = [[], [], []]
-    for bucket, parameters in _pushed(context, job, stage).items():
+    for bucket, parameters in _pushed(context, stage).items():
         size_bytes = parameters * job.element_bytes / plan.servers
-        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(context, job, bucket)
+        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(context, bucket)
         for node, server in servers.items():
             up, down = _paths(
                 context, replica.places[stage][0], node, size_bytes, (replica.concurrent_senders * servers_per_class, ranks)
@@ -56,25 +55,25 @@ def _add_requests(
         builder.wait(rank, phase, waited, stage if plan.stages > 1 else -1)
 
 
-def _pushed(context: CompileContext, job: Job, stage: int) -> dict[int, int]:
+def _pushed(context: CompileContext, stage: int) -> dict[int, int]:
     """Number of parameters that a rank pushes, by the stage with which they are updated; copies of weights belong to the first
     stage."""
-    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(context, job, stage))}, ends(context.plan)
-    copied = with_copies(job.layers, context.plan)[-1].parameters - job.layers[-1].parameters
+    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(context, stage))}, ends(context.plan)
+    copied = context.rank_layers.copied
     return pushed | ({first: copied} if stage == last and copied else {})
 
 
-def _update_s(context: CompileContext, job: Job, stage: int) -> float:
+def _update_s(context: CompileContext, stage: int) -> float:
     """Seconds in which a server updates its shard of a stage, of which expert-parallel ranks have different experts."""
-    plan, layers = context.plan, _layers(context, job, stage)
+    plan, job, layers = context.plan, context.job, _layers(context, stage)
     experts = sum(layer.expert_parameters for layer in layers)
     rest = sum(layer.parameters for layer in layers) - experts
     whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
     return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
 
 
-def _layers(context: CompileContext, job: Job, stage: int) -> list[Layer]:
-    return [job.layers[i] for part in context.plan.stage_of[stage] for i in context.ranges[part]]
+def _layers(context: CompileContext, stage: int) -> list[Layer]:
+    return [context.job.layers[i] for part in context.plan.stage_of[stage] for i in context.ranges[part]]
 
 
 def _paths(

@@ -9,7 +9,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.ranks import RankClass, WorkerGroup

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import FIRST_SLOT
+from scaleproof.simulator.strategy.data_parallel.data_loading import FIRST_SLOT
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, order
 from scaleproof.simulator.strategy.plan import Plan
 

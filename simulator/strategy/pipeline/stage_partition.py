@@ -47,6 +47,7 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
     by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
     if isinstance(balance, tuple) or balance == "layers" or stages == 1:
         return by_blocks
+    job = plan.exchanging(job)
     return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
@@ -17,6 +18,6 @@ class Pipeline(PipelineStages, ReplicaStrategy):
     kind: Literal["pipeline"] = "pipeline"
     microbatches_: Count = Field(1, alias="microbatches")
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         return Plan(microbatches=self.microbatches_, **pipeline_options(self))

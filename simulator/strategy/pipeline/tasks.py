@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.program import ProgramBuilder, Rows
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.loading_tasks import BatchLoader
+from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
-from scaleproof.simulator.strategy.layout.placement import Placed
+from scaleproof.simulator.strategy.layout.mesh import Placed
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
@@ -32,37 +32,50 @@ _BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
 _PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
 
 
-@dataclass(frozen=True)
 class CompileContext:
-    """Objects that the compilation of all replicas of a program shares. ranges: layers of each stage of the model."""
+    """Objects that the compilation of all replicas of a program shares.
 
-    builder: ProgramBuilder
-    resource_map: ResourceMap
-    batch_loader: BatchLoader
-    plan: Plan
-    mesh: DeviceMesh
-    ranges: Sequence[range]
-    schedule: RankSchedule
-    recorder: TemplateRecorder
-    job_costs: JobCosts
+    job: of any replica, with the collectives of the plan. ranges, units: layers, and units of gradient synchronisation, of each
+    stage of the model.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job,
+        ranges: Sequence[range],
+        schedule: RankSchedule,
+        rank_layers: RankLayers,
+        units: Sequence[Sequence[SyncUnit]],
+    ) -> None:
+        self.plan, self.job, self.ranges, self.schedule = plan, job, ranges, schedule
+        self.rank_layers, self.units = rank_layers, units
+        self.mesh = plan.grid(job.cluster.node.devices)
+        self.builder = ProgramBuilder()
+        self.resource_map = ResourceMap(job.cluster, self.builder)
+        self.batch_loader = BatchLoader(self.builder, job)
+        self.recorder = TemplateRecorder(self.resource_map)
+        self.job_costs = JobCosts(job, plan.microbatches)
 
 
 class Replica:
     """Adds a class of equivalent workers to a program.
 
     A receive is posted when its rank reaches it, and data move once both sides are ready, as in torch.distributed.pipelining
-    and Megatron-LM's 1F1B; or all receives are posted ahead, and transfers overlap with passes. ranks: rank classes by pipeline
-    rank. rows: row in the program of each task of the schedule. last_rows: by pipeline rank, the row that ends its passes.
+    and Megatron-LM's 1F1B; or all receives are posted ahead, and transfers overlap with passes.
+
+    samples: per step, of one worker. ranks: rank classes by pipeline rank. rows: row in the program of each task of the
+    schedule. last_rows: by pipeline rank, the row that ends its passes.
     """
 
-    def __init__(self, context: CompileContext, job: Job, placed: Placed) -> None:
-        """job: with the samples of one of these workers."""
-        self.context, self.job, self.placed = context, job, placed
+    def __init__(self, context: CompileContext, placed: Placed) -> None:
+        self.context, self.placed = context, placed
+        self.samples = context.plan.samples_of(placed.rank, context.job)
         plan, stages = context.plan, range(context.plan.stages)
         self.places = [context.mesh.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
-        context.batch_loader.add(self.ranks[0], node, placed.each, placed.ranks, job.samples_per_worker)
+        context.batch_loader.add(self.ranks[0], node, placed.each, placed.ranks, self.samples)
         self.rows: Rows = self._add_tasks()
         last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         if plan.stages > 1:
@@ -80,7 +93,7 @@ class Replica:
         placed, mesh = self.placed, self.context.mesh
         members = mesh.members(placed.rank, stage)
         add = partial(
-            ResourceMap.add_rank, name=self._name(stage), unevenness=self.job.unevenness, rank=members[0],
+            ResourceMap.add_rank, name=self._name(stage), unevenness=self.context.job.unevenness, rank=members[0],
             node=self.places[stage][0], each=min(self.concurrent_senders, mesh.devices),
             multiplicity=placed.ranks * len(members), members=members,
         )  # fmt: skip
@@ -109,8 +122,8 @@ class Replica:
 
     def _times_s(self, job_costs: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Compute seconds of each task of the schedule, and exposed seconds of collectives within it."""
-        schedule, samples = self.context.schedule, self.job.samples_per_worker
-        costs = job_costs.costs(samples)
+        schedule = self.context.schedule
+        costs = job_costs.costs(self.samples)
         forward, weight = schedule.kind == Pass.FORWARD, schedule.kind == Pass.WEIGHT
         work_s = np.where(forward, _over(costs.forward_s, schedule), _over(costs.backward_s, schedule))
         first, last = schedule.microbatch == 0, schedule.microbatch == self.context.plan.microbatches - 1
@@ -119,7 +132,7 @@ class Replica:
         work_s = work_s + np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(job_costs.of(samples).weights_s(self.context.plan.microbatches), schedule)
+            weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0
@@ -137,7 +150,7 @@ class Replica:
         Returns for each task of the schedule the row of the message that it sends, −1 for none.
         """
         plan, schedule = self.context.plan, self.context.schedule
-        is_gloo = library_of(self.job.cluster) == "gloo"
+        is_gloo = library_of(self.context.job.cluster) == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
@@ -222,7 +235,7 @@ class Replica:
 
     def _sent_bytes(self, boundary: int) -> float:
         """Bytes that each rank of a stage sends per microbatch."""
-        whole = float(self.context.job_costs.costs(self.job.samples_per_worker).output_bytes[self.context.ranges[boundary][-1]])
+        whole = float(self.context.job_costs.costs(self.samples).output_bytes[self.context.ranges[boundary][-1]])
         return whole / self.context.plan.tensor if self.context.plan.splits else whole
 
     def _sent(self, source: int, target: int, size_bytes: float, resource_map: ResourceMap) -> SizeAndPath:

@@ -12,7 +12,9 @@ import pytest
 
 import scaleproof
 from scaleproof.commands.measuring.session import Session
-from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.records import Verification
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator import faults
 
@@ -99,9 +101,8 @@ def test_a_run_that_fails_verification_is_a_failure(
 ) -> None:
     write_second_scenario(folder)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(
-        "scaleproof.validator.measure.verdict", lambda *_: {"rule": "one process", "deviation": 0.3, "tolerance": 0.01}
-    )
+    wrong = Verification("one process", deviation=0.3, tolerance=0.01)
+    monkeypatch.setattr("scaleproof.validator.measure.verdict", lambda *_: wrong)
     assert scaleproof.main(["measure", "other.yaml", "--verify"]) == 1
     output, errors = capsys.readouterr()
     expected = "off by 0.3 of what training changed from training in one process; rounding explains 0.01"

@@ -10,7 +10,7 @@ import pytest
 
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import divided
+from scaleproof.simulator.run.records import Distribution
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
@@ -70,10 +70,10 @@ def test_memory_is_shown_as_a_range_with_a_remedy_if_it_does_not_fit(small: Make
 def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
     run = predict(small("strategy={kind: parameter_server, workers: 4, servers: 2}"))
     assert run.servers is not None
-    assert rows(describe(run))["servers"][0].startswith(f"busiest: {run.servers['bottleneck']}, ")
+    assert rows(describe(run))["servers"][0].startswith(f"busiest: {run.servers.bottleneck}, ")
     assert len(rows(describe(run))["servers"]) == 1
-    staleness = {"version_staleness": {"mean": 3.0, "max": 7}, "dropped": 0.25}
-    shown = rows(describe(replace(run, servers={**run.servers, **staleness})))["servers"]
+    stale = replace(run.servers, version_staleness=Distribution(3.0, 2, 6, 7, {}), dropped=0.25)
+    shown = rows(describe(replace(run, servers=stale)))["servers"]
     assert shown[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
 
 
@@ -125,10 +125,3 @@ def test_an_emulated_network_is_described(small: Make) -> None:
     assert shown["network"] == [
         "links: 500 Mbit/s requested, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"
     ]
-
-
-def test_the_interval_is_divided_with_the_step_time(small: Make) -> None:
-    run = replace(predict(small()), step_time_interval_s=(1.0, 3.0))
-
-    assert divided(run, 4).step_time_interval_s == (0.25, 0.75)
-    assert divided(replace(run, step_time_interval_s=None), 4).step_time_interval_s is None

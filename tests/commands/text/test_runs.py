@@ -10,6 +10,7 @@ from typing import Any
 
 from scaleproof.commands.text.runs import RunTable, listing, plain
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import Kept
@@ -20,7 +21,7 @@ LAB = {
     "round trip": "17 us over TCP",
     "latency": "its own, and more",
 }
-RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
+RIGHT = Verification("one process", deviation=1e-7, tolerance=1e-2)
 
 
 def measured(small: Make, name: str = "small", provenance: dict[str, str] | None = None, **fields: Any) -> Run:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.reports.claims.quantities import KINDS, ratio
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -83,7 +84,7 @@ def test_measured_runs_have_the_error_of_their_gradients(small: Small) -> None:
     from dataclasses import replace
 
     scenario = small()
-    run = replace(timed(scenario), verified={"deviation": 0.25})
+    run = replace(timed(scenario), verified=Verification("one process", deviation=0.25, tolerance=0.5))
     assert KINDS["weighted_deviation"].read(scenario, lambda: run) == 0.25
 
 

@@ -20,7 +20,8 @@ import scaleproof
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, save
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import reconcile

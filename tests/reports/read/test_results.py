@@ -12,7 +12,7 @@ import pytest
 
 from scaleproof.reports.read.results import read
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import save
+from scaleproof.simulator.run.files import save
 from scaleproof.simulator.scenario.dump import dump, keep
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.example import CASES, edit, make_run, write_results

@@ -7,7 +7,7 @@ from pathlib import Path
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.scenario.framework_choice import DECIDED
-from scaleproof.simulator.scenario.read import build
+from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 

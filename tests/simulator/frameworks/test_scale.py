@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.frameworks.framework import Scale
-from scaleproof.simulator.frameworks.scale import expected_maximum, slowest
+from scaleproof.simulator.frameworks.framework import Scale, expected_maximum, slowest
 from scaleproof.simulator.predict import predict
 from tests.simulator.frameworks.scenarios import scenario
 

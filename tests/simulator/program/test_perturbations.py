@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.layout.placement import place
+from scaleproof.simulator.strategy.layout.mesh import place
 
 Make = Callable[..., Scenario]
 STRATEGIES = {

@@ -10,19 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.run.run import (
-    BREAKDOWN,
-    Phase,
-    Run,
-    Spans,
-    Stream,
-    divided,
-    from_spans,
-    load_run,
-    save,
-    slope,
-    write_atomically,
-)
+from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.run.breakdown import from_spans, slope
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.records import StageMemory
+from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Spans, Stream
 
 
 def spans(*rows: tuple[float, ...], overlapped: int = 0) -> Spans:
@@ -39,16 +31,13 @@ def spans(*rows: tuple[float, ...], overlapped: int = 0) -> Spans:
 
 
 def made(rows: Spans, ends_s: list[float], servers: list[bool], multiplicity: list[int] | None = None) -> Run:
-    return from_spans(
+    times = from_spans(
         rows,
         np.array(ends_s),
         servers=np.array(servers),
         multiplicity=None if multiplicity is None else np.array(multiplicity),
-        origin="measured",
-        scenario="s",
-        strategy="data_parallel",
-        samples=8,
     )
+    return Run(**vars(times), origin="measured", scenario="s", strategy="data_parallel", samples=8)
 
 
 ONE = spans(
@@ -153,15 +142,21 @@ def test_tokens_per_second_follow_from_samples_per_second() -> None:
 
 
 def test_dividing_a_run_by_steps_keeps_its_shares() -> None:
-    run = made(ONE, [0, 12], [False])
-    one = divided(run, 4)
+    times = from_spans(ONE, np.array([0, 12]), servers=np.array([False]))
+    one = times.divided(4)
     assert one.step_time_s == 3
     assert sum(one.breakdown_s.values()) == 3
-    assert one.bubble_fraction == run.bubble_fraction
+    assert one.breakdown_s["bubble"] / 3 == times.breakdown_s["bubble"] / 12
+
+
+def test_an_interval_is_divided_with_its_step() -> None:
+    times = replace(from_spans(ONE, np.array([0, 12]), servers=np.array([False])), step_time_interval_s=(1.0, 3.0))
+    assert times.divided(4).step_time_interval_s == (0.25, 0.75)
+    assert replace(times, step_time_interval_s=None).divided(4).step_time_interval_s is None
 
 
 def test_a_saved_run_is_loaded_unchanged(tmp_path: Path) -> None:
-    memory = ({"name": "stage 0", "total_bytes": 3.0, "holders_bytes": {"parameters": 3.0}},)
+    memory = (StageMemory("stage 0", 3.0, {"parameters": 3.0}),)
     run = replace(made(ONE, [0, 12], [False]), memory_by_stage=memory, tokens=8, energy_J={"per_step": 2.0})
     run = replace(run, step_time_interval_s=(11.0, 13.0))
     save(run, tmp_path / "x")

@@ -12,6 +12,7 @@ from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run
+from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
 
@@ -31,7 +32,7 @@ def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota
     return builder.build()
 
 
-def reported(timeline: Timeline) -> dict[str, object]:
+def reported(timeline: Timeline) -> ServerStatistics:
     result = summary(timeline)
     assert result is not None
     return result
@@ -47,9 +48,9 @@ def test_queue_lengths_equal_a_count_at_every_instant(work_s: list[float], consi
     instants_s = instants_s[(instants_s >= window.begin_s) & (instants_s <= window.end_s)]
     middle_s = (instants_s[1:] + instants_s[:-1]) / 2
     waiting = ((arrived_s[:, None] <= middle_s) & (middle_s < began_s[:, None])).sum(axis=0)
-    found = reported(timeline)["queue_length"]
-    assert found["mean"] == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
-    assert found["max"] == max(waiting[np.diff(instants_s) > 1e-9], default=0)
+    found = reported(timeline).queue_length
+    assert found.mean == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
+    assert found.max == max(waiting[np.diff(instants_s) > 1e-9], default=0)
 
 
 def test_folded_requests_wait_for_one_another() -> None:
@@ -57,17 +58,18 @@ def test_folded_requests_wait_for_one_another() -> None:
     timeline = simulate(program([1.0], Bsp(), requests=4), 3)
     step_s = 1 + 0.1 + 4 * 0.2 + 0.3
     assert np.diff(timeline.step_ends_s()) == pytest.approx(step_s)
-    assert reported(timeline)["queue_length"] == pytest.approx({"mean": 1.2 / step_s, "max": 3})
-    assert reported(timeline)["utilisation"]["max"] == pytest.approx(1.1 / step_s)
+    assert reported(timeline).queue_length.mean == pytest.approx(1.2 / step_s)
+    assert reported(timeline).queue_length.max == 3
+    assert reported(timeline).utilisation.max == pytest.approx(1.1 / step_s)
 
 
 def test_percentiles_are_over_all_counted_updates() -> None:
     timeline = simulate(program([1.0, 1.0, 10.0], Asp()), 40)
-    gap = reported(timeline)["clock_gap"]
-    values = np.repeat(*np.array([(int(value), count) for value, count in gap["histogram"].items()]).T)
-    assert gap["mean"] == pytest.approx(values.mean())
-    assert (gap["p50"], gap["p95"]) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
-    assert gap["max"] == values.max() > 10
+    gap = reported(timeline).clock_gap
+    values = np.repeat(*np.array([(int(value), count) for value, count in gap.histogram.items()]).T)
+    assert gap.mean == pytest.approx(values.mean())
+    assert (gap.p50, gap.p95) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
+    assert gap.max == values.max() > 10
 
 
 @settings(deadline=None)
@@ -80,7 +82,7 @@ def test_breakdown_adds_up_and_only_applied_samples_count(work_s: list[float], c
     assert run.samples == 7 * (len(work_s) - backups)
     assert run.ranks == len(work_s) + 1
     per_step = 1 if isinstance(consistency, Bsp) else len(work_s)
-    assert reported(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
+    assert reported(timeline).updates_per_s == pytest.approx(per_step / run.step_time_s)
     assert run.servers == reported(timeline)
 
 

@@ -17,8 +17,8 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.engine import events, simulate
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
-from scaleproof.simulator.program.equivalent_resources import distinct
 from scaleproof.simulator.program.speed_profile import Cycle, SpeedProfiles
+from scaleproof.simulator.program.table import distinct
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -25,7 +25,8 @@ from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossov
 from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import Convergence, to_target
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -84,12 +85,12 @@ def test_synchronous_runs_update_once_per_step_with_all_samples(small: Make) -> 
     for strategy in ("strategy.workers=4", SERVERS, "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"):
         run = predict(small(strategy, GIVEN))
         assert run.to_target is not None
-        assert run.to_target["batch"] == pytest.approx(48)
-        assert run.to_target["staleness"] == pytest.approx(0, abs=1e-9)
-        assert run.to_target["steps"] == pytest.approx(STEPS * (1 + CRITICAL / 48))
-        assert run.time_to_target_s == pytest.approx(run.to_target["steps"] * run.step_time_s)
-        assert run.to_target["steps_over_fewest"] == pytest.approx(3)
-        assert run.to_target["samples_over_fewest"] == pytest.approx(1.5)
+        assert run.to_target.batch == pytest.approx(48)
+        assert run.to_target.staleness == pytest.approx(0, abs=1e-9)
+        assert run.to_target.steps == pytest.approx(STEPS * (1 + CRITICAL / 48))
+        assert run.time_to_target_s == pytest.approx(run.to_target.steps * run.step_time_s)
+        assert run.to_target.steps_over_fewest == pytest.approx(3)
+        assert run.to_target.samples_over_fewest == pytest.approx(1.5)
 
 
 def test_asynchronous_servers_update_with_each_push(small: Make) -> None:
@@ -97,20 +98,20 @@ def test_asynchronous_servers_update_with_each_push(small: Make) -> None:
     assert run.to_target is not None
     assert run.servers is not None
     # who waits for nobody is behind by what the others do meanwhile
-    behind = run.to_target["staleness"]
+    behind = run.to_target.staleness
     assert behind == pytest.approx(3)
-    assert run.servers["version_staleness"]["mean"] == pytest.approx(behind, abs=0.2)
-    assert run.to_target["batch"] == pytest.approx(12)
-    assert run.to_target["steps"] == pytest.approx(STEPS * (1 + PENALTY * behind + CRITICAL / 12))
-    assert run.time_to_target_s == pytest.approx(run.to_target["steps"] / run.servers["updates_per_s"])
+    assert run.servers.version_staleness.mean == pytest.approx(behind, abs=0.2)
+    assert run.to_target.batch == pytest.approx(12)
+    assert run.to_target.steps == pytest.approx(STEPS * (1 + PENALTY * behind + CRITICAL / 12))
+    assert run.time_to_target_s == pytest.approx(run.to_target.steps / run.servers.updates_per_s)
 
 
 def test_the_batch_excludes_backup_workers(small: Make) -> None:
     strategy = "strategy={kind: parameter_server, workers: 4, servers: 2, backups: 1}"
     run = predict(small(strategy, GIVEN, "unevenness={compute_jitter: 0.1}"))
     assert run.to_target is not None
-    assert run.to_target["batch"] == pytest.approx(36)
-    assert run.to_target["staleness"] == pytest.approx(0, abs=1e-9)
+    assert run.to_target.batch == pytest.approx(36)
+    assert run.to_target.staleness == pytest.approx(0, abs=1e-9)
 
 
 def test_the_fastest_batch_to_target_minimises_steps_times_step_time(small: Make) -> None:

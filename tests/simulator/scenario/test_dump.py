@@ -13,8 +13,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.dump import FILE, dump, keep
-from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.read import build
+from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
 

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, NotFoundError, ScenarioError
-from scaleproof.simulator.scenario.json_schema import schema
-from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.read import build
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.load import build, load
+from scaleproof.simulator.scenario.schema import Scenario, json_schema
 from tests.conftest import SMALL
 
 LINES = SMALL.splitlines()
@@ -147,9 +145,9 @@ def test_missing_scenarios_give_an_error_with_suggestions() -> None:
 @cache
 def validator() -> jsonschema.protocols.Validator:
     """The validator of the schema, which is checked once."""
-    kind = jsonschema.validators.validator_for(schema())
-    kind.check_schema(schema())
-    return kind(schema())
+    kind = jsonschema.validators.validator_for(json_schema())
+    kind.check_schema(json_schema())
+    return kind(json_schema())
 
 
 @pytest.mark.parametrize("name", [n for folder in catalog.SCENARIO_FOLDERS for n in catalog.names(folder)])
@@ -169,7 +167,7 @@ def test_the_schema_rejects_what_the_loader_rejects() -> None:
 
 
 def test_no_error_names_a_field_by_its_python_name() -> None:
-    text = json.dumps(schema())
+    text = json.dumps(json_schema())
     for name in ("bandwidth_Bps", "latency_s", "workers_", "bucket_bytes", "peak_flops"):
         assert name not in text
 

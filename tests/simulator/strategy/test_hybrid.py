@@ -21,8 +21,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import program_template
-from scaleproof.simulator.strategy.layout.mesh import ORDER
-from scaleproof.simulator.strategy.layout.placement import Placed
+from scaleproof.simulator.strategy.layout.mesh import ORDER, Placed
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import compiled, sent_bytes, step_s
 

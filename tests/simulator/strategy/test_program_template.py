@@ -18,7 +18,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import program_template
-from scaleproof.simulator.strategy.compile import _record
+from scaleproof.simulator.strategy.compile import record
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 Make = Callable[..., Scenario]
@@ -61,8 +61,8 @@ def compiled_and_refilled(scenario: Scenario, slowdowns: Mapping[str, float]) ->
     assert isinstance(strategy, ReplicaStrategy)
     other = replace(job, cluster=slowed(job.cluster, slowdowns))
     jobs = [strategy.plan.exchanging(one) for one in (job, other)]
-    first = _record(strategy.plan, jobs[0], strategy.ranges(job))
-    new = _record(strategy.plan, jobs[1], strategy.ranges(job))
+    first = record(strategy.plan, jobs[0], strategy.ranges(job))
+    new = record(strategy.plan, jobs[1], strategy.ranges(job))
     return new.program, first.fill(jobs[1])
 
 

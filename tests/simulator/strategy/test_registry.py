@@ -13,9 +13,8 @@ import pytest
 import scaleproof
 from scaleproof.simulator.common.errors import PluginError, ScenarioError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.json_schema import schema
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.schema import Scenario, json_schema
 from scaleproof.simulator.strategy import KINDS
 from tests.conftest import SMALL
 
@@ -93,13 +92,13 @@ def test_kinds_are_listed_without_importing_them(install: Install, small: Callab
 def test_the_schema_contains_installed_strategies(install: Install) -> None:
     plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain, schema())
+        jsonschema.validate(plain, json_schema())
     vars(KINDS).pop("_installed")
     install()
-    jsonschema.validate(plain, schema())
-    jsonschema.validate(plain | {"strategy": "alone"}, schema())
+    jsonschema.validate(plain, json_schema())
+    jsonschema.validate(plain | {"strategy": "alone"}, json_schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, schema())
+        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, json_schema())
 
 
 def test_a_scenario_with_an_installed_strategy_is_dumped_completely(install: Install, small: Callable[..., Scenario]) -> None:
@@ -143,7 +142,7 @@ def test_a_plugin_of_an_existing_kind_is_rejected(install: Install, small: Calla
     with pytest.raises(
         PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"
     ):
-        schema()
+        json_schema()
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
 

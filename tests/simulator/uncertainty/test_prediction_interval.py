@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.cluster.quantities import QUANTITIES, slowed
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.run.files import load_run, save
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import normal_draws
 from scaleproof.simulator.uncertainty.prediction_interval import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.run.run import load_run
+from scaleproof.simulator.run.files import load_run
 from scaleproof.validator.netlab.lab import Netlab
 from tests.validator import processes
 from tests.validator.netlabs import lab_cluster, needs_netlab
@@ -86,7 +86,7 @@ def test_several_scenarios_run_in_one_group_and_only_rank_0_prints(folder: Path)
     for name in "ab":
         run = load_run(folder / "out" / name / "measured")
         assert run.verified is not None
-        assert run.verified["deviation"] < run.verified["tolerance"]
+        assert run.verified.deviation < run.verified.tolerance
         assert run.provenance["on"] == "cluster"
         assert run.ranks == 2
     before = sorted((path, path.stat().st_mtime_ns) for path in (folder / "out").rglob("*"))
@@ -213,7 +213,7 @@ def test_torchrun_works_on_several_hosts(hosts: int, ranks: int, folder: Path) -
     run = load_run(folder / "out" / "c" / "measured")
     assert run.ranks == hosts * ranks
     assert run.verified is not None
-    assert run.verified["deviation"] < run.verified["tolerance"]
+    assert run.verified.deviation < run.verified.tolerance
 
 
 @needs_netlab

@@ -9,7 +9,8 @@ import pytest
 
 from scaleproof.simulator.common.errors import RankError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, load_run
+from scaleproof.simulator.run.files import load_run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase, describe_strategy, reconcile, with_efficiency

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.run.records import QueueLength
 from scaleproof.simulator.run.run import Phase, Run, Stream
 from scaleproof.validator.record.assemble import assemble
 from tests.validator.conftest import MakeScenario
@@ -69,11 +70,9 @@ def test_staleness_counts_updates_by_others(make_scenario: MakeScenario) -> None
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
-    assert servers["version_staleness"]["histogram"].keys() == {"0", "1", "2"}, (
-        "the fast one updates twice for each of the slow"
-    )
-    assert servers["dropped"] == 0
-    assert servers["updates_per_s"] == pytest.approx(1.5, rel=0.15)
+    assert servers.version_staleness.histogram.keys() == {"0", "1", "2"}, "the fast one updates twice for each of the slow"
+    assert servers.dropped == 0
+    assert servers.updates_per_s == pytest.approx(1.5, rel=0.15)
 
 
 def test_the_clock_gap_grows_without_synchronisation(make_scenario: MakeScenario) -> None:
@@ -81,16 +80,16 @@ def test_the_clock_gap_grows_without_synchronisation(make_scenario: MakeScenario
 
     assert short is not None
     assert long is not None
-    assert 0 < short["clock_gap"]["max"] < long["clock_gap"]["max"]
+    assert 0 < short.clock_gap.max < long.clock_gap.max
 
 
 def test_server_busy_time_is_its_service_time(make_scenario: MakeScenario) -> None:
     servers = two_workers(make_scenario).servers
 
     assert servers is not None
-    assert servers["utilisation"]["max"] == pytest.approx(0.15, abs=0.03)
-    assert servers["busy"]["compute"] == pytest.approx(0.5, abs=0.05)
-    assert servers["queue_length"] == {"mean": 0.0, "max": 0}
+    assert servers.utilisation.max == pytest.approx(0.15, abs=0.03)
+    assert servers.busy["compute"] == pytest.approx(0.5, abs=0.05)
+    assert servers.queue_length == QueueLength(0.0, 0)
 
 
 def test_card_utilisation_follows_from_bytes(make_scenario: MakeScenario) -> None:
@@ -98,8 +97,8 @@ def test_card_utilisation_follows_from_bytes(make_scenario: MakeScenario) -> Non
     servers = two_workers(make_scenario, 24).servers
 
     assert servers is not None
-    assert servers["busy"]["server NIC"] == pytest.approx(1.5 * 0.05, rel=0.1)
-    assert servers["busy"]["worker NIC"] == pytest.approx(0.05, rel=0.1)
+    assert servers.busy["server NIC"] == pytest.approx(1.5 * 0.05, rel=0.1)
+    assert servers.busy["worker NIC"] == pytest.approx(0.05, rel=0.1)
 
 
 def test_a_pull_is_split_where_the_server_replies_to_its_worker(make_scenario: MakeScenario) -> None:
@@ -129,8 +128,8 @@ def test_with_backup_workers_a_step_is_a_round(make_scenario: MakeScenario) -> N
     assert run.step_time_s == pytest.approx(1.0)
     assert run.samples == 8, "of one worker"
     assert run.servers is not None
-    assert run.servers["dropped"] == pytest.approx(1 / 3, abs=0.1)
-    assert run.servers["version_staleness"]["max"] == 0
+    assert run.servers.dropped == pytest.approx(1 / 3, abs=0.1)
+    assert run.servers.version_staleness.max == 0
 
 
 def test_rounds_give_an_interval_of_the_step_time(make_scenario: MakeScenario) -> None:

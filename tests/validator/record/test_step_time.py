@@ -9,7 +9,7 @@ import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import slope
+from scaleproof.simulator.run.breakdown import slope
 from scaleproof.validator.record.step_time import slope_interval_s
 
 Steps = NDArray[np.float64]

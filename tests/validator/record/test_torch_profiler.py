@@ -41,7 +41,7 @@ def test_a_profiled_run_has_a_trace_and_a_table_of_collectives_per_rank(make_sce
 
     assert len(run.step_times_s) == len(run.losses) == scenario.steps, "steps that are profiled are not measured"
     assert run.verified is not None
-    assert run.verified["deviation"] < 1e-9, "they are trained like all others"
+    assert run.verified.deviation < 1e-9, "they are trained like all others"
     for rank in range(2):
         table = rows_of(tmp_path / "profile" / f"rank{rank}.csv")
         assert sorted({row["step"] for row in table}) == ["7", "8", "9"]

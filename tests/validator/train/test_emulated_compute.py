@@ -108,7 +108,7 @@ def test_the_small_model_passes_verification(strategy: dict[str, Any]) -> None:
     verified = measure(scenario(strategy, precision="fp64"), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] < 1e-9
+    assert verified.deviation < 1e-9
 
 
 def test_models_that_cannot_be_trained_can_be_emulated() -> None:

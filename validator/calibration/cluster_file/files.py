@@ -14,10 +14,10 @@ import yaml
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.run.run import write_atomically
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.probe import points as tables

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, load_run, write_atomically
+from scaleproof.simulator.run.files import load_run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.gpu_check import scenarios

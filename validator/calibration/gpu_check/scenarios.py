@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario

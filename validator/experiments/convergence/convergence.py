@@ -129,7 +129,7 @@ def tried(setting: Setting, rate: float, seed: int, run: Run, trained: Scenario,
     # losses of the warm-up are not recorded, but its updates count
     before = warmup_steps(trained) * (setting.workers if is_asynchronous else 1)
     reached = steps_to(run.update_losses if is_asynchronous else run.losses, target)
-    behind = float(run.servers["version_staleness"]["mean"]) if is_asynchronous and run.servers else 0.0
+    behind = run.servers.version_staleness.mean if is_asynchronous and run.servers else 0.0
     return Trial(*setting, rate, seed, None if reached is None else before + reached, behind)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.units import format_Bps
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import launching, measured, predicted
@@ -192,10 +193,9 @@ def _state(scenario: Scenario, folder: Path, digests: dict[int, str], undisturbe
     return _judged(verdict(scenario, folder, notes, _TIMEOUT_S))
 
 
-def _judged(verified: Any) -> tuple[str, bool]:
-    right = verified["deviation"] <= verified["tolerance"]
-    text = f"off by {verified['deviation']:.2g} from equivalent training in one process"
-    return text if right else f"{text}, which is wrong", right
+def _judged(verified: Verification) -> tuple[str, bool]:
+    text = f"off by {verified.deviation:.2g} from equivalent training in one process"
+    return text if verified.is_right else f"{text}, which is wrong", verified.is_right
 
 
 def _slowed(host: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from scaleproof.simulator.run.run import write_atomically
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.launch import rank

@@ -9,8 +9,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, RunError
-from scaleproof.simulator.run.run import Run, write_atomically
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.experiments.proving.cases import ProvingCase
 from scaleproof.validator.experiments.proving.figures import DISTURBED, CaseOutcome
 from scaleproof.validator.launch.job import needed_nodes

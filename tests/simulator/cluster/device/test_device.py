@@ -201,10 +201,10 @@ def test_show_prints_devices(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_schema_accepts_devices_by_name_and_base(tmp_path: Path) -> None:
     import jsonschema
 
-    from scaleproof.simulator.scenario.json_schema import schema
+    from scaleproof.simulator.scenario.schema import json_schema
 
     for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN):
         data = yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": given}}
-        jsonschema.validate(data, schema())
+        jsonschema.validate(data, json_schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": 7}}, schema())
+        jsonschema.validate(yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": 7}}, json_schema())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import check_shares, place_shares
-from scaleproof.simulator.strategy.layout.placement import place
+from scaleproof.simulator.strategy.layout.mesh import place
 
 SHARES = st.lists(st.integers(1, 3), min_size=1, max_size=40)
 

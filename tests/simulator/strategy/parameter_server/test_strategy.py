@@ -17,6 +17,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.predicted import predicted_run
+from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets
@@ -45,7 +46,7 @@ def compiled(scenario: Scenario) -> Program:
     return scenario.strategy.compile(scenario.job())
 
 
-def server_stats(run: Run) -> Mapping[str, Any]:
+def server_stats(run: Run) -> ServerStatistics:
     assert run.servers is not None
     return run.servers
 
@@ -135,15 +136,15 @@ def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[flo
         servers(len(slowdowns), 2, mode="stale_synchronous", bound=bound, overlap=overlap, bucket="100 KB"),
         *ALONE, "batch={per_worker: 16}", "steps=8", f"unevenness={{stragglers: [{stragglers}]}}",
     )  # fmt: skip
-    gap = server_stats(predict(scenario))["clock_gap"]
-    assert 0 <= gap["mean"] <= gap["max"] <= bound
-    assert sum(gap["histogram"].values()) > 0
+    gap = server_stats(predict(scenario)).clock_gap
+    assert 0 <= gap.mean <= gap.max <= bound
+    assert sum(gap.histogram.values()) > 0
 
 
 @pytest.mark.parametrize("bound", [1, 3])
 def test_fast_workers_run_ahead_up_to_the_bound(small: Make, bound: int) -> None:
     run = predict(small(servers(4, 1, mode="stale_synchronous", bound=bound), *ALONE, ONE_SLOW, "batch={per_worker: 16}"))
-    assert server_stats(run)["clock_gap"]["max"] == bound
+    assert server_stats(run).clock_gap.max == bound
 
 
 @pytest.mark.parametrize("unevenness", ["unevenness={}", ONE_SLOW])
@@ -154,7 +155,7 @@ def test_a_bound_of_zero_is_synchronous(small: Make, unevenness: str) -> None:
     )
     assert stale.step_time_s == pytest.approx(synchronous.step_time_s, rel=1e-6)
     assert stale.breakdown_s["compute"] == pytest.approx(synchronous.breakdown_s["compute"], rel=1e-6)
-    assert server_stats(stale)["clock_gap"]["max"] == server_stats(synchronous)["clock_gap"]["max"] == 0
+    assert server_stats(stale).clock_gap.max == server_stats(synchronous).clock_gap.max == 0
 
 
 def test_a_larger_bound_is_never_slower_and_tends_to_asynchronous(small: Make) -> None:
@@ -171,16 +172,16 @@ def test_a_larger_bound_is_never_slower_and_tends_to_asynchronous(small: Make) -
 def test_staleness_of_equal_workers_is_the_number_of_the_others(small: Make, workers: int) -> None:
     """Between two updates of its own every other worker has one: n − 1 (arXiv 1312.0786)."""
     run = predict(small(servers(workers, 2, mode="asynchronous"), *ALONE, *PLAIN))
-    assert server_stats(run)["version_staleness"]["mean"] == pytest.approx(workers - 1)
+    assert server_stats(run).version_staleness.mean == pytest.approx(workers - 1)
 
 
 def test_a_slow_worker_is_the_stalest(small: Make) -> None:
     """During one step of the slow worker, the others take three each and see one update of it."""
     run = predict(small(servers(5, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=100"))
-    staleness = server_stats(run)["version_staleness"]
-    assert staleness["max"] == 4 * 3
+    staleness = server_stats(run).version_staleness
+    assert staleness.max == 4 * 3
     others = 3 + 1 / 3
-    assert staleness["mean"] == pytest.approx((12 * others + 1 * 12) / 13, rel=0.02)
+    assert staleness.mean == pytest.approx((12 * others + 1 * 12) / 13, rel=0.02)
 
 
 # --- throughput ----------------------------------------------------------------------------------------------------------
@@ -207,8 +208,8 @@ def test_asynchronous_steps_are_limited_by_the_servers_card_or_the_workers_own_s
     alone_s = run.breakdown_s["compute"] + 2 * size_bytes(scenario) / NIC_BPS
     assert run.step_time_s >= max(card_s, alone_s) * (1 - 1e-6)
     assert run.step_time_s < 1.25 * max(card_s, alone_s)
-    assert server_stats(run)["busy"]["server NIC"] == pytest.approx(card_s / run.step_time_s, rel=0.02)
-    assert server_stats(run)["bottleneck"] == ("server NIC" if card_s > alone_s else "compute")
+    assert server_stats(run).busy["server NIC"] == pytest.approx(card_s / run.step_time_s, rel=0.02)
+    assert server_stats(run).bottleneck == ("server NIC" if card_s > alone_s else "compute")
 
 
 @function_scoped
@@ -228,7 +229,7 @@ def test_breakdown_adds_up_to_the_step(
     )  # fmt: skip
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     assert run.breakdown_s["other"] == pytest.approx(0.0, abs=1e-6 * run.step_time_s)
-    assert server_stats(run)["updates_per_s"] == pytest.approx(workers / run.step_time_s)
+    assert server_stats(run).updates_per_s == pytest.approx(workers / run.step_time_s)
 
 
 def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
@@ -247,8 +248,8 @@ def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) 
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
     folded, each = (predicted_run(simulate(program, 8), scenario="", strategy="", samples=6) for program in programs)
     assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
-    assert server_stats(each)["queue_length"] == pytest.approx(server_stats(folded)["queue_length"])
-    assert server_stats(each)["version_staleness"]["mean"] == pytest.approx(server_stats(folded)["version_staleness"]["mean"])
+    assert vars(server_stats(each).queue_length) == pytest.approx(vars(server_stats(folded).queue_length))
+    assert server_stats(each).version_staleness.mean == pytest.approx(server_stats(folded).version_staleness.mean)
 
 
 # --- backups -------------------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
     assert [run.step_time_s / even_s for run in runs] == pytest.approx([3, 1, 1])
     assert [run.samples for run in runs] == [256, 192, 128]
     # the slow one pushes once where the others push three times, each time too late
-    assert server_stats(runs[1])["dropped"] == pytest.approx(1 / 10, abs=0.01)
+    assert server_stats(runs[1]).dropped == pytest.approx(1 / 10, abs=0.01)
 
 
 def test_no_backups_are_synchronous(small: Make) -> None:
@@ -353,7 +354,7 @@ def test_a_huge_whole_tensor_loads_one_server(small: Make) -> None:
     moved_s = by_tensor.breakdown_s["exposed_communication"]
     assert moved_s == pytest.approx(2 * 4 * table_bytes / NIC_BPS, rel=1e-6)
     assert by_bytes.breakdown_s["exposed_communication"] == pytest.approx(2 * size_bytes(scenario) / NIC_BPS, rel=1e-6)
-    assert server_stats(by_tensor)["utilisation"]["max"] > 3 * server_stats(by_tensor)["utilisation"]["mean"]
+    assert server_stats(by_tensor).utilisation.max > 3 * server_stats(by_tensor).utilisation.mean
 
 
 @pytest.mark.parametrize("rows", [0.01, 0.1, 1.0])
@@ -388,14 +389,14 @@ def test_two_level_reduction_is_faster_on_slow_networks(small: Make) -> None:
 
 def test_two_level_workers_of_a_node_count_as_one_for_staleness(small: Make) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous", two_level=True), *PLAIN))
-    assert server_stats(run)["version_staleness"]["mean"] == pytest.approx(2 - 1)
+    assert server_stats(run).version_staleness.mean == pytest.approx(2 - 1)
 
 
 def test_rollout_time_precedes_each_step(small: Make) -> None:
     without, acting = (predict(small(servers(4, 1, rollout=rollout), *ALONE, *PLAIN)) for rollout in ("0 s", "50 ms"))
     assert acting.step_time_s == pytest.approx(without.step_time_s + 0.05)
     assert acting.breakdown_s["waiting_for_input"] == pytest.approx(0.05)
-    assert server_stats(acting)["bottleneck"] == "input"
+    assert server_stats(acting).bottleneck == "input"
 
 
 def test_actors_pull_all_parameters_before_the_rollout(small: Make) -> None:
@@ -414,9 +415,9 @@ def test_actors_pull_all_parameters_before_the_rollout(small: Make) -> None:
 
 def test_synchronous_workers_have_no_clock_gap(small: Make) -> None:
     synchronous = server_stats(predict(small(servers(6, 2), *ALONE, *PLAIN)))
-    assert synchronous["clock_gap"]["histogram"] == {"0": 6}
-    assert set(synchronous["version_staleness"]["histogram"]) == {"0"}
-    assert synchronous["dropped"] == 0
+    assert synchronous.clock_gap.histogram == {"0": 6}
+    assert set(synchronous.version_staleness.histogram) == {"0"}
+    assert synchronous.dropped == 0
 
 
 def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
@@ -424,10 +425,10 @@ def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
     scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
     run, cluster = predict(scenario), scenario.cluster
     sum_s = cluster.sum_s(size_bytes(scenario))
-    assert server_stats(run)["queue_length"]["max"] == 4
-    assert server_stats(run)["queue_length"]["mean"] == pytest.approx(sum_s * 5 * 4 / 2 / run.step_time_s)
+    assert server_stats(run).queue_length.max == 4
+    assert server_stats(run).queue_length.mean == pytest.approx(sum_s * 5 * 4 / 2 / run.step_time_s)
     update_s = cluster.update_s(scenario.model.parameters(), "sgd", "fp32")
-    assert server_stats(run)["utilisation"]["max"] == pytest.approx((5 * sum_s + update_s) / run.step_time_s)
+    assert server_stats(run).utilisation.max == pytest.approx((5 * sum_s + update_s) / run.step_time_s)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +443,7 @@ def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
 )
 def test_the_bottleneck_is_the_busiest_resource(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous"), *ALONE, "batch={per_worker: 8}", *overrides))
-    assert server_stats(run)["bottleneck"] == bottleneck
+    assert server_stats(run).bottleneck == bottleneck
 
 
 def test_runs_without_servers_report_no_server_statistics(small: Make) -> None:

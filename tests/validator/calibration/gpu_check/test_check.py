@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import load_run
+from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration import gpu_sizes

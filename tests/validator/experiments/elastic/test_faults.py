@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import faults, launching, predicted
@@ -60,7 +61,7 @@ def measure_on(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Ru
         watch.progress(step)
     slow = faults.load(faults._WORKERS[0], ["strategy.workers=3", *faults._WORKERS[1], faults._slowed(1)])
     times_s = [predicted.times(one).step_s for one in (scenario, slow) for _ in range(half)]
-    verified = {"rule": "", "deviation": 1e-6, "tolerance": 1e-3}
+    verified = Verification("", deviation=1e-6, tolerance=1e-3)
     return replace(predict(scenario, interval=False), step_times_s=tuple(times_s), verified=verified)
 
 

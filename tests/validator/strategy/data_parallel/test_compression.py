@@ -74,7 +74,7 @@ def test_16_bit_sums_differ_only_by_rounding_order(make_scenario: MakeScenario) 
     verified = measure(scenario, watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] < verified["tolerance"] == 0.05
+    assert verified.deviation < verified.tolerance == 0.05
 
 
 @pytest.mark.parametrize("compression", [FP16, FACTORS, LARGEST])

@@ -31,7 +31,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def deviation(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], **training: Any) -> float:
     verified = measure(make_scenario(strategy, model, precision="fp64", **training), watch=MeasureOptions(verify=True)).verified
     assert verified is not None
-    return float(verified["deviation"])
+    return float(verified.deviation)
 
 
 @pytest.mark.parametrize(("strategy", "model", "training"), CASES)
@@ -47,7 +47,7 @@ def test_emulated_workers_shard_parameters(make_scenario: MakeScenario) -> None:
     verified = measure(scenario, watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] < 1e-9
+    assert verified.deviation < 1e-9
 
 
 @pytest.mark.parametrize("fault", [faults_sharded.sums_in_groups_alone, faults_sharded.stale_parameters])

@@ -40,7 +40,7 @@ def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precisio
     verified = measure(paced(make_scenario, strategy, precision=precision), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] <= verified["tolerance"]
+    assert verified.deviation <= verified.tolerance
 
 
 @pytest.mark.parametrize(

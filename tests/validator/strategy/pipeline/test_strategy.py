@@ -111,7 +111,7 @@ def test_parameters_equal_those_of_one_process(case: Case) -> None:
     verified = run_of(case).verified
 
     assert verified is not None
-    assert verified["deviation"] < 1e-9
+    assert verified.deviation < 1e-9
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
@@ -166,7 +166,7 @@ def test_emulated_layers_pass_verification(case: Case) -> None:
     verified = measure(plain.scenario("paced"), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] < 1e-9
+    assert verified.deviation < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_hybrids_support_all_pipeline_schedules(shared: dict[str, int], compute:
     ).verified
 
     assert verified is not None
-    assert verified["deviation"] < 1e-9
+    assert verified.deviation < 1e-9
 
 
 @pytest.mark.parametrize("case", [*SOME[:2], *at_night(*SOME[2:])], ids=str)
@@ -194,7 +194,7 @@ def test_verification_detects_untrained_layers(fault: Any, case: Case, monkeypat
     verified = measure(case.scenario(), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] > 1e-3
+    assert verified.deviation > 1e-3
 
 
 @pytest.mark.parametrize("schedule", ["zb_h1", "interleaved_zero_bubble", "zb_v"])
@@ -205,7 +205,7 @@ def test_verification_detects_missing_weight_gradients(schedule: str, monkeypatc
     verified = measure(case.scenario(), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] > 1e-3
+    assert verified.deviation > 1e-3
 
 
 def test_verification_detects_a_repeated_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_verification_detects_a_repeated_microbatch(monkeypatch: pytest.MonkeyPa
     verified = measure(Case("gpipe", 3, 4, overlap_sends=False).scenario(), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
-    assert verified["deviation"] > 1e-3
+    assert verified.deviation > 1e-3
 
 
 ENDS = {"account_for_embedding": True, "account_for_loss": True}
@@ -241,7 +241,7 @@ def test_ranks_have_the_simulators_layers(case: Case, fields: dict[str, Any], tm
     run = measure(one, watch=MeasureOptions(parameters_folder=tmp_path, verify=True))
 
     assert run.verified is not None
-    assert run.verified["deviation"] < 1e-9
+    assert run.verified.deviation < 1e-9
     ranges, plan = one.strategy.ranges(one.job()), one.strategy.plan  # type: ignore[attr-defined]
     for rank, stages in enumerate(plan.stage_of):
         trained = {int(key.partition(".")[0]) for key in torch.load(tmp_path / f"rank{rank}.pt")}

@@ -22,7 +22,8 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, plans_of
 from scaleproof.simulator.analysis.planner.estimate.shapes import StageCut
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS, RankLayers, SyncUnit
+from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
+from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED

@@ -1,0 +1,99 @@
+"""Records that are parts of a Run: server statistics, the estimate of a target loss, memory of a stage, and verification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean, percentiles, maximum and histogram of weighted whole numbers. histogram: weight of each number."""
+
+    mean: float
+    p50: int
+    p95: int
+    max: int
+    histogram: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Share of the time in which servers serve: mean and maximum over servers."""
+
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True)
+class QueueLength:
+    """Number of waiting requests: mean over time and servers, and maximum."""
+
+    mean: float
+    max: int
+
+
+@dataclass(frozen=True)
+class ServerStatistics:
+    """Statistics of parameter servers and their workers in the evaluated window.
+
+    clock_gap: when a rank begins a step, the number of its own pushes that the parameters include, minus that of the slowest
+    rank. It grows during the run if nothing bounds it. version_staleness: number of updates by others between a worker's pull
+    and the application of its push; dropped pushes have none. The clock gap is a property of workers, which SSP bounds; version
+    staleness one of gradients, which affects convergence: workers in step have no gap, and still each other's updates in
+    between. dropped: share of pushes that came too late. updates_per_s: updates of the parameters. busy: utilisation of the
+    busiest resource of each kind; bottleneck: the kind with the highest.
+    """
+
+    clock_gap: Distribution
+    version_staleness: Distribution
+    dropped: float
+    updates_per_s: float
+    utilisation: Utilisation
+    queue_length: QueueLength
+    busy: Mapping[str, float]
+    bottleneck: str
+
+
+@dataclass(frozen=True)
+class TargetEstimate:
+    """Parameter updates and samples until a target loss.
+
+    steps: number of parameter updates; steps_interval: its 90 % interval. batch: samples per update, without those that servers
+    drop. staleness: updates by others during a worker's step. samples: of all updates. steps_over_fewest, samples_over_fewest:
+    as multiples of the minimum over all batch sizes.
+    """
+
+    steps: float
+    steps_interval: tuple[float, float]
+    batch: float
+    staleness: float
+    samples: float
+    steps_over_fewest: float
+    samples_over_fewest: float
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Peak bytes of the training ranks of one kind, in total and by holder. name: such as "stage 3"."""
+
+    name: str
+    total_bytes: float
+    holders_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Comparison of trained parameters with those of one process that follows the same rule.
+
+    rule: in words. deviation: relative deviation of the parameters. tolerance: deviation that rounding explains.
+    """
+
+    rule: str
+    deviation: float
+    tolerance: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the deviation is within the tolerance."""
+        return self.deviation <= self.tolerance
