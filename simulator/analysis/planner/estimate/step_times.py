@@ -13,18 +13,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncRequests
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacements
-from scaleproof.simulator.analysis.planner.estimate.communication.stage_messages import StageMessages
-from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct, taken
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import follow
-from scaleproof.simulator.analysis.planner.estimate.shape_times import ShapeTimes
-from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape, ShapeKey, StageCut
-from scaleproof.simulator.analysis.planner.estimate.tables import PassTable, SyncTable
+from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncRequests
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
+from scaleproof.simulator.analysis.planner.estimate.rank_times import RankTimes
+from scaleproof.simulator.analysis.planner.estimate.shape_tables import ConfigurationShape, PassTable, ShapeKey, SyncTable
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements, StageMessages, TransferTimes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
@@ -47,17 +43,6 @@ class StepTimes(NamedTuple):
 
     expected_s: Times
     least_s: Times
-
-
-class _ShapeRows(NamedTuple):
-    """Configurations of one shape and ZeRO stage: their rows, and the rows of the shape's tables of passes (p) and of gradient
-    synchronisation (s) that they combine."""
-
-    table: ShapeTimes
-    zero: int
-    rows: Numbers
-    p: Numbers
-    s: Numbers
 
 
 def step_times(configurations: Configurations) -> StepTimes:
@@ -99,36 +84,21 @@ def step_times(configurations: Configurations) -> StepTimes:
         sync_rows, passes, np.array([passes.key.code[first], placements.code[first]]), placements.all, transfers, cuts
     )
     transfers_s = transfers.seconds()
-    seconds = transfers_s[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
-    sync_times, size_of = requests.results(transfers_s), size_of.reshape(passes.sent_bytes.shape)
+    sent_s, sync_times = messages.seconds(transfers_s), requests.results(transfers_s)
+    size_of = size_of.reshape(passes.sent_bytes.shape)
     tables = {
-        key: ShapeTimes(
+        key: RankTimes(
             shape,
-            PassTable(shape, passes, seconds, size_of),
+            PassTable(shape, passes, sent_s, size_of),
             SyncTable(shape, passes, sync_times.take(sync_rows_by_shape[key])),
         )
         for key, shape in shapes.items()
     }
-    p, s = (
-        taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code),
-        taken(_index_in_shape(sync_rows_by_shape), sync_of.code),
-    )
-    parts = [
-        _ShapeRows(
-            tables[key],
-            zero,
-            configurations_at := rows[begin : begin + _AT_ONCE],
-            taken(p, configurations_at),
-            taken(s, configurations_at),
-        )
-        for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code)
-        for begin in range(0, len(rows), _AT_ONCE)
-    ]
-    averaged = [part.table.gather_passes(part.p, part.s, part.zero) for part in parts]
-    expected = [*(table.passes.expected for table in tables.values()), *(one.expected for one in averaged)]
-    follow(one for one in expected if one is not None)
-    for part, gather_passes in zip(parts, averaged, strict=True):
-        expected_s[part.rows], least_s[part.rows] = part.table.times(part.p, part.s, part.zero, gather_passes)
+    p = taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code)
+    s = taken(_index_in_shape(sync_rows_by_shape), sync_of.code)
+    for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code):
+        for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+            expected_s[some], least_s[some] = tables[key].times(taken(p, some), taken(s, some), zero)
     return StepTimes(expected_s, least_s)
 
 

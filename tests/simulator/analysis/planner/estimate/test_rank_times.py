@@ -1,19 +1,11 @@
-"""Layer-by-layer gathers and sums, and the step time of a rank alone."""
+"""The step time of a rank that is alone in its pipeline and gathers parameters layer by layer."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes, one_rank_s
-
-
-def test_take_returns_the_times_of_some_configurations() -> None:
-    seconds = np.arange(30.0).reshape(5, 2, 3)
-    found = LayerGatherTimes.of(seconds, np.array([[1], [4]])).take(np.array([2, 0]))
-    assert found.layers.ravel().tolist() == [1, 4]
-    assert found.gathers_s.tolist() == [[2.0, 0.0], [5.0, 3.0]]
-    assert found.last_s.tolist() == [[26.0, 24.0], [29.0, 27.0]]
+from scaleproof.simulator.analysis.planner.estimate.rank_times import one_rank_s
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])
