@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,8 @@ class StageTimes:
     def take(self, at: Numbers) -> StageTimes:
         """Times of some configurations."""
         arrays = {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), np.ndarray)}
-        return replace(self, **{name: taken(value, at, axis=-1) for name, value in arrays.items()})
+        some: dict[str, Any] = {name: taken(value, at, axis=-1) for name, value in arrays.items()}
+        return replace(self, **some)
 
     def slower(self, factors: Times) -> StageTimes:
         """Times with passes multiplied by `factors`, shape (stages, configurations)."""

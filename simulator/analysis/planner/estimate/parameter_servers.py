@@ -110,8 +110,8 @@ class ServerConfigurations:
     def nodes(self) -> Numbers:
         """Number of machines of each configuration."""
         cluster = self.space.scenario.cluster
-        is_dedicated = np.array([one == "dedicated" and cluster.nodes > 1 for one in self.space.placements])
-        return -(-self.workers // cluster.node.devices) + is_dedicated[self.placement] * self.servers
+        is_dedicated = np.array([one == "dedicated" and cluster.nodes > 1 for one in self.space.placements])[self.placement]
+        return -(-self.workers // cluster.node.devices) + np.where(is_dedicated, self.servers, 0)
 
 
 SERVER_COLUMNS: Final = tuple(one.name for one in fields(ServerConfigurations) if one.name != "space")

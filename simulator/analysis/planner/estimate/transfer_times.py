@@ -131,4 +131,5 @@ class StageMessages:
         """Seconds of messages from the seconds of all transfers, shape (routes, sizes)."""
         if not self._requested:
             return np.zeros((0, len(self._sizes_bytes)))
-        return transfers_s[np.array(self._requested)]
+        result: Times = transfers_s[np.array(self._requested)]
+        return result
