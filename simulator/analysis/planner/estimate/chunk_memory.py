@@ -203,7 +203,7 @@ class RecomputedLayers(NamedTuple):
     contents: ChunkContents
     chunks: StageElements
 
-    def alikes(self, shape: _ContentShape) -> LayerGroups:
+    def equal_layers(self, shape: _ContentShape) -> LayerGroups:
         """Equal layers of the first of some chunks that have the same kinds of layers."""
         layers, entry, batch = self.contents.all[shape.contents[0]].of(self.division)
         return layer_groups_of(self.inputs, [layers[i] for i in shape.layers], entry, batch)
@@ -256,19 +256,19 @@ class MicrobatchBytes:
             self._gathers[rows] = inputs.gathers
             if inputs.makes_gradients:
                 self.gradients[:count, rows], self._gradient_bytes[:count, rows] = variant.gradients(inputs)
-        for shape, alikes in _grouped(variants):
-            self._pass(variants[min(alikes)].inputs, shape, alikes)
+        for shape, groups in _grouped(variants):
+            self._pass(variants[min(groups)].inputs, shape, groups)
 
-    def _pass(self, inputs: MemoryInputs, shape: _ContentShape, alikes: Mapping[int, LayerGroups]) -> None:
-        """Computes the bytes of chunks of one shape. alikes: equal layers, by index of variant."""
+    def _pass(self, inputs: MemoryInputs, shape: _ContentShape, groups: Mapping[int, LayerGroups]) -> None:
+        """Computes the bytes of chunks of one shape. groups: equal layers, by index of variant."""
         place = np.full(self._columns.variant.max() + 1, -1)
-        place[list(alikes)] = range(len(alikes))
+        place[list(groups)] = range(len(groups))
         of_row = place[self._columns.variant]
         rows = np.flatnonzero(of_row >= 0)
         at, share = np.ix_(shape.contents, rows), inputs.fragmentation
-        begins = np.cumsum([0, *alikes[min(alikes)].counts[:-1]])
+        begins = np.cumsum([0, *groups[min(groups)].counts[:-1]])
         counts = np.add.reduceat(shape.counts, begins, axis=0)[:, :, None]
-        layers = Layers.of([one.layers for one in alikes.values()]).each(of_row[rows])
+        layers = Layers.of([one.layers for one in groups.values()]).each(of_row[rows])
         each = self._gradient_bytes[at], self._gathers[rows]
         backward = Backward(inputs, layers, counts, self._columns.samples[rows], *each)
         self.kept[at], self.left[at] = (1 + share) * backward.kept, (1 + share) * backward.left
@@ -277,9 +277,9 @@ class MicrobatchBytes:
         self.adding[at] = _peak_bytes(backward.adding, share)
 
 
-def _peak_bytes(moments: Iterable[PeakCandidate], share: float) -> Bytes:
+def _peak_bytes(candidates: Iterable[PeakCandidate], share: float) -> Bytes:
     """Maximum over all layers."""
-    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in moments))
+    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in candidates))
     return most
 
 
@@ -294,9 +294,9 @@ def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentSha
         if key not in shapes:
             shapes[key] = _shapes(variant.contents, most)
         for shape in shapes[key]:
-            alikes = variant.alikes(shape)
-            passed = id(shape), alikes.counts, id(inputs.software), inputs.splits
-            found.setdefault(passed, (shape, {}))[1][number] = alikes
+            groups = variant.equal_layers(shape)
+            passed = id(shape), groups.counts, id(inputs.software), inputs.splits
+            found.setdefault(passed, (shape, {}))[1][number] = groups
     return found.values()
 
 

@@ -171,9 +171,8 @@ def _with_equal(numbers: Numbers, rows: int) -> Iterator[tuple[Numbers, int]]:
 def simulate_all_passes(schedule: ScheduleName, stages: StageTimes, microbatches: int) -> SimulatedPasses:
     """Times of a step with some number of microbatches, none of which are left out."""
     graph = _dependencies(schedule, stages.ranks, microbatches, stages.chunks)
-    inputs_s = stages.inputs_s + stages.backward_more_s
-    forward_s, backward_s = stages.forward_s + stages.forward_more_s, stages.backward_s + stages.backward_more_s
-    work_s = np.array([forward_s, backward_s, inputs_s, stages.weights_s + np.zeros_like(forward_s)])
+    weights_s = stages.weights_s + np.zeros_like(stages.forward_s)
+    work_s = np.array([stages.forward_s, stages.backward_s, stages.inputs_s, weights_s])
     # absent dependencies end at 0
     got_s, end_s = np.zeros((2, len(graph.kind) + 1, len(stages.microbatches)))
     for begin, end in itertools.pairwise(graph.bounds):
