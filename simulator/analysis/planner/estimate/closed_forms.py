@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -102,6 +103,7 @@ class StageTimes:
         result: Numbers = self.microbatches // np.maximum(1, self.microbatches // self.ranks)
         return result
 
+    @cached_property
     def received(self) -> tuple[Times, Times, Times]:
         """Seconds of forward passes and backward passes with the message that each begins with, and seconds of messages that
         overlap with passes.
@@ -170,7 +172,7 @@ def suffix_max(values: Times) -> Times:
 
 def _gpipe(stages: StageTimes) -> tuple[Times, Times]:
     """The slowest stage determines the interval between forward passes, and likewise between backward passes."""
-    forward_s, backward_s, _ = stages.received()
+    forward_s, backward_s, _ = stages.received
     interval_s = suffix_max(forward_s) + suffix_max(backward_s)
     expected = suffix_sum(stages.round_trip_s) + (stages.microbatches - 1) * interval_s
     return expected, expected
@@ -205,7 +207,7 @@ def _interleaved(stages: StageTimes, ranks: Sequence[int]) -> tuple[Times, Times
     waits, as long as it has no backward passes to do: before the first of them, and likewise after the last forward pass.
     """
     count, of_round, by_chunk = stages.ranks, stages.per_round, stages.by_chunk
-    forward_s, backward_s, overlapped_s = stages.received()
+    forward_s, backward_s, overlapped_s = stages.received
     work_s = stages.microbatches * by_chunk(forward_s + backward_s).sum(axis=0)
     # ranks proceed from chunk to chunk together: each chunk takes as long as on its slowest rank, unless a rank is ahead
     slow_forward_s, slow_backward_s = by_chunk(forward_s).max(axis=1), by_chunk(backward_s).max(axis=1)

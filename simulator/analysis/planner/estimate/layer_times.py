@@ -46,9 +46,9 @@ class StageCut:
         """Number of stages."""
         return len(self.ranges)
 
-    def sums(self, running: Times) -> Times:
-        """Sums over the layers of each stage, from running sums over layers in the last axis."""
-        result: Times = running[..., self.stops] - running[..., self.begins]
+    def sums(self, running: Times, stages: Sequence[int] | slice = slice(None)) -> Times:
+        """Sums over the layers of some stages, shape (rows, stages), from running sums, shape (rows, layers + 1)."""
+        result: Times = running[:, self.stops[stages]] - running[:, self.begins[stages]]
         return result
 
 

@@ -117,7 +117,7 @@ def _left_s(schedule: ScheduleName, own_stages: Numbers, stages: StageTimes) -> 
     result: Times = np.zeros((*own_stages.shape, len(stages.microbatches)))
     if own_stages.shape[1] == 1:
         return result
-    _, backward_s, overlapped_s = stages.received()
+    _, backward_s, overlapped_s = stages.received
     round_s = backward_s * stages.per_round
     next_s = round_s[own_stages.T[:-1]]
     if schedule == "interleaved_1f1b":
@@ -311,7 +311,7 @@ class _Paths:
     """Paths through a step, for configurations with the same number of simulated microbatches. work_s: by kind of pass."""
 
     def __init__(self, stages: StageTimes) -> None:
-        forward_s, backward_s, _ = stages.received()
+        forward_s, backward_s, _ = stages.received
         weights_s = stages.weights_s + np.zeros_like(backward_s)
         self.work_s = np.array([forward_s, backward_s, backward_s - weights_s, weights_s])
         # the message before a rank's first pass belongs to the way there

@@ -108,7 +108,7 @@ class PassTable:
     def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sent_s: Times, size_of: Numbers) -> None:
         """sent_s: messages by route and size. size_of: index of the size of the message after each layer, by key of passes."""
         self.shape, cut = shape, shape.cut
-        both = [cut.sums(running)[:, cut.kinds].T for running in (passes.forward_s, passes.backward_s)]
+        both = [cut.sums(running, cut.kinds).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
         self.microbatches = shape.pass_rows.microbatches
         self.bound = passes.bound[shape.pass_code]
@@ -152,7 +152,7 @@ class PassTable:
         """Seconds until the first backward pass of each rank begins: a microbatch's way to the last stage and back, or all
         forward passes before it if these take longer."""
         stages, schedule, own = self.stages, self.shape.schedule, self.shape.own_stages
-        first, last, received_s = own[:, 0], own[:, -1], stages.received()[0]
+        first, last, received_s = own[:, 0], own[:, -1], stages.received[0]
         way_s = suffix_sum(stages.forward_s + stages.send_s)[first]
         way_s += suffix_sum(stages.inputs_s + stages.send_s)[last] - stages.inputs_s[last]
         if schedule not in CLOSED:
