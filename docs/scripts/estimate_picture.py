@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from scaleproof.simulator.analysis.planner.estimate import every
+from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes, windows
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import StageTimes, windows
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import pass_sequence
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import simulate
 from scaleproof.simulator.analysis.planner.estimate.step_times import PASS_COLUMNS, SYNC_COLUMNS
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
@@ -66,11 +66,11 @@ def flow(ax: Axes) -> None:
     total, shapes = f"{number['configurations']:,}", f"{number['shapes']:,} shapes"
     box(ax, 11, 17, size, ("configurations", f"{total} rows of columns\nconfigurations, factorize"))
     box(ax, 37, 28, size, ("layer times", f"{number['layers']:,} distinct combinations\nlayer_times"))
-    box(ax, 37, 17, size, ("messages", "by route and size\ncommunication/stage_messages"))
-    box(ax, 37, 6, size, ("gradient synchronisation", "patterns × groups of ranks\ncommunication/gradient_sync"))
-    box(ax, 63, 22.5, size, ("passes of a step", f"{number['passes']:,} rows of {shapes}\ntables, pipeline/"))
-    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\ntables"))
-    box(ax, 89, 15, size, ("step times", f"expected and least, {total} each\nshape_times, step_times"))
+    box(ax, 37, 17, size, ("messages", "by route and size\ntransfer_times"))
+    box(ax, 37, 6, size, ("gradient synchronisation", "patterns × groups of ranks\ngradient_sync"))
+    box(ax, 63, 22.5, size, ("passes of a step", f"{number['passes']:,} rows of {shapes}\nclosed_forms, pipeline_times"))
+    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\nshape_tables"))
+    box(ax, 89, 15, size, ("step times", f"expected and least, {total} each\nstep_times"))
     for y in (28, 17, 6):
         arrow(ax, (22, 17), (26, y))
     for start, end in ((28, 23.5), (17, 21.5)):
@@ -84,8 +84,8 @@ def flow(ax: Axes) -> None:
 def stage_times() -> StageTimes:
     """Stages of the lower picture, of which one is slower."""
     forward_s = np.array(FORWARD_S)[:, None]
-    sends_s = np.full((RANKS - 1, 1), SEND_S)
-    return StageTimes.separate(forward_s, 2 * forward_s, sends_s, np.array([MICROBATCHES]), RANKS, True)
+    sends_s = np.array([*[SEND_S] * (RANKS - 1), 0.0])[:, None]
+    return StageTimes(forward_s, 2 * forward_s, sends_s, np.array([MICROBATCHES]), RANKS, True)
 
 
 def pass_ends() -> dict[tuple[int, bool, int], float]:
@@ -146,7 +146,7 @@ def pipeline(ax: Axes) -> None:
         end_s, other = ends[rank, is_forward, microbatch], rank + 1 if is_forward else rank - 1
         arrow(ax, (end_s, rank), (end_s + SEND_S, other))
     expected, least = (found[0, 0] for found in windows("1f1b", stages, [0]))
-    simulated = pass_sequence("1f1b", stages).simulate(stages.microbatches).window_s[0, 0]
+    simulated = simulate("1f1b", stages).window_s[0, 0]
     ax.set_yticks(range(RANKS), [f"rank {rank}" for rank in range(RANKS)], fontsize=8.5)
     ax.invert_yaxis()
     ax.set(xlabel="seconds", xlim=(0, max(ends.values()) * 1.005))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, library_of
@@ -148,7 +148,7 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """Seconds of a pipeline message by estimates."""
     times = TransferTimes(known)
-    number = times.message(pair, size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
+    number = times.message(size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
     return float(times.seconds()[number])
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate import Configurations, StepTimes, memory_bytes, step_times
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import (
+from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
     ServerConfigurations,
     server_memory_bytes,
+    server_step_times,
 )
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import server_step_times
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
 from scaleproof.simulator.engine import replay, simulate_steady

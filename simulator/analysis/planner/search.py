@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import valid_server_configurations
-from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
+from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED
+from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,43 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
 from scaleproof.simulator.memory.in_flight import WHOLE
-from scaleproof.simulator.model.layers import NOT_COUNTED, Shard, cut_into_stages
+from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StageCut:
+    """A model cut into stages: layers of each stage, the kind of each stage, and the first stage of each kind."""
+
+    ranges: list[range]
+    begins: Numbers
+    stops: Numbers
+    kind_of: Numbers
+    kinds: list[int]
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], count: int, counted: Counted) -> StageCut:
+        """Cuts layers into `count` stages of about equal numbers of blocks. Stages of one kind have layers with equal
+        signatures."""
+        ranges = cut_into_stages(layers, count, counted if count > 1 else NOT_COUNTED)
+        known: dict[tuple[str, ...], int] = {}
+        kind_of = [known.setdefault(tuple(layers[i].signature for i in stage), len(known)) for stage in ranges]
+        begins, stops = (np.array([getattr(stage, end) for stage in ranges]) for end in ("start", "stop"))
+        return cls(ranges, begins, stops, np.array(kind_of), [kind_of.index(kind) for kind in range(len(known))])
+
+    @property
+    def count(self) -> int:
+        """Number of stages."""
+        return len(self.ranges)
+
+    def sums(self, running: Times, stages: Sequence[int] | slice = slice(None)) -> Times:
+        """Sums over the layers of some stages, shape (rows, stages), from running sums, shape (rows, layers + 1)."""
+        result: Times = running[:, self.stops[stages]] - running[:, self.begins[stages]]
+        return result
 
 
 @dataclass(frozen=True)
@@ -40,13 +70,6 @@ class LayerPassTimes:
     joining_s: Times
     jobs: list[Job]
     bound: Times
-
-    @cached_property
-    def sent_class(self) -> Numbers:
-        """A number for each layer, equal for layers that send messages of equal size and assembly time."""
-        known: dict[bytes, int] = {}
-        both = np.concatenate([self.sent_bytes, self.joining_s])
-        return np.array([known.setdefault(column.tobytes(), len(known)) for column in np.ascontiguousarray(both.T)])
 
     @classmethod
     def of(cls, configurations: Configurations) -> LayerPassTimes:

@@ -13,19 +13,16 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncRequests
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacements
-from scaleproof.simulator.analysis.planner.estimate.communication.stage_messages import StageMessages
-from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED, LayerGatherTimes, with_gathers
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct, taken
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import follow
-from scaleproof.simulator.analysis.planner.estimate.shape_times import ShapeTimes
-from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape, ShapeKey, StageCut
-from scaleproof.simulator.analysis.planner.estimate.tables import PassTable, SyncTable
+from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncRequests
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import windows_without_simulation
+from scaleproof.simulator.analysis.planner.estimate.shape_tables import ConfigurationShape, PassTable, ShapeKey, SyncTable
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements, StageMessages, TransferTimes
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 Times = NDArray[np.float64]
@@ -40,6 +37,13 @@ SYNC_COLUMNS: Final = (
 )  # fmt: skip
 # Configurations that are combined at once, so that they fit a processor's cache.
 _AT_ONCE: Final = 16_384
+# Lower bounds are multiplied by this: groups may be a little nearer to one another than the one that is timed, and times of
+# collectives a little off their line.
+_MARGIN: Final = 0.999
+_NOTHING: Final = np.zeros(1)
+# Share of the estimated contention in lower bounds: collectives are counted by bucket here, by layer in programs.
+_LEAST_CONTENTION: Final = 0.8
+_LEAST_UNHIDDEN: Final = 0.5
 
 
 class StepTimes(NamedTuple):
@@ -47,17 +51,6 @@ class StepTimes(NamedTuple):
 
     expected_s: Times
     least_s: Times
-
-
-class _ShapeRows(NamedTuple):
-    """Configurations of one shape and ZeRO stage: their rows, and the rows of the shape's tables of passes (p) and of gradient
-    synchronisation (s) that they combine."""
-
-    table: ShapeTimes
-    zero: int
-    rows: Numbers
-    p: Numbers
-    s: Numbers
 
 
 def step_times(configurations: Configurations) -> StepTimes:
@@ -70,6 +63,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     expected_s, least_s = np.empty((2, len(c)))
     if not len(c):
         return StepTimes(expected_s, least_s)
+    # rows of the two tables, which many configurations have in common
     pass_columns = (*PASS_COLUMNS, "zero") if c.space.adds else PASS_COLUMNS
     pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*SYNC_COLUMNS)
     pass_rows, sync_rows = c.take(pass_of.first), c.take(sync_of.first)
@@ -77,9 +71,11 @@ def step_times(configurations: Configurations) -> StepTimes:
     counts = np.unique(pass_rows.stages * pass_rows.chunks).tolist()
     cuts = {count: StageCut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
+    # requests of all messages and collectives, which are then timed together
     placements = RankPlacements.of(pass_rows, passes.jobs[0])
     messages = StageMessages(transfers, c.space.scenario.cluster, sizes_bytes.tolist(), placements.all)
     codes = np.array([passes.key.code, messages.place[placements.code]])
+    # rows with equal layer times and messages count once
     grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
     representatives, representative_codes = pass_rows.take(grouped.first), codes[:, grouped.first]
     rows_by_shape, sync_rows_by_shape = _by_shape(representatives), _by_shape(sync_rows)
@@ -99,36 +95,22 @@ def step_times(configurations: Configurations) -> StepTimes:
         sync_rows, passes, np.array([passes.key.code[first], placements.code[first]]), placements.all, transfers, cuts
     )
     transfers_s = transfers.seconds()
-    seconds = transfers_s[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
-    sync_times, size_of = requests.results(transfers_s), size_of.reshape(passes.sent_bytes.shape)
+    sent_s, sync_times = messages.seconds(transfers_s), requests.results(transfers_s)
+    size_of = size_of.reshape(passes.sent_bytes.shape)
     tables = {
-        key: ShapeTimes(
+        key: RankTimes(
             shape,
-            PassTable(shape, passes, seconds, size_of),
+            PassTable(shape, passes, sent_s, size_of),
             SyncTable(shape, passes, sync_times.take(sync_rows_by_shape[key])),
         )
         for key, shape in shapes.items()
     }
-    p, s = (
-        taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code),
-        taken(_index_in_shape(sync_rows_by_shape), sync_of.code),
-    )
-    parts = [
-        _ShapeRows(
-            tables[key],
-            zero,
-            configurations_at := rows[begin : begin + _AT_ONCE],
-            taken(p, configurations_at),
-            taken(s, configurations_at),
-        )
-        for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code)
-        for begin in range(0, len(rows), _AT_ONCE)
-    ]
-    averaged = [part.table.gather_passes(part.p, part.s, part.zero) for part in parts]
-    expected = [*(table.passes.expected for table in tables.values()), *(one.expected for one in averaged)]
-    follow(one for one in expected if one is not None)
-    for part, gather_passes in zip(parts, averaged, strict=True):
-        expected_s[part.rows], least_s[part.rows] = part.table.times(part.p, part.s, part.zero, gather_passes)
+    # the rows of its shape's tables that each configuration combines
+    p = taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code)
+    s = taken(_index_in_shape(sync_rows_by_shape), sync_of.code)
+    for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code):
+        for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+            expected_s[some], least_s[some] = tables[key].times(taken(p, some), taken(s, some), zero)
     return StepTimes(expected_s, least_s)
 
 
@@ -169,3 +151,230 @@ def _split(code: Numbers) -> list[Numbers]:
     # numpy sorts short integers much faster
     short = code.astype(np.min_scalar_type(code.max(initial=0)))
     return np.split(np.argsort(short, kind="stable"), np.cumsum(np.bincount(code))[:-1])
+
+
+def _weighted(counts: Numbers, values: Sequence[Times]) -> Times:
+    """Sum of values, each multiplied by its count."""
+    result: Times = sum((count * value for count, value in zip(counts.tolist(), values, strict=True)), np.zeros(1))
+    return result
+
+
+class RankTimes:
+    """Step times of a shape, from its two tables."""
+
+    def __init__(self, shape: ConfigurationShape, passes: PassTable, sync: SyncTable) -> None:
+        self.shape, self.passes, self.sync = shape, passes, sync
+        self._sums = [list(shape.sums(rank, passes.simulated)) for rank in range(len(shape.ranks))]
+
+    def times(self, p: Numbers, s: Numbers, zero: int) -> tuple[Times, Times]:
+        """Expected and least step times of configurations. p, s: their rows in the tables of passes and of gradient
+        synchronisation; zero: the ZeRO stage of all of them."""
+        shape, sync = self.shape, self.sync
+        slowed = self._slowed(p, s, zero) if sync.resources else None
+        gathers_layers = zero == 3 and not shape.keeps
+        windows_s, is_slowed = self._windows_s(p, s, zero, slowed)
+        after_first_s = self._after_first_s(p, s, zero, slowed) if not gathers_layers else []
+        expected_s, least_s = np.zeros((2, len(p)))
+        for rank, window_s in enumerate(windows_s):
+            if gathers_layers:
+                exposed_s, least_exposed_s, collectives_s = self._exposed_of_layers(rank, p, s)
+            else:
+                exposed_s, least_exposed_s, collectives_s = self._exposed(rank, p, s, zero, after_first_s)
+            if rank > 0 and not shape.is_uniform:
+                # its group may be nearer to one another than rank 0's, whose sums are those in the table
+                least_exposed_s, collectives_s = _NOTHING, _NOTHING
+            optimizer_s = taken(sync.optimizer_s[rank], s)
+            rank_s = optimizer_s + window_s
+            rank_s += exposed_s
+            least_rank_s = taken(self.passes.least_s[rank], p)
+            least_rank_s += least_exposed_s
+            if slowed is not None and not (gathers_layers and shape.stages == 1):
+                contended_s, least_contended_s = self._contended_s(rank, p, zero, slowed, window_s)
+                contended_s[is_slowed] = 0.0
+                rank_s += contended_s
+                least_rank_s += _LEAST_CONTENTION * least_contended_s
+            np.maximum(least_rank_s, collectives_s, out=least_rank_s)
+            least_rank_s += optimizer_s
+            if rank == 0:
+                rank_s += taken(sync.copied_s, s)
+            np.maximum(expected_s, rank_s, out=expected_s)
+            np.maximum(least_s, least_rank_s, out=least_s)
+        return np.maximum(expected_s, least_s), _MARGIN * least_s
+
+    def _slowed(self, p: Numbers, s: Numbers, zero: int) -> list[Times]:
+        """Seconds by which passes over a stage of each kind take longer next to collectives: of each microbatch from ZeRO's
+        stage 2 on and with several chunks, else of a step."""
+        passes, sync, found = self.passes, self.sync, []
+        assert sync.resources is not None
+        bound = taken(passes.bound, p)
+        for kind in range(len(self.shape.cut.kinds)):
+            moved_s = sync.moved_s[kind]
+            memory_Bps, moved_W = per_second(sync.moved_bytes[kind], sync.moved_J[kind], moved_s)
+            share = sync.resources.taken(taken(memory_Bps, s), taken(moved_W, s), bound)
+            computing_s = passes.kinds_s[:, kind].sum(axis=0) if zero == 3 else passes.kinds_s[1, kind]
+            moved_s = taken(moved_s, s)
+            if zero < 2 and self.shape.chunks > 1:
+                moved_s /= taken(passes.microbatches, p)
+            found.append(slowed_by(share, moved_s, taken(computing_s, p)))
+        return found
+
+    def _contended_s(self, rank: int, p: Numbers, zero: int, slowed: Sequence[Times], window_s: Times) -> tuple[Times, Times]:
+        """Seconds by which a rank ends its passes later because collectives slow them down, expected and at least. window_s:
+        expected duration of the passes, waiting included."""
+        passes, shape = self.passes, self.shape
+        counts = shape.stage_counts[rank]
+        own_s = _weighted(counts, slowed)
+        if zero < 2 and shape.chunks == 1:
+            # the last microbatch returns through all stages, one after another
+            return _weighted(np.bincount(shape.cut.kind_of, minlength=len(slowed)), slowed), own_s
+        own_s /= taken(counts @ passes.kinds_s.sum(axis=0), p)
+        # compute waits for gathers part of the time, which hides part of the contention
+        waiting = _LEAST_UNHIDDEN if zero >= 2 else 1.0
+        return window_s * own_s, waiting * taken(passes.microbatches * (counts @ passes.kinds_s.sum(axis=0)), p) * own_s
+
+    def _after_first_s(self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None) -> list[Times]:
+        """Seconds of a pass over a stage of each kind that remain once the gradients of its first unit are complete, with which
+        sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
+        separately. slowed: seconds by which the pass takes longer."""
+        passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
+        if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
+            return [_NOTHING for _ in kinds]
+        begins, result = taken(passes.begins, p), []
+        for kind in kinds:
+            left_s = taken(passes.kinds_s[1, kind], p)
+            passed_s = taken(passes.backward_s, begins + taken(sync.stop[kind], s))
+            passed_s -= taken(passes.backward_s, begins + taken(sync.begin[kind], s))
+            left_s -= passed_s
+            if slowed is not None:
+                left_s += slowed[kind]
+            result.append(left_s)
+        return result
+
+    def _exposed(
+        self, rank: int, p: Numbers, s: Numbers, zero: int, after_first_s: Sequence[Times]
+    ) -> tuple[Times, Times, Times]:
+        """Seconds of gradient synchronisation after a rank's passes, expected and at least, and least seconds of the step given
+        its sums."""
+        shape, passes, sync = self.shape, self.passes, self.sync
+        final = int(shape.cut.kind_of[shape.own_stages[rank, 0]])
+        least_exposed_s = np.maximum(taken(sync.last_s[final], s), taken(sync.sums_s[final], s) - after_first_s[final])
+        exposed_s = least_exposed_s
+        for one in self._sums[rank]:
+            # sums of a rank run one after another: from ZeRO's stage 2 on, those of each microbatch of a round
+            before_s, own_s = one.before @ sync.sums_s, sync.sums_s[one.kind]
+            ended_s: Times = taken(before_s if zero >= 2 else before_s + own_s, s)
+            if zero >= 2:
+                ended_s *= taken(passes.per_round, p)
+                ended_s += taken(own_s, s)
+            ended_s -= after_first_s[one.kind]
+            ended_s -= taken(passes.left_s[rank, one.chunk], p)
+            exposed_s = np.maximum(exposed_s, ended_s)
+        if zero == 0:
+            return exposed_s, least_exposed_s, _NOTHING
+        after_s = taken(shape.stage_counts[rank] @ sync.after_s, s) if zero < 3 else _NOTHING
+        collectives_s = _NOTHING
+        if zero >= 2:
+            # sums begin once a microbatch has returned to the rank
+            collectives_s = taken(passes.microbatches, p) * taken(shape.stage_counts[rank] @ sync.sums_s, s)
+            collectives_s += taken(passes.until_back_s[rank], p) + after_s
+        if shape.kept.get("overlap_gather", False):
+            return (
+                exposed_s + np.maximum(0.0, after_s - taken(shape.stage_counts[rank] @ passes.kinds_s[0], p)),
+                least_exposed_s,
+                collectives_s,
+            )
+        return exposed_s + after_s, least_exposed_s + after_s, collectives_s
+
+    def _exposed_of_layers(self, rank: int, p: Numbers, s: Numbers) -> tuple[Times, Times, Times]:
+        """The same for ranks that gather layers before each pass over them."""
+        shape, sync = self.shape, self.sync
+        last_s = taken(sync.last_s[int(shape.cut.kind_of[shape.own_stages[rank, 0]])], s)
+        moved_s = sync.sums_s + (1 + self._again) * sync.gathers_s
+        collectives_s = taken(self.passes.microbatches, p) * taken(shape.stage_counts[rank] @ moved_s, s)
+        # the time of a rank that is alone in its pipeline includes its last sum
+        return last_s if shape.stages > 1 else _NOTHING, last_s, collectives_s
+
+    @property
+    def _again(self) -> bool:
+        """Whether parameters gathered for the forward pass are freed after it, and gathered again."""
+        return bool(self.shape.kept.get("reshard", True))
+
+    def _windows_s(self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None) -> tuple[Sequence[Times], Numbers]:
+        """Expected seconds of the passes of each rank, gathers of parameters included, and the indices of configurations whose
+        contention they include."""
+        passes, shape = self.passes, self.shape
+        windows_s, none = [taken(window_s, p) for window_s in passes.window_s], p[:0]
+        if zero < 3:
+            return windows_s, none
+        if shape.keeps:
+            first_wait_s = self._first_wait_s(p, s)
+            return [window_s + first_wait_s for window_s in windows_s], none
+        if shape.stages == 1:
+            return [self._alone_s(p, s, slowed)], none
+        longer = self._prolonged(p, s)
+        if len(longer):
+            found_s = self._gathering_s(p[longer], s[longer])
+            for window_s, longer_s in zip(windows_s, found_s, strict=True):
+                window_s[longer] = longer_s
+        return windows_s, longer
+
+    def _prolonged(self, p: Numbers, s: Numbers) -> Numbers:
+        """Indices of configurations whose passes are prolonged by gathers, which follow the sums of the pass before."""
+        passes, sync, layers = self.passes, self.sync, self.shape.cut.stops - self.shape.cut.begins
+        if self.shape.splits or (layers != layers[0]).any():
+            return np.arange(len(p))
+        waits_s = taken(np.array([sync.gathers_s, sync.sums_s + self._again * sync.gathers_s]), s, axis=2)
+        return np.flatnonzero((waits_s > taken(passes.kinds_s, p, axis=2)).any(axis=(0, 1)))
+
+    def _gathering_s(self, p: Numbers, s: Numbers) -> Times:
+        """Expected seconds of the passes of each rank, where layers are gathered before each pass over them."""
+        shape, passes, sync, kind_of = self.shape, self.passes, self.sync, self.shape.cut.kind_of
+        by_kind_s = sync.gathers_s, self._again * sync.gathers_s, sync.sums_s, sync.last_s
+        gathers_s, again_s, sums_s, last_s = (taken(one, s, axis=1)[kind_of] for one in by_kind_s)
+        layers, stages = (shape.cut.stops - shape.cut.begins)[:, None], passes.stages.take(p)
+        if sync.resources:
+            ratios = np.array(self._slowed(p, s, 3)) / taken(passes.kinds_s.sum(axis=0), p, axis=1)
+            stages = stages.slower(1 + ratios[kind_of])
+        stages = with_gathers(stages, LayerGatherTimes(gathers_s, again_s, sums_s, last_s, layers))
+        window_s, _ = windows_without_simulation(shape.schedule, shape.timed_ranks, stages)
+        return np.array([window_s[ranks].max(axis=0) for ranks in shape.equivalent_ranks])
+
+    def _first_wait_s(self, p: Numbers, s: Numbers) -> Times:
+        """Seconds by which the first pass of a step is longer for the gather of parameters that are kept afterwards: the gather
+        of its first layer, or of all layers if the passes over those before the last do not hide it. Later stages gather while
+        they wait for it."""
+        kind, sync, layers = int(self.shape.cut.kind_of[0]), self.sync, len(self.shape.cut.ranges[0])
+        passed_s = taken(self.passes.kinds_s[0, kind], p) * (1 - 1 / layers)
+        result: Times = np.maximum(taken(sync.opening_s[kind], s), taken(sync.gathers_s[kind], s) - passed_s)
+        return result
+
+    def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None) -> Times:
+        """Seconds of a step before the optimizer, for ranks with all layers. Collectives are divided among layers like
+        parameters."""
+        passes, sync = self.passes, self.sync
+        layers_s = taken(passes.layers_s, p, axis=2)
+        if slowed is not None:
+            layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
+        gathers_s, sums_s = taken(sync.gathers_s[0], s), taken(sync.sums_s[0], s)
+        moved_s = [passes.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s)]
+        return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p))
+
+
+def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Numbers) -> Times:
+    """Seconds of a step of a rank that is alone in its pipeline. works_s: forward and backward passes; collectives_s: gathers
+    before each of both, and sums after the backward pass; all of shape (layers, configurations)."""
+    forward_s, backward_s = works_s
+    gathers_s, again_s, sums_s = collectives_s
+    none_s = np.zeros_like(sums_s)
+    layers = [*zip(forward_s, gathers_s, none_s, strict=True), *zip(backward_s[::-1], again_s[::-1], sums_s[::-1], strict=True)]
+    end_s, before_s, moved_s, last_s, whole_s = np.zeros((5, len(microbatches)))
+    for _ in range(2):
+        one_s = whole_s
+        for work_s, gather_s, sum_s in layers:
+            gathered_s = np.maximum(moved_s, before_s) + gather_s
+            # gathers ahead of time precede the sum of the layer before
+            moved_s = np.where(last_s > 0, np.maximum(gathered_s, end_s) + last_s, gathered_s)
+            end_s, before_s, last_s = np.maximum(end_s, gathered_s) + work_s, end_s, sum_s
+        whole_s = np.maximum(end_s, moved_s) + last_s
+    result: Times = one_s + (microbatches - 1) * (whole_s - one_s)
+    return result

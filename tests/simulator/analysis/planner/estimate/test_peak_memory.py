@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.memory.peak import memory_bytes
-from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import (
+from scaleproof.simulator.analysis.planner.estimate.peak_memory import (
     FIRST_IS_FULLEST,
     PeakCandidates,
+    memory_bytes,
     peak_candidates,
 )
 from scaleproof.simulator.memory import memory

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement, RankPlacements
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, RankPlacements
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.plan import Plan

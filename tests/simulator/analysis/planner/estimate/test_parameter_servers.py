@@ -1,4 +1,4 @@
-"""Server configurations are valid scenarios; no prediction is below its lower bound, and estimates are near."""
+"""Server configurations are valid scenarios, with the step times and the memory of predictions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import (
+from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
     ServerConfigurations,
     ServerSpace,
     server_memory_bytes,
+    server_step_times,
     valid_server_configurations,
 )
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import server_step_times
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import timed
@@ -50,31 +50,12 @@ def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
     return found(name).take(np.random.default_rng(seed).choice(len(found(name)), count, replace=False))
 
 
-def errors(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of expected times and of lower bounds, relative to predicted times."""
-    some = drawn(name, count, seed)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_step_times_are_predicted(name: str) -> None:
+    some = drawn(name, 6, seed=1)
     times = server_step_times(some)
-    predicted_s = np.array([timed(some.scenario(row)).step_time_s for row in range(count)])
-    return times.expected_s / predicted_s - 1, times.least_s / predicted_s - 1
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_no_prediction_is_below_the_bound_and_estimates_are_near(name: str) -> None:
-    expected, least = errors(name, 6, seed=1)
-    assert (least <= 0).all()
-    assert (expected >= least).all()
-    # messages of different sizes share links for different times
-    assert np.median(np.abs(expected)) <= (0.15 if name == "whole tensors" else 0.03)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_many_estimates_are_near(name: str) -> None:
-    expected, least = errors(name, min(1000, len(found(name))), seed=2)
-    assert (least <= 0).all()
-    assert np.median(np.abs(expected)) <= (0.15 if name == "whole tensors" else 0.03)
-    assert np.quantile(np.abs(expected), 0.99) <= (0.4 if name == "whole tensors" else 0.1)
+    assert times.expected_s.tolist() == [timed(some.scenario(row)).step_time_s for row in range(6)]
+    assert (times.least_s <= times.expected_s).all()
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -133,9 +114,10 @@ def test_more_servers_with_equal_shares_are_not_slower() -> None:
     assert (np.diff(server_step_times(valid_server_configurations(space)).expected_s) <= 0).all()
 
 
-def test_rollout_time_precedes_the_passes() -> None:
-    some = valid_server_configurations(
-        ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,))
+def test_rollouts_come_before_passes() -> None:
+    rollout, none = (
+        valid_server_configurations(ServerSpace(scenario("batch=256", "strategy.overlap=true", *with_rollout), (16,), (4,)))
+        for with_rollout in (("strategy.rollout=100 ms",), ())
     )
-    for row, expected_s in enumerate(server_step_times(some).expected_s):
-        assert expected_s == pytest.approx(timed(some.scenario(row)).step_time_s, rel=0.1)
+    longer_s = server_step_times(rollout).expected_s - server_step_times(none).expected_s
+    assert (longer_s > 0.05).all()

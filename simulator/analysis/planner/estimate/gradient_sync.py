@@ -15,12 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement
-from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, plans_of
-from scaleproof.simulator.analysis.planner.estimate.shapes import StageCut
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut, plans_of
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, TransferTimes
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS

@@ -1,6 +1,8 @@
-"""Ways to train one scenario's model with parameter servers, as columns of numbers with one row each; and their memory.
+"""Ways to train one scenario's model with parameter servers, as columns of numbers with one row each; their step times and
+memory.
 
-Only synchronous servers are covered: what others do in a step depends on the order in which workers arrive.
+There are a few hundred of them, so each is predicted. Only synchronous servers are covered: what others do in a step depends on
+the order in which workers arrive.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.factorize import distinct
-from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 from scaleproof.simulator.strategy import ParameterServer
 
@@ -49,14 +52,6 @@ class ServerSpace:
         """Values of all other fields of the scenario's own strategy."""
         own = self.scenario.strategy
         return {name: getattr(own, name) for name in _KEPT_FIELDS} if isinstance(own, ParameterServer) else {"overlap": True}
-
-    def strategy(self, workers: int, servers: int, placement: int, two_level: int, bucket: int) -> ParameterServer:
-        """A strategy. placement, bucket: indices of their lists."""
-        kept = ParameterServer(
-            workers_=workers, servers_=servers, placement=self.placements[placement], two_level=bool(two_level)
-        )
-        # validation would parse sizes and times from text
-        return kept.model_copy(update=self.kept | {"bucket_bytes": self.buckets_bytes[bucket]})
 
 
 @dataclass(frozen=True)
@@ -94,8 +89,13 @@ class ServerConfigurations:
 
     def strategy(self, row: int) -> ParameterServer:
         """The strategy of one configuration."""
-        names = "workers", "servers", "placement", "two_level", "bucket"
-        return self.space.strategy(*(int(getattr(self, name)[row]) for name in names))
+        space = self.space
+        workers, servers, placement, two_level, _, bucket = (int(getattr(self, name)[row]) for name in SERVER_COLUMNS)
+        chosen = ParameterServer(
+            workers_=workers, servers_=servers, placement=space.placements[placement], two_level=bool(two_level)
+        )
+        # validation would parse sizes and times from text
+        return chosen.model_copy(update=space.kept | {"bucket_bytes": space.buckets_bytes[bucket]})
 
     def scenario(self, row: int) -> Scenario:
         """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
@@ -110,12 +110,8 @@ class ServerConfigurations:
     def nodes(self) -> Numbers:
         """Number of machines of each configuration."""
         cluster = self.space.scenario.cluster
-        dedicated = self._is(cluster, "dedicated")
-        return -(-self.workers // cluster.node.devices) + np.where(dedicated, self.servers, 0)
-
-    def _is(self, cluster: Cluster, placement: Placement) -> NDArray[np.bool_]:
-        numbers = [number for number, one in enumerate(self.space.placements) if one == placement and cluster.nodes > 1]
-        return np.isin(self.placement, numbers)
+        is_dedicated = np.array([one == "dedicated" and cluster.nodes > 1 for one in self.space.placements])[self.placement]
+        return -(-self.workers // cluster.node.devices) + np.where(is_dedicated, self.servers, 0)
 
 
 SERVER_COLUMNS: Final = tuple(one.name for one in fields(ServerConfigurations) if one.name != "space")
@@ -151,6 +147,13 @@ def _rows(space: ServerSpace) -> Iterator[tuple[int, ...]]:
         levels = [level for level in space.two_level if not level or min(workers, devices) > 1]
         for level, recompute, bucket in itertools.product(levels, recomputes, buckets):
             yield workers, servers, placement, int(level), recompute, bucket
+
+
+def server_step_times(configurations: ServerConfigurations) -> StepTimes:
+    """Predicted step times. Raises FieldError if a configuration turns out to be invalid."""
+    c = configurations
+    predicted_s = np.array([timed(c.scenario(row)).step_time_s for row in range(len(c))], dtype=np.float64)
+    return StepTimes(predicted_s, predicted_s)
 
 
 def server_memory_bytes(configurations: ServerConfigurations) -> NDArray[np.float64]:

@@ -1,1 +1,0 @@
-"""Times of messages between stages, of gradient synchronisation, and of layer-by-layer gathers."""

@@ -1,1 +1,0 @@
-"""Memory of the fullest rank, for arrays of configurations."""

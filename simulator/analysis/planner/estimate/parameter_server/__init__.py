@@ -1,1 +1,0 @@
-"""Estimate for training with synchronous parameter servers."""

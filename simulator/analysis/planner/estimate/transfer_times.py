@@ -1,0 +1,135 @@
+"""Seconds of messages between pipeline stages, and of collectives, without contention from others, as in programs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
+from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.layer_times import plans_of
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.engine.durations import durations_s
+from scaleproof.simulator.program import Path, ProgramBuilder
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
+from scaleproof.simulator.strategy.layout.resource_map import CollectivePaths, ResourceMap
+from scaleproof.simulator.strategy.plan import Plan
+
+Times = NDArray[np.float64]
+
+
+class TransferTimes:
+    """Collects requests, each of which gets a number; `seconds` times all of them together."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._builder = ProgramBuilder()
+        self.fabric = ResourceMap(cluster, self._builder)
+        self._moved: list[tuple[float, Path]] = []
+        self._collectives: dict[Hashable, tuple[CollectivePaths, dict[float, int]]] = {}
+
+    def message(self, size_bytes: float, path: Path) -> int:
+        """Requests a message and returns its number."""
+        self._moved.append((size_bytes, path))
+        return len(self._moved) - 1
+
+    def collectives(
+        self, op: Op, group: Group, sizes_bytes: Sequence[float], concurrent: int, algorithm: str | None = None
+    ) -> list[int]:
+        """Requests collectives of several sizes and returns their numbers. concurrent: equivalent groups on the same nodes."""
+        key = op, self.fabric.group_key(group), concurrent, algorithm
+        if key not in self._collectives:
+            self._collectives[key] = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], concurrent, algorithm), {}
+        moving, known = self._collectives[key]
+        for size_bytes in sizes_bytes:
+            if size_bytes not in known:
+                known[size_bytes] = self.message(*moving(size_bytes))
+        return [known[size_bytes] for size_bytes in sizes_bytes]
+
+    def seconds(self) -> Times:
+        """Seconds of each request, by number."""
+        if not self._moved:
+            return np.zeros(0)
+        rank, which = self._builder.rank("anyone"), np.arange(len(self._moved))
+        sizes_bytes, paths = zip(*self._moved, strict=True)
+        rows = self._builder.transfers(rank, rank, sizes_bytes, paths, which, Phase.SEND, ())
+        return durations_s(self._builder.build())[rows]
+
+
+class RankPlacement(NamedTuple):
+    """A mesh of devices. senders: number of ranks on a node that have the same stage, and send at the same time."""
+
+    grid: DeviceMesh
+    senders: int
+
+    @classmethod
+    def of(cls, plan: Plan, job: Job) -> RankPlacement:
+        """The placement of a plan's ranks."""
+        grid = plan.grid(job.cluster.node.devices)
+        return cls(grid, plan.classes(job)[0].each * grid.on_first_node(grid.members(0, 0)))
+
+
+class RankPlacements(NamedTuple):
+    """code: the placement of each configuration, an index into `all`."""
+
+    code: Numbers
+    all: list[RankPlacement]
+
+    @classmethod
+    def of(cls, configurations: Configurations, job: Job) -> RankPlacements:
+        """The placements of all configurations. job: the job of any of them."""
+        placed = configurations.distinct("tensor", "context", "workers", "stages", "order")
+        return cls(placed.code, [RankPlacement.of(plan, job) for plan in plans_of(configurations, placed.first)])
+
+
+class StageMessages:
+    """Messages of all sizes on the routes between pipeline stages. `request` returns numbers of routes.
+
+    place: for each placement, a number that is equal for those whose pipeline ranks are placed in the same way.
+    """
+
+    def __init__(
+        self, transfers: TransferTimes, cluster: Cluster, sizes_bytes: Sequence[float], placements: Sequence[RankPlacement]
+    ) -> None:
+        self._transfers, self._sizes_bytes = transfers, sizes_bytes
+        self._is_uniform, self._devices = cluster.is_uniform, cluster.node.devices
+        known: dict[tuple[int, int], int] = {}
+        strides = ((grid.stride("stages"), senders) for grid, senders in placements)
+        # if the stride is a node or more, every stage is on another node
+        keys = ((min(stride, self._devices) if self._is_uniform else stride, senders) for stride, senders in strides)
+        self.place = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        self._places = list(known)
+        self._routes: dict[Hashable, int] = {}
+        self._requested: list[list[int]] = []
+
+    def request(self, place: int, rank_of: Numbers) -> Numbers:
+        """The number of the route after each stage but the last, arbitrary where the next stage is on the same rank. rank_of:
+        the pipeline rank of each stage."""
+        stride, senders = self._places[place]
+        positions = [divmod(rank, self._devices) for rank in (rank_of * stride).tolist()]
+        pairs = itertools.pairwise(positions)
+        return np.array([self._route(*pair, senders) if pair[0] != pair[1] else 0 for pair in pairs], dtype=np.int64)
+
+    def _route(self, source: tuple[int, int], target: tuple[int, int], senders: int) -> int:
+        """The number of the route between two positions (node, device), which several messages take concurrently."""
+        # in a uniform cluster all that matters is whether a message leaves its node
+        key = (source[0] == target[0], senders) if self._is_uniform else (source, target, senders)
+        if key not in self._routes:
+            self._routes[key] = len(self._requested)
+            path = self._transfers.fabric.concurrent_messages
+            requests = ((size_bytes, path(source, target, size_bytes, senders)) for size_bytes in self._sizes_bytes)
+            self._requested.append([self._transfers.message(*request) for request in requests])
+        return self._routes[key]
+
+    def seconds(self, transfers_s: Times) -> Times:
+        """Seconds of messages from the seconds of all transfers, shape (routes, sizes)."""
+        if not self._requested:
+            return np.zeros((0, len(self._sizes_bytes)))
+        result: Times = transfers_s[np.array(self._requested)]
+        return result
