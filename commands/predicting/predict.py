@@ -15,12 +15,15 @@ def mount(commands: Any) -> None:
     predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
     predict.add_scenario()
     predict.add("--json", "print the run as JSON")
+    predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
     predict.add("--trace FILE", "write the timeline as Chrome trace JSON (for Perfetto)", type=Path)
 
 
 def _predict(options: argparse.Namespace) -> int:
+    from scaleproof.commands.text.evidence import describe as describe_evidence
     from scaleproof.commands.text.run import describe
+    from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run import chrome_trace
@@ -36,4 +39,9 @@ def _predict(options: argparse.Namespace) -> int:
             save(run, options.out / "predicted")
     if options.trace:
         chrome_trace.write(run, options.trace)
-    return print_result(options, run.summary, lambda: describe(run))
+    if not options.evidence:
+        return print_result(options, run.summary, lambda: describe(run))
+    found = evidence(scenario)
+    return print_result(
+        options, lambda: run.summary() | {"evidence": found.plain()}, lambda: f"{describe(run)}\n\n{describe_evidence(found)}"
+    )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
+import scaleproof
 from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun, evidence, published_runs
+from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 
 RUN = PublishedRun(
@@ -34,3 +39,18 @@ def test_the_error_and_the_coverage_are_those_of_the_runs() -> None:
     assert found.median_error == pytest.approx(0.5)
     assert found.coverage == pytest.approx(1 / 3)
     assert found.plain()["runs"][0]["error"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("run", published_runs()[::60], ids=lambda run: run.id)
+def test_shipped_predictions_are_those_of_predict(run: PublishedRun) -> None:
+    scenario = load(f"published:{run.id}")
+    assert predict(scenario, interval=False).step_time_s == pytest.approx(run.predicted_s, rel=1e-4), "docs/scripts/evidence.py"
+
+
+def test_predict_prints_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["predict", "llama-2-7b-fsdp-a100", "--evidence"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"evidence: \d+ similar published runs; median error [\d.]+ %, \d+ % in the 90 % interval", text)
+    assert scaleproof.main(["predict", "llama-2-7b-fsdp-a100", "--evidence", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)["evidence"]
+    assert plain["similar"] == len(plain["runs"]) > 10
