@@ -1,12 +1,13 @@
 """scaleproof predicts how fast distributed training runs, and proves the prediction by running it.
 
-    import scaleproof
+    import scaleproof as sp
 
-    run = scaleproof.predict(scaleproof.load("resnet50-ring-p100"))
+    run = sp.predict("resnet50-ring-p100", {"strategy.workers": 8})
     print(run.samples_per_s)
 
-The same on the command line: `scaleproof --help`. A public name is imported when it is first used, so that
-`import scaleproof` imports neither numpy nor torch.
+A scenario is the name of a shipped one, a path, or a mapping with the fields of a YAML file. The same on the command line:
+`scaleproof --help`. A public name is imported when it is first used, so that `import scaleproof` imports neither numpy nor
+torch.
 """
 
 from __future__ import annotations
@@ -15,37 +16,55 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scaleproof.api import collective, compare, evidence, model, plan, predict, report
     from scaleproof.commands.main import main
-    from scaleproof.simulator.analysis.collective.time import collective_time
-    from scaleproof.simulator.analysis.compare import compare
     from scaleproof.simulator.analysis.crossover.crossover import crossover
     from scaleproof.simulator.analysis.goodput import goodput
-    from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
     from scaleproof.simulator.analysis.study.sweep import sweep
-    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.common.errors import (
+        FieldError,
+        InputError,
+        MissingDependencyError,
+        NotFoundError,
+        RunError,
+        ScaleproofError,
+        ScenarioError,
+    )
     from scaleproof.simulator.scenario.load import load
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.validator.measure import MeasureOptions, measure
 
 __version__ = "0.1.0"
 __all__ = [
-    "MeasureOptions", "Scenario", "collective_time", "compare", "crossover", "goodput", "load", "main", "measure", "plan",
-    "predict", "sensitivity", "sweep",
+    "FieldError", "InputError", "MeasureOptions", "MissingDependencyError", "NotFoundError", "RunError", "ScaleproofError",
+    "Scenario", "ScenarioError", "collective", "compare", "crossover", "evidence", "goodput", "load", "main", "measure",
+    "model", "plan", "predict", "report", "sensitivity", "sweep",
 ]  # fmt: skip
 
+_ERRORS = "simulator.common.errors"
 _MODULES = {
+    "FieldError": _ERRORS,
+    "InputError": _ERRORS,
     "MeasureOptions": "validator.measure",
+    "MissingDependencyError": _ERRORS,
+    "NotFoundError": _ERRORS,
+    "RunError": _ERRORS,
+    "ScaleproofError": _ERRORS,
     "Scenario": "simulator.scenario.schema",
-    "collective_time": "simulator.analysis.collective.time",
-    "compare": "simulator.analysis.compare",
+    "ScenarioError": _ERRORS,
+    "collective": "api",
+    "compare": "api",
     "crossover": "simulator.analysis.crossover.crossover",
+    "evidence": "api",
     "goodput": "simulator.analysis.goodput",
     "load": "simulator.scenario.load",
     "main": "commands.main",
     "measure": "validator.measure",
-    "plan": "simulator.analysis.planner.search",
-    "predict": "simulator.predict",
+    "model": "api",
+    "plan": "api",
+    "predict": "api",
+    "report": "api",
     "sensitivity": "simulator.analysis.sensitivity.sensitivity",
     "sweep": "simulator.analysis.study.sweep",
 }

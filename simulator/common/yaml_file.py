@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,12 @@ def parse(text: str, name: str) -> Located:
         raise ScenarioError([f"{place}: not valid YAML: {problem}"]) from None
     except RecursionError:
         raise ScenarioError([f"{name}: nested too deeply"]) from None
+
+
+def on_one_line(value: Any) -> str:
+    """A value as YAML on one line."""
+    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return dumped.removesuffix("...\n").strip()
 
 
 def _check_depth(text: str, name: str) -> None:

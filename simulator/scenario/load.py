@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
-from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases
@@ -16,20 +18,51 @@ from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
+# A scenario by its name, its path, `published:ROW-ID`, or the fields of a YAML file; and overrides such as
+# {"strategy.workers": 8} or ["strategy.workers=8"].
+Reference = str | Path | Mapping[str, Any]
+Overrides = Mapping[str, Any] | Sequence[str] | str
 
-def load(reference: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Loads a scenario with `key.path=value` overrides. reference: a path, the name of a shipped scenario, or
-    `published:ROW-ID`.
 
-    Raises NotFoundError, or ScenarioError with every problem as `file:line:column: field: what; what to do`.
+def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
+    """Loads a scenario with overrides.
+
+    reference: the name of a shipped scenario, a path, `published:ROW-ID`, or the fields of a scenario as in YAML. overrides: a
+    mapping of fields such as `{"strategy.workers": 8}`, or texts such as `"strategy.workers=8"`.
+
+    Raises NotFoundError, ScenarioError with every problem as `file:line:column: field: what; what to do`, or InputError for an
+    argument of another type.
     """
-    if str(reference).startswith(PUBLISHED):
+    changes = _texts(overrides)
+    if isinstance(reference, Mapping):
+        return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
+    name = _name(reference)
+    if name.startswith(PUBLISHED):
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
-        return build(yaml_file.parse(text_of(str(reference)), str(reference)), Path(str(reference)), overrides)
-    path = catalog.find_scenario(str(reference))
+        return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    path = catalog.find_scenario(name)
     located = yaml_file.read(path)
-    return build(located, path, overrides)
+    return build(located, path, changes)
+
+
+def _name(reference: object) -> str:
+    """A name or path as text. Raises InputError for another type."""
+    if isinstance(reference, str | Path):
+        return str(reference)
+    kind = type(reference).__name__
+    raise InputError(f"expected the name of a scenario, a path, or a mapping with its fields; got {kind}")
+
+
+def _texts(overrides: Overrides) -> Sequence[str]:
+    """Overrides as for `--set`. Raises InputError for another type."""
+    if isinstance(overrides, Mapping):
+        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in overrides.items()]
+    texts = [overrides] if isinstance(overrides, str) else list(overrides)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        message = f"overrides are a mapping such as {{'strategy.workers': 8}} or texts; got {type(wrong[0]).__name__}"
+        raise InputError(message)
+    return texts
 
 
 def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:

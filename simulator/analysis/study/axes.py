@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.common.yaml_file import on_one_line
 from scaleproof.simulator.scenario.fields import field_at
 
 _RANGE: Final = ("from", "to", "points", "factor", "log")
@@ -54,7 +54,7 @@ class StudyAxis:
 
     def overrides(self) -> list[str]:
         """The override, as for `--set`, of each value."""
-        return [f"{self.field}={_text(value)}" for value in self.values]
+        return [f"{self.field}={on_one_line(value)}" for value in self.values]
 
     def plain(self) -> dict[str, Any] | list[Any]:
         """The values as a study gives them, with their names if they have some."""
@@ -62,13 +62,7 @@ class StudyAxis:
 
     def words(self, place: int) -> str:
         """A value with its field, such as 'strategy.workers 32'."""
-        return f"{self.field} {self.table_values[place] if self.named else _text(self.values[place])}"
-
-
-def _text(value: Any) -> str:
-    """A value as YAML on one line."""
-    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
-    return dumped.removesuffix("...\n").strip()
+        return f"{self.field} {self.table_values[place] if self.named else on_one_line(self.values[place])}"
 
 
 def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:
@@ -78,7 +72,7 @@ def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any
     is_text = any(isinstance(value, str | dict) and isinstance(parsed, str | None) for value, parsed in pairs)
     if any(isinstance(parsed, float) for parsed in read) or not is_text:
         return tuple(read)
-    return tuple(value if isinstance(value, str) else _text(value) for value in values)
+    return tuple(value if isinstance(value, str) else on_one_line(value) for value in values)
 
 
 def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
