@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -61,8 +62,10 @@ def exchange_all() -> dict[str, Any]:
 def train_staged(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """`train_here` in a staged group of the same ranks."""
     me = here()
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
     dist.destroy_process_group()
-    store = FileStore(str(me.job.path / "staged"), me.ranks)
+    store = FileStore(str(Path(folder[0]) / "staged"), me.ranks)
     dist.init_process_group(
         host_staged_backend.BACKEND, store=store, rank=me.rank, world_size=me.ranks, timeout=timedelta(seconds=60)
     )

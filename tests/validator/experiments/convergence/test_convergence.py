@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,7 +223,7 @@ def trained_by(truth: Convergence) -> Callable[..., Run]:
         steps = round(truth.steps(batch, behind) * (1 if scenario.training.learning_rate == 0.5 else 2))
         steps -= warmup_steps(scenario) * (strategy.workers if free else 1)
         losses = tuple([3.0] * (steps - 1) + [1.0] * (800 - steps))
-        servers = {"version_staleness": {"mean": behind}} if free else None
+        servers: Any = SimpleNamespace(version_staleness=SimpleNamespace(mean=behind)) if free else None
         reported: dict[str, Any] = {"update_losses" if free else "losses": losses}
         return Run("measured", scenario.name, "parameter_server", 3, 2, 16, 1.0, (1.0,), {}, {}, servers=servers, **reported)
 

@@ -81,7 +81,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> MadeLab:
 
     monkeypatch.setattr(faults, "Netlab", lambda _: nullcontext(made))
     monkeypatch.setattr(faults, "measure_on", measure_on)
-    monkeypatch.setattr(faults, "verdict", lambda *_: {"rule": "", "deviation": 0.5, "tolerance": 0.1})
+    monkeypatch.setattr(faults, "verdict", lambda *_: Verification("", deviation=0.5, tolerance=0.1))
     monkeypatch.setattr(launching, "alone", alone)
     monkeypatch.setattr(launching, "under_torchrun", under_torchrun)
     monkeypatch.setattr(launching, "supervised", supervised)
