@@ -150,6 +150,9 @@ def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[
     from scaleproof.validator.calibration.imports import steps
     from scaleproof.validator.calibration.imports.reading import ImportNotes as Discarded
 
+    if not times:
+        print("no step with work of the device, so that the time of a step is not known", file=sys.stderr)
+        return
     alone_s = steps.median_of(times, lambda step: step.alone_s)
     if not (options.model and options.out):
         samples = options.samples or "N"

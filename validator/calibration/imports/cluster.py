@@ -146,7 +146,8 @@ def describe(
     """
     data = _skeleton(imported) if base is None else copy.deepcopy(base.data)
     if base is not None:
-        _compare(imported, base)
+        _add_nodes(data, imported, measured)
+        _compare(imported, base, data.get("nodes", 1))
     if node is not None:
         data["node"] = _joined_node(dict(data.get("node") or {}), node, data.get("uncertainty") or {})
     if layers:
@@ -155,14 +156,41 @@ def describe(
     data["provenance"] = dict(data.get("provenance") or {}) | _provenance(imported, base) | sources
     if measured:
         collectives = data["collectives"] = dict(data.get("collectives") or {})
+        known = collectives.get("measured") or []
+        measured = _better(measured, {_key(entry) for entry in known}, imported.notes)
         ours = {(fit.op, fit.ranks, fit.nodes) for fit in measured}
-        kept = [entry for entry in collectives.get("measured") or [] if _key(entry) not in ours]
+        kept = [entry for entry in known if _key(entry) not in ours]
         collectives["measured"] = [*kept, *(entry for fit in measured for entry in fit.entries())]
+    if measured:
         low, high = _share_interval([ratio for fit in measured for ratio in fit.ratios()])
         count = sum(len(times) for fit in measured for times in fit.seconds)
         interval = {"low": format_share(low), "high": format_share(high), "measurements": count}
         data["uncertainty"] = dict(data.get("uncertainty") or {}) | {"collectives": interval}
     return data
+
+
+def _add_nodes(data: dict[str, Any], imported: ImportResult, measured: Sequence[FittedCollective]) -> None:
+    """Raises the number of nodes to that of the machines that were measured, if the base is a single node without a network and
+    the measurements give the speed of one."""
+    nodes = imported.machines.nodes
+    gives_speed = any(fit.nodes > 1 and fit.op in (*_RINGS, "sendrecv") for fit in measured)
+    if nodes > data.get("nodes", 1) == 1 and not data.get("network") and gives_speed:
+        data["nodes"] = nodes
+        imported.notes.add(f"the base is one node without a network; {nodes} nodes were measured, so that it has {nodes} now")
+
+
+def _better(
+    measured: Sequence[FittedCollective], known: set[tuple[str, int, int]], notes: ImportNotes
+) -> list[FittedCollective]:
+    """The fits, without those of too few sizes for groups that the base has measured."""
+    result = []
+    for fit in measured:
+        if fit.fitted is None and (fit.op, fit.ranks, fit.nodes) in known:
+            group = f"{fit.op} over {fit.ranks} ranks on {fit.nodes} node{'s' if fit.nodes > 1 else ''}"
+            notes.add(f"{group}: {len(fit.sizes)} sizes do not replace the base's own measurements")
+        else:
+            result.append(fit)
+    return result
 
 
 def _with_layers(device: str | dict[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -221,14 +249,14 @@ def _provenance(imported: ImportResult, base: Base | None) -> dict[str, str]:
     return facts | ({"left out or assumed": "; ".join(lines)} if lines else {})
 
 
-def _compare(imported: ImportResult, base: Base) -> None:
-    """Notes differences between the measured machines and the base."""
+def _compare(imported: ImportResult, base: Base, nodes: int) -> None:
+    """Notes differences between the measured machines and the base. nodes: of the cluster that is written."""
     machines, cluster = imported.machines, base.cluster
     device = shipped(machines.gpu) if machines.gpu else None
     if device is not None and device.name != cluster.device.name:
         text = f"measured on {machines.gpu}, but {base.name} has {cluster.device.name}; give a base with that GPU"
         imported.notes.add(text)
-    for what, own, given in (("nodes", machines.nodes, cluster.nodes), ("devices", machines.devices, cluster.node.devices)):
+    for what, own, given in (("nodes", machines.nodes, nodes), ("devices", machines.devices, cluster.node.devices)):
         if own > given:
             imported.notes.add(f"measured on {own} {what}, but {base.name} has {given}; larger groups are not used")
 
@@ -248,7 +276,8 @@ def _links(
         key = field_name.rpartition(".")[2]
         mine = [fit for fit in measured if (fit.nodes > 1) == several]
         sent = next((fit for fit in mine if fit.op == "sendrecv"), None)
-        needed = base is None and not parent.get(key) and (machines.nodes if several else machines.devices) > 1
+        missing = base is None or data.get("nodes", 1) > base.cluster.nodes
+        needed = missing and not parent.get(key) and (machines.nodes if several else machines.devices) > 1
         if sent is not None:
             cards = base.cluster.node.cards_used if several and base else 1
             nominal = dict(parent.get(key) or {})

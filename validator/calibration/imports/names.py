@@ -26,6 +26,8 @@ _PRECISIONS: Final = {
 _OPS: Final[dict[str, Op]] = {op.replace("_", ""): op for op in OPS} | {"send": "sendrecv", "recv": "sendrecv"}
 # Parts of torch's names of collectives that give the shape of the buffers.
 _ADDED: Final = re.compile(r"into|tensor|coalesced|base|single|_|-| ")
+# Kernels of NCCL and RCCL (by prefix), DeepEP, NVSHMEM and oneCCL.
+_COMMUNICATION: Final = re.compile(r"^(?:nccl|rccl)|deep_?ep|nvshmem|oneccl|(?:inter|intra)node::", re.I)
 _KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.I)
 
 
@@ -56,5 +58,5 @@ def collective_of_kernel(name: str) -> Op | None:
 
 
 def is_communication(kernel: str) -> bool:
-    """Whether a kernel is one of NCCL (or of RCCL, which keeps NCCL's names)."""
-    return kernel.lower().startswith(("nccl", "rccl"))
+    """Whether a kernel communicates: one of NCCL, RCCL, DeepEP, NVSHMEM or oneCCL."""
+    return _COMMUNICATION.search(kernel) is not None

@@ -83,8 +83,8 @@ def read(paths: Sequence[Path]) -> ImportResult:
             points += section_points
             machines += [_machines(section)] if section_points else []
         if len(points) == before:
-            lines = notes.lines()
-            why = f" ({lines[-1]})" if lines and lines[-1].startswith(f"{path}:") else ""
+            mine = [line for line in notes.lines() if line.startswith(f"{path}:")]
+            why = f" ({' '.join(mine)})" if mine else ""
             raise InputError(f"{path}: no time of a collective found{why}; expected {_EXPECTED}")
     _same_gpus(machines, notes)
     largest = max(machines, key=lambda machine: (machine.nodes, machine.devices))
@@ -196,12 +196,12 @@ def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]
     # groups made by NCCL_TESTS_SPLIT are equivalent
     hosts = [host for group, host, _ in section.ranks if group == section.ranks[0][0]]
     ranks, nodes = len(hosts), len(set(hosts))
+    if ranks < 2:
+        notes.add(f"{path}:{first}: {section.op or 'a collective'} of one rank, which moves no data; table left out")
+        return []
     op = section.op or _by_rates(section.rows, ranks)
     if op is None:
         notes.add(f"{path}:{first}: unknown collective; name the file after its test, such as all_gather_perf.log")
-        return []
-    if ranks < 2:
-        notes.add(f"{path}:{first}: {op} of one rank, which moves no data; table left out")
         return []
     rows = [row for row in section.rows if row.size_bytes > 0]
     return [_point(op, ranks, nodes, row, section.iterations) for row in rows]

@@ -105,10 +105,30 @@ def test_a_base_keeps_numbers_that_were_not_measured(tmp_path: Path) -> None:
 
 def test_a_base_of_different_machines_is_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 200e9))
-    _written(tmp_path, found, base="dgx1")
+    made = _written(tmp_path, found, base="dgx1")
     lines = found.notes.lines()
+    assert made.nodes == 2
     assert any("measured on NVIDIA H100 80GB HBM3, but dgx1 has P100" in line for line in lines)
-    assert any("measured on 2 nodes, but dgx1 has 1" in line for line in lines)
+    assert any("the base is one node without a network; 2 nodes were measured" in line for line in lines)
+
+
+def test_a_matrix_of_one_node_is_completed_by_logs_of_several(tmp_path: Path) -> None:
+    """The node of `nvidia-smi topo -m` becomes a cluster with a network when a log of two nodes is imported into it."""
+    found, matrix = topo.read(FILES / "dgx-1.txt")
+    _written(tmp_path, found, node=topo.node(matrix, found))
+    log = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 40e9))
+    made = _written(tmp_path, log, base=str(tmp_path / "made.yaml"))
+    assert made.nodes == 2
+    assert made.network is not None
+    assert {(one.ranks, one.nodes) for one in made.collectives.measured} == {(len(TWO), 2)}
+
+
+def test_few_sizes_do_not_replace_a_fit_of_many(tmp_path: Path) -> None:
+    _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
+    few = _found(tmp_path, nccl_log("all_reduce", NODE, 300e-6, 20e9, sizes=[2**28]))
+    made = _written(tmp_path, few, base=str(tmp_path / "made.yaml"))
+    assert made.collectives.measured[-1].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
+    assert any("1 sizes do not replace the base's own measurements" in line for line in few.notes.lines())
 
 
 def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:

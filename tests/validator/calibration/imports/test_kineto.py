@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import kineto, layers, steps
 from scaleproof.validator.calibration.imports.kineto import Trace
+from scaleproof.validator.calibration.imports.names import is_communication
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 from scaleproof.validator.calibration.imports.steps import StepTimes
 from tests.validator.calibration.imports.logs import H100, all_reduce, host, kernel, launch, step, trace
@@ -235,3 +236,24 @@ def test_unusual_values_give_an_error_or_a_note_but_no_traceback(
 def test_a_plain_list_of_events_is_a_valid_trace(tmp_path: Path) -> None:
     read = kineto.read(_write(tmp_path, json.dumps(TWO)), ImportNotes())
     assert (read.rank, read.gpu, len(read.steps)) == (-1, "", 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "void deep_ep::internode::dispatch<false, 4>(int4*, float*)",
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8>(__nv_bfloat16*)",
+        "nvshmemi_transfer_rma_nbi",
+        "rccl_main_kernel",
+        "oneccl_allreduce_kernel",
+    ],
+)
+def test_communication_kernels_of_other_libraries_are_known(name: str) -> None:
+    assert is_communication(name)
+
+
+def test_compute_kernels_are_not_communication() -> None:
+    assert not any(
+        map(is_communication, ["ampere_bf16_s16816gemm", "void at::native::vectorized_elementwise_kernel", "reduce_kernel"])
+    )
