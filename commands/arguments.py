@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 
 Action = Callable[[argparse.Namespace], int]
 _N = TypeVar("_N", int, float)
+# What each command does, in a line of the list of commands.
+SUMMARIES: Final[dict[str, str]] = {}
 NAME: Final = "a YAML file, or a name from 'scaleproof list'"
 
 
@@ -38,6 +40,7 @@ class Command:
         """Adds the command to argparse's subparsers. help: its line in the list of commands, and its description."""
         self.parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         self.parser.set_defaults(command=run)
+        SUMMARIES[name] = help
 
     def add(self, spec: str, help: str, repeated: bool = False, **settings: Any) -> None:  # noqa: A002
         """Adds an argument that is written as help shows it: '--flag', '--option VALUE', or 'POSITIONAL'.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import gc
 import importlib
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from scaleproof import __version__
+from scaleproof.commands.arguments import SUMMARIES
 
 # Modules that add commands, in the order of `--help`.
 _COMMANDS: Final = (
@@ -42,6 +45,17 @@ _COMMANDS: Final = (
     "reporting.explore",
     "reporting.history",
 )
+
+
+# The commands by what they are for, in the order of --help.
+_GROUPS: Final = {
+    "predict and decide": (
+        "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
+    ),
+    "measure and calibrate": ("calibrate", "import", "measure", "runs", "reconcile", "prove", "faults", "converge", "score"),
+    "look at results": ("report", "timeline", "claims", "explore", "history"),
+    "look up": ("list", "show", "schema", "cluster"),
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,18 +103,60 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if any(word.startswith("-") for word in rest) or (rest and "scenarios" not in options):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{_field_hint(rest)}")
     if rest:
         options.scenarios += rest
     return options
 
 
+def _field_hint(words: Sequence[str]) -> str:
+    """How to set a field of the scenario, if an unknown option has the name of one."""
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.scenario.aliases import canonical
+    from scaleproof.simulator.scenario.fields import field_at
+
+    name = next((word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")), "")
+    for part in ("strategy", "training", "batch", "cluster"):
+        field = ".".join(canonical((part, name)))
+        try:
+            field_at(field)
+        except InputError:
+            continue
+        return f"; to change a field of the scenario, write --set {field}=VALUE"
+    return ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of the command line: help by groups of commands, and errors that name the nearest command."""
+
+    is_whole = False
+
+    def format_help(self) -> str:
+        """Help with the commands in groups."""
+        if not self.is_whole:
+            return super().format_help()
+        lines = [self.format_usage().rstrip(), "", self.description or ""]
+        for group, names in _GROUPS.items():
+            lines += ["", f"{group}:", *(f"  {name:<12} {SUMMARIES[name]}" for name in names)]
+        return "\n".join([*lines, "", "'scaleproof COMMAND --help' describes a command; --version prints the version.", ""])
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the error, with the nearest command for an unknown one, and ends with exit code 2."""
+        if unknown := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            names = [name for names in _GROUPS.values() for name in names]
+            close = difflib.get_close_matches(unknown[1], names, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(names)}"
+            message = f"no command is called '{unknown[1]}'; {hint}"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="scaleproof", description="Predict how fast distributed training runs, and prove the prediction by running it."
     )
     parser.add_argument("--version", action="version", version=f"scaleproof {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in _COMMANDS:
         importlib.import_module(f"scaleproof.commands.{module}").mount(commands)
+    parser.is_whole = True
     return parser

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import scaleproof
@@ -20,3 +22,27 @@ def test_every_command_explains_its_arguments(command: str, capsys: pytest.Captu
         scaleproof.main([*command.split(), "--help"])
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: scaleproof {command} [-h]")
+
+
+def test_help_lists_every_command_once_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scaleproof.main(["--help"])
+    listed = re.findall(r"^  (\w+) +\S", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted({command.split()[0] for command in _COMMANDS})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["predct", "resnet50-ring-p100"], "no command is called 'predct'; did you mean 'predict'?"),
+        (["zzz"], "no command is called 'zzz'; the commands are predict, plan"),
+        (["predict", "resnet50-ring-p100", "--workers", "8"], "write --set strategy.workers=VALUE"),
+        (["predict", "resnet50-ring-p100", "--tp", "8"], "write --set strategy.tensor=VALUE"),
+        (["predict", "resnet50-ring-p100", "--nothing"], "unrecognized arguments: --nothing"),
+    ],
+)
+def test_a_wrong_command_or_option_gives_a_hint(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        scaleproof.main(arguments)
+    assert end.value.code == 2
+    assert hint in capsys.readouterr().err
