@@ -24,7 +24,7 @@ def mount(commands: Any) -> None:
         commands, "claims", _claims, "test claims of published articles: whether, and under which conditions, they hold"
     )
     claims.parser.description = "Test claims of published articles by prediction, and by measurement in an emulated network."
-    claims.add("NAME", "name of a claim, or path of its YAML file (all claims)", dest="names", nargs="*")
+    claims.add("NAME", "name of a claim, words of its text, or path of its YAML file (all claims)", dest="names", nargs="*")
     claims.add("--json", "print verdicts and values as JSON, in SI units")
     claims.add("--out DIR", "write claims.json and a figure of each claim (PNG and SVG) to DIR", type=Path)
     claims.add(

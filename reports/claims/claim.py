@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -286,6 +287,15 @@ def _file(reference: str) -> Path:
         if not Path(reference).is_file():
             raise NotFoundError(f"{reference}: no such file; give the path of a YAML file, or a name from 'scaleproof claims'")
         return Path(reference)
-    if reference not in names():
-        raise NotFoundError(f"no claim is called {reference!r}; give one of {', '.join(names())}")
-    return catalog.ROOT / FOLDER / f"{reference}.yaml"
+    found = [reference] if reference in names() else with_words(reference)
+    if len(found) != 1:
+        which = f"several claims have the words {reference!r}" if found else f"no claim is called {reference!r}"
+        raise NotFoundError(f"{which}; give one of {', '.join(found or names())}")
+    return catalog.ROOT / FOLDER / f"{found[0]}.yaml"
+
+
+def with_words(text: str) -> list[str]:
+    """Names of the shipped claims whose files have all the words of a text, in any order and case."""
+    words = re.findall(r"\w+", text.lower())
+    files = {name: (catalog.ROOT / FOLDER / f"{name}.yaml").read_text(encoding="utf-8").lower() for name in names()}
+    return [name for name, content in files.items() if words and all(word in content for word in words)]

@@ -107,3 +107,9 @@ def test_all_shipped_claims_are_valid() -> None:
     assert sum(one.netlab is not None for one in found) >= 10
     assert all(one.claim.endswith(".") for one in found)
     assert CLAIM["claim"] not in [one.claim for one in found]
+
+
+def test_a_claim_is_found_by_the_words_of_its_text() -> None:
+    assert read("parameter servers reach only 50%").name == "servers-reach-half"
+    with pytest.raises(NotFoundError, match="several claims have the words 'Parameter servers'; give one of asynchrony"):
+        read("Parameter servers")
