@@ -103,7 +103,8 @@ def test_recomputation_makes_backward_passes_longer(make_scenario: MakeScenario)
         spans = measure(make_scenario({"kind": "data_parallel"}, deep, recompute=recompute)).spans
         assert spans is not None
         seconds = spans.end_s - spans.arrival_s
-        forward_s, backward_s = (np.median(seconds[spans.phase == phase]) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        # other work on the machine lengthens passes, and never shortens them
+        forward_s, backward_s = (np.min(seconds[spans.phase == phase]) for phase in (Phase.FORWARD, Phase.BACKWARD))
         return float(backward_s / forward_s)
 
     assert ratio("full") > ratio("none") + 0.4

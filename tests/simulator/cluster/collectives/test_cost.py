@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op, bus_factor, names_for
 from scaleproof.simulator.cluster.collectives.cost import GLOO, collective_cost, library_of
