@@ -163,10 +163,10 @@ def _servers(servers: ServerStatistics | None) -> Iterator[str]:
 
 
 def _efficiency(run: Run) -> Iterator[str]:
-    for scaling, value in (run.efficiency or {}).items():
-        faster = run.speed_up[scaling] if run.speed_up else 1.0
-        times = f": {faster:.3g} times as fast" if f"{faster:.3g}" != "1" else ""
-        yield f"{value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}{times}"
+    for kind, scaling in run.scaling.items():
+        faster = f"{1.0 if scaling.speed_up is None else scaling.speed_up:.3g}"
+        times = f": {faster} times as fast" if faster != "1" else ""
+        yield f"{scaling.efficiency:.1%} {kind} scaling, against {scaling.baseline}{times}"
 
 
 def _memory(run: Run) -> Iterator[str]:

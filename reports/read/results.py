@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
-from scaleproof.simulator.run.run import Origin, Phase, Run, Spans
+from scaleproof.simulator.run.records import Scaling
+from scaleproof.simulator.run.run import DERIVED, Origin, Phase, Run, Spans
 from scaleproof.simulator.scenario import dump
 
 _VERSION: Final = 1
@@ -140,10 +141,8 @@ class _SummaryFile(BaseModel):
 
     def run(self) -> Run:
         plain = self.model_dump()
-        for name in ("efficiency", "baseline"):
-            known = {kind: value for kind, value in (plain[name] or {}).items() if value is not None}
-            plain[name] = known or None
-        return Run(**plain)
+        scaling = Scaling.by_kind(plain)
+        return Run(**{name: value for name, value in plain.items() if name not in DERIVED}, scaling=scaling)
 
 
 class _CaseFile(BaseModel):

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.run.records import ServerStatistics, StageMemory, TargetEstimate, Verification
+from scaleproof.simulator.run.records import Scaling, ServerStatistics, StageMemory, TargetEstimate, Verification
 from scaleproof.simulator.run.run import DERIVED, Run, Spans
 
 SPANS_FILE: Final = "spans.npz"
@@ -49,6 +49,7 @@ def save(run: Run, folder: Path) -> None:
 def load_run(folder: Path) -> Run:
     """Loads the run that `save` wrote into `folder`. Raises OSError, ValueError or KeyError if that is not possible."""
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    plain["scaling"] = Scaling.by_kind(plain)
     for name in DERIVED:
         plain.pop(name, None)
     for name in ("step_times_s", "losses", "update_losses", "rank_names"):

@@ -1,9 +1,30 @@
-"""Records that are parts of a Run: server statistics, the estimate of a target loss, memory of a stage, and verification."""
+"""Records that are parts of a Run: scaling, servers, the estimate of a target loss, memory of a stage, and verification."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Weak or strong scaling of a run against a baseline.
+
+    efficiency: throughput per training rank relative to the baseline's. speed_up: throughput relative to the baseline's, if
+    known. baseline: what it is.
+    """
+
+    efficiency: float
+    speed_up: float | None
+    baseline: str
+
+    @staticmethod
+    def by_kind(plain: Mapping[str, Any]) -> dict[str, Scaling]:
+        """Weak and strong scaling from the keys `efficiency`, `speed_up` and `baseline` of a summary."""
+        speed_ups, baselines = plain.get("speed_up") or {}, plain.get("baseline") or {}
+        known = {kind: value for kind, value in (plain.get("efficiency") or {}).items() if value is not None}
+        return {kind: Scaling(value, speed_ups.get(kind), baselines.get(kind) or "") for kind, value in known.items()}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.records import ServerStatistics, StageMemory, TargetEstimate, Verification
+from scaleproof.simulator.run.records import Scaling, ServerStatistics, StageMemory, TargetEstimate, Verification
 
 Origin = Literal["predicted", "measured"]
 
@@ -49,7 +49,7 @@ COMMUNICATION_PHASES: Final = (Phase.SYNCHRONISE, Phase.SEND, Phase.RECEIVE)
 # Properties that a summary has in addition to the fields.
 DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
-    "time_to_target_s", "time_to_target_interval_s",
+    "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline",
 )  # fmt: skip
 BREAKDOWN: Final = (
     "compute", "slowest_rank", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks",
@@ -120,7 +120,7 @@ class Run:
     transfers in flight: "exposed" while the rank waits for them, "hidden" while it computes or waits for something else.
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
     peak_flops: FLOP/s of a training rank's device at the training precision.
-    efficiency, speed_up, baseline: for weak and strong scaling, against the run that `baseline` describes.
+    scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
     settings with which it does. energy_J, cost_USD: "per_step", "per_million_samples" and, with tokens, "per_million_tokens".
@@ -152,9 +152,7 @@ class Run:
     model_flops: float | None = None
     hardware_flops: float | None = None
     peak_flops: float | None = None
-    efficiency: Mapping[str, float] | None = None
-    speed_up: Mapping[str, float] | None = None
-    baseline: Mapping[str, str] | None = None
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)
     memory_bytes_per_rank: float | None = None
     memory_bytes: Mapping[str, float] | None = None
     memory_by_stage: tuple[StageMemory, ...] = ()
@@ -180,6 +178,21 @@ class Run:
     def framework_words(self) -> str:
         """Name of the framework, with 'by default' if the scenario names none; empty if it is not known."""
         return framework_words(self.framework, self.framework_is_default)
+
+    @property
+    def efficiency(self) -> Mapping[str, float] | None:
+        """Scaling efficiency by kind; None if it is not known."""
+        return {kind: one.efficiency for kind, one in self.scaling.items()} or None
+
+    @property
+    def speed_up(self) -> Mapping[str, float] | None:
+        """Speed-up over the baseline by kind of scaling; None if it is not known."""
+        return {kind: one.speed_up for kind, one in self.scaling.items() if one.speed_up is not None} or None
+
+    @property
+    def baseline(self) -> Mapping[str, str] | None:
+        """Description of the baseline by kind of scaling; None if there is none."""
+        return {kind: one.baseline for kind, one in self.scaling.items() if one.baseline} or None
 
     @property
     def samples_per_s(self) -> float:
@@ -248,7 +261,7 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """All fields except the spans, and derived properties, as plain data for JSON."""
-        names = [field.name for field in fields(self) if field.name != "spans"]
+        names = [field.name for field in fields(self) if field.name not in ("spans", "scaling")]
         return {name: _plain(getattr(self, name)) for name in (*names, *DERIVED)}
 
 

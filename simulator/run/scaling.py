@@ -16,6 +16,7 @@ from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.breakdown import slope
+from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
@@ -159,16 +160,16 @@ class Baseline:
 def compared(run: Run, scenario: Scenario) -> Run:
     """A run of a scenario with its weak and strong scaling efficiency, its speed-up, and a description of the baseline."""
     base = Baseline.of(scenario)
-    efficiency, speed_up, baseline = {}, {}, {}
+    result = {}
     for scaling in base.microbatches:
         samples = base.samples(scaling)
         per_s = run.samples_per_s if base.is_of(run, scaling) else samples / base.step_s(scaling)
-        speed_up[scaling] = run.samples_per_s / per_s
-        efficiency[scaling] = speed_up[scaling] * base.ranks / run.compute_ranks
+        speed_up = run.samples_per_s / per_s
         note = _difference(samples / base.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
         step = f"{samples} sample{'s' if samples > 1 else ''} a step{note}"
-        baseline[scaling] = f"{base.smallest}, {step}, {per_s:.4g} samples/s"
-    return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
+        baseline = f"{base.smallest}, {step}, {per_s:.4g} samples/s"
+        result[scaling] = Scaling(speed_up * base.ranks / run.compute_ranks, speed_up, baseline)
+    return replace(run, scaling=result)
 
 
 def _difference(samples: float, wanted: float) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream
 
 STEPS = 5
@@ -108,8 +109,7 @@ def make_run(origin: Origin, case: tuple[str, str, int, int, float, float]) -> R
         scenario=scenario,
         strategy=f"{family}, {compute_ranks} workers" + (f", {servers} servers" if servers else ""),
         samples=SAMPLES_PER_WORKER * compute_ranks,
-        efficiency={"weak": BASELINE_STEP_S.get(family, 0.1) / step_time_s},
-        baseline={"weak": "1 worker with as many samples"},
+        scaling={"weak": Scaling(BASELINE_STEP_S.get(family, 0.1) / step_time_s, None, "1 worker with as many samples")},
         provenance={"steps": str(STEPS)},
         rank_names=tuple(f"server {r - compute_ranks}" if r >= compute_ranks else f"worker {r}" for r in range(ranks)),
     )

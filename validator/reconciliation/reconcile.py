@@ -16,6 +16,7 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
@@ -107,15 +108,16 @@ def with_efficiency(cases: Sequence[ReconciledCase]) -> list[ReconciledCase]:
     single = [case for case in cases if case.measured is not None and case.scenario.strategy.ranks == 1]
     result = []
     for case in cases:
-        efficiency, baseline = {}, {}
+        found = {}
         for base in single:
             scaling = _scaling(case.scenario, base.scenario)
             if case.measured is None or base.measured is None or scaling is None:
                 continue
-            efficiency[scaling] = case.measured.samples_per_s_per_rank / base.measured.samples_per_s_per_rank
-            baseline[scaling] = f"{base.scenario.name}, {base.measured.samples_per_s:.4g} samples/s measured"
-        if efficiency and case.measured is not None:
-            case = replace(case, measured=replace(case.measured, efficiency=efficiency, baseline=baseline))
+            efficiency = case.measured.samples_per_s_per_rank / base.measured.samples_per_s_per_rank
+            baseline = f"{base.scenario.name}, {base.measured.samples_per_s:.4g} samples/s measured"
+            found[scaling] = Scaling(efficiency, None, baseline)
+        if found and case.measured is not None:
+            case = replace(case, measured=replace(case.measured, scaling=found))
         result.append(case)
     return result
 

@@ -80,7 +80,7 @@ def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
 def test_unknown_quantities_are_omitted(small: Make) -> None:
     run = predict(small())
     bare = replace(
-        run, tokens=None, model_flops=None, efficiency=None, baseline=None, speed_up=None, memory_bytes=None,
+        run, tokens=None, model_flops=None, scaling={}, memory_bytes=None,
         prediction_interval_s=None,
     )  # fmt: skip
     assert list(rows(describe(bare))) == ["framework", "step time", "throughput", "where it goes", "communication"]

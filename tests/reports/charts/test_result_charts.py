@@ -12,6 +12,7 @@ import pytest
 from scaleproof.reports.charts import result_charts, run_charts
 from scaleproof.reports.charts.chart import Boxes, Line
 from scaleproof.reports.read.results import Case, read
+from scaleproof.simulator.run.records import Scaling
 from tests.reports.example import CASES, make_run
 
 
@@ -54,7 +55,7 @@ def test_scenarios_with_equal_rank_counts_are_not_joined_by_a_line() -> None:
 def test_scenarios_that_differ_in_more_than_ranks_are_not_joined_by_a_line() -> None:
     two, four = _cases(CASES[0], CASES[1])
     assert four.predicted is not None
-    other = replace(four, predicted=replace(four.predicted, baseline={"weak": "1 worker of another model"}))
+    other = replace(four, predicted=replace(four.predicted, scaling={"weak": Scaling(0.9, None, "1 worker of another model")}))
     chart = result_charts.scaling([two, other])
     assert chart is not None
     assert not any(mark.joined for mark in chart.views[0].marks if isinstance(mark, Line))

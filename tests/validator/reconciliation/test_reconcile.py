@@ -21,7 +21,7 @@ Make = Callable[..., Scenario]
 def slower_than_predicted(scenario: Scenario) -> Run:
     """A measurement that takes a quarter longer than predicted."""
     run = predict(scenario)
-    return replace(run, origin="measured", step_time_s=run.step_time_s * 1.25, efficiency=None, baseline=None)
+    return replace(run, origin="measured", step_time_s=run.step_time_s * 1.25, scaling={})
 
 
 def failing(scenario: Scenario) -> Run:
