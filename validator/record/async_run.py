@@ -133,7 +133,8 @@ class Pushes:
             if key in added:
                 began_s = added[key]["start_s"]
                 update = int(np.searchsorted(of_queue, added[key]["end_s"]))
-                applied_s, behind = of_queue[update], update - known
+                # the end of an addition and an update may be recorded as the same time
+                applied_s, behind = of_queue[update], max(0, update - known)
             columns.append((*key, arrivals[key]["end_s"], began_s, applied_s, behind))
         values = np.array(columns, dtype=float).reshape(-1, 8).T
         rounds = min((len(one) for one in updates_s.values()), default=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.model.layers import Layer

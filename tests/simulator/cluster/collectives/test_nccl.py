@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import Curve, GroupLinks, Nccl, candidates, curves, facts_of, rccl_facts_of

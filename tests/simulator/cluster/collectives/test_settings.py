@@ -9,9 +9,15 @@ import sys
 import pytest
 
 import scaleproof
-from scaleproof import collective_time
 from scaleproof.commands.predicting.collective import describe
-from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
+from scaleproof.simulator.analysis.collective.time import (
+    collective_time,
+    collective_times,
+    group_on,
+    parse_op,
+    parse_ranks,
+    sweep_sizes,
+)
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, bus_factor, names_for
 from scaleproof.simulator.common.errors import InputError
 from tests.simulator.clusters import plain

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.cluster.collectives.cost import direct_costing, processors_taken

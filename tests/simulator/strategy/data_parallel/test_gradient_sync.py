@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind

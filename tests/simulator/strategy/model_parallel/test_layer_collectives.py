@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from scaleproof import collective_time
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase
