@@ -43,8 +43,8 @@ def throughput(study: Studied, measured: Sequence[Case] = ()) -> Chart | None:
     def overlay(lines: Mapping[str, Rows]) -> list[Mark]:
         return _ideal(study, lines) + _measured(study, measured)
 
-    parts = ["bands contain the true value in nine of ten cases"] if study.good["rate_low"].notna().any() else []
-    parts += ["the dashed line is ideal scaling"] if study.across == "GPUs" else []
+    parts = ["shaded: the 90 % prediction intervals"] if study.good["rate_low"].notna().any() else []
+    parts += ["dashed: linear scaling"] if study.across == "GPUs" else []
     caption = "; ".join(parts)
     caption = f"{caption[:1].upper()}{caption[1:]}." if caption else ""
     rates = study.good["rate"]
@@ -163,14 +163,14 @@ def _hover_text(study: Studied, row: Row) -> str:
 
 
 def _ideal(study: Studied, lines: Mapping[str, Rows]) -> list[Mark]:
-    """The ideal scaling of the first line."""
+    """Linear scaling of the first line."""
     known = [row for row in next(iter(lines.values())) if _is_there(row["efficiency"])]
     if study.across != "GPUs" or not known:
         return []
     first = known[0]
     each = first["rate"] / first["gpus"] / first["efficiency"]
     ends = [first["x"], max(rows[-1]["x"] for rows in lines.values())]
-    return [Line("nothing lost", GREY, ends, [each * end for end in ends], dashed=True)]
+    return [Line("linear scaling", GREY, ends, [each * end for end in ends], dashed=True)]
 
 
 def _measured(study: Studied, cases: Sequence[Case]) -> list[Mark]:
