@@ -21,8 +21,7 @@ def mount(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.evidence import describe as describe_evidence
-    from scaleproof.commands.text.run import describe
+    from scaleproof.commands.text.run import describe, describe_evidence
     from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict

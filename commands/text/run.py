@@ -1,17 +1,21 @@
-"""Console text of a run: speed, step time breakdown, scaling efficiency, memory, energy and cost."""
+"""Console text of a run: speed, step time breakdown, scaling efficiency, memory, energy and cost; and
+evidence for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from scaleproof.commands.text.tables import sections, shares
+from scaleproof.commands.text.tables import sections, shares, table
+from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,
+    format_change,
     format_count,
     format_energy_J,
     format_number,
+    format_percent,
     format_time_s,
     format_USD,
 )
@@ -25,6 +29,9 @@ _ROUNDING: Final = 1e-9
 _LARGEST_HOLDERS: Final = 3
 # minimum share of a prediction's variance from which a quantity is printed
 _MIN_VARIANCE_SHARE: Final = 0.1
+# number of published runs that are printed, and the titles of their table
+_MOST_PUBLISHED: Final = 5
+_EVIDENCE_TITLES: Final = ("published run", "model", "GPUs", "layout", "measured", "predicted", "error", "in 90 %")
 
 
 def describe(run: Run) -> str:
@@ -193,3 +200,31 @@ def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Ite
     if bill:
         unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
         yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
+
+
+def describe_evidence(evidence: Evidence) -> str:
+    """Text of the evidence: a summary, and a table of the nearest runs."""
+    if not evidence.runs:
+        return "evidence: no published run in the tables of this version is similar"
+    runs = counted(len(evidence.runs), "similar published run")
+    summary = f"evidence: {runs}; median error {format_percent(evidence.median_error)}, "
+    summary += f"{format_percent(evidence.coverage, 0)} in the 90 % interval; the nearest:"
+    rows = [_EVIDENCE_TITLES, *(_published_row(run) for run in evidence.runs[:_MOST_PUBLISHED])]
+    note = "scaleproof predict published:RUN predicts one of them"
+    return "\n".join([summary, *table(rows, "<<><>>><", indent="  "), f"  {note}"])
+
+
+def _published_row(run: PublishedRun) -> tuple[str, ...]:
+    degrees = {"TP": run.tensor, "PP": run.stages}
+    layout = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+    layout += [f"ZeRO-{run.zero}"] if run.zero else []
+    return (
+        run.id,
+        run.model,
+        f"{run.gpus} {run.device}",
+        " ".join([*layout, run.precision]),
+        format_time_s(run.measured_s),
+        format_time_s(run.predicted_s),
+        format_change(run.error),
+        "yes" if run.is_covered else "no",
+    )
