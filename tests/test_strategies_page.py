@@ -39,6 +39,7 @@ def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return shown, step.facts()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: Path(command[-1]).stem)
 def test_pictures_show_current_predictions(command: list[str]) -> None:
     shown, now = drawn(command)
