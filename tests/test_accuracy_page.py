@@ -24,7 +24,6 @@ def test_the_page_shows_all_shipped_tables_and_counts_every_row() -> None:
     assert parts["all tables"].lines["all"].rows == sum(parts[name].lines["all"].rows for name in TABLES)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("part", [*shown(ALL).values(), *shown(CALIBRATED).values()])
 def test_rows_that_are_not_scored_have_a_reason(part: Part) -> None:
     skipped = sum(line.rows - line.scored for line in part.sets.values())
