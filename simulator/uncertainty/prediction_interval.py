@@ -90,14 +90,25 @@ class LinearResponse:
     def intervals(self) -> Times:
         """The ends of the 90 % intervals of the step times, as multiples of the predicted ones, shape (2, rows).
 
-        The first-order reliability method (Hasofer and Lind, 1974): in the space of standardised log slowdown factors, a step
-        time changes most along its gradient, and the ends are at the distance of a 90 % interval in either direction.
+        The first-order reliability method (Hasofer and Lind, 1974): in the space of standardised log slowdown factors, an end
+        is at the distance of a 90 % interval, in the direction in which the step time changes most there. That direction is
+        taken from the gradient at the prediction, and corrected once by the gradient at the end which that gives.
         """
-        direction = self.priors.deviation[:, None] * self.shares
-        direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)
-        model, *others = np.stack([self.priors.factors(reach * direction) for reach in (-DEVIATIONS, DEVIATIONS)], axis=1)
-        longer = [share * (factor - 1) for share, factor in zip(self.shares[1:], others, strict=True)]
-        return np.asarray(model * (1 + sum(longer)))
+        return np.stack([self._end(-DEVIATIONS), self._end(DEVIATIONS)])
+
+    def _end(self, distance: float) -> Times:
+        """Step times at a distance in standard deviations in the direction of the largest change, shape (rows,)."""
+        factors = np.ones_like(self.shares)
+        for _ in range(2):
+            direction = self.priors.deviation[:, None] * self.shares * factors
+            direction[0] *= self._without_model(factors) / factors[0]
+            direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)
+            factors = self.priors.factors(distance * direction)
+        return np.asarray(factors[0] * self._without_model(factors))
+
+    def _without_model(self, factors: Times) -> Times:
+        """Step times without the model error, shape (rows,). factors: slowdown factors, shape (quantities, rows)."""
+        return np.asarray(1 + (self.shares[1:] * (factors[1:] - 1)).sum(axis=0))
 
     def interval(self, row: int) -> tuple[float, float]:
         """90 % interval of the step time of a row, as multiples of the predicted one."""

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -188,9 +188,10 @@ def test_draws_are_standard_normal_and_independent() -> None:
     assert np.cov(draws**2) == pytest.approx(2 * np.eye(4), abs=0.4)
 
 
+@example(shares=[0.21875, 0.03125, 0.1171875])
 @given(shares=st.lists(st.floats(0.01, 0.3), min_size=3, max_size=3))
 def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) -> None:
-    """Within 4 % of the width; the model error scales the whole step."""
+    """Within 3 % of the width; the model error scales the whole step."""
     cluster, names = plain(2, 2), ("device", "network.bandwidth", "network.latency")
 
     def times(factors: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -201,7 +202,7 @@ def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) ->
 
     found = of_step_times(times, Priors.of(("model", *names), cluster), 4000)
     linear = linear_response(np.ones(1), slower_s, names, cluster)
-    assert np.log(linear.interval(0)) == pytest.approx(np.log(found[:2]), abs=0.04 * log_width(found))
+    assert np.log(linear.interval(0)) == pytest.approx(np.log(found[:2]), abs=0.03 * log_width(found))
 
 
 def test_intervals_of_a_closed_form_follow_its_quantities() -> None:
