@@ -59,7 +59,7 @@ def _changed(scenario: Scenario, gpus: int) -> Scenario:
         message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
         raise InputError(f"{message}; give another number, or set batch.total={_near(total, workers)}")
     update: dict[str, Any] = {"workers_": workers}
-    if strategy.microbatches > 1 and "microbatches_" in type(strategy).model_fields:
+    if strategy.microbatches > 1 and getattr(strategy, "micro_batch_size", None) is None:
         update["microbatches_"] = _microbatches(scenario, workers)
     changed = strategy.model_copy(update=update)
     cluster = scenario.cluster.with_nodes(changed.nodes_needed(scenario.cluster))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
@@ -22,6 +22,14 @@ from scaleproof.simulator.scenario.schema import Scenario
 # {"strategy.workers": 8} or ["strategy.workers=8"].
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
+
+# By field, the field next to it that an override of it replaces.
+_ALTERNATIVES: Final = {
+    ("batch", "total"): "per_worker",
+    ("batch", "per_worker"): "total",
+    ("strategy", "microbatches"): "micro_batch_size",
+    ("strategy", "micro_batch_size"): "microbatches",
+}
 
 
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
@@ -109,10 +117,8 @@ def _apply(located: Located, override: str) -> None:
     located.places[path] = where
     if path == ("cluster", "device", "memory"):
         forget_usable_memory(parent)
-    if path == ("batch", "total"):
-        parent.pop("per_worker", None)
-    if path == ("batch", "per_worker"):
-        parent.pop("total", None)
+    if path in _ALTERNATIVES:
+        parent.pop(_ALTERNATIVES[path], None)
     if len(path) == 1 and path[0] in catalog.PARTS:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
