@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
+from scaleproof.simulator.cluster.network.cards import without_nics
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
@@ -18,7 +19,8 @@ from scaleproof.simulator.common.spec import Count, Spec
 class Cluster(Spec):
     """A cluster as users describe it: `nodes` nodes of identical devices, joined by a network.
 
-    network: links between nodes; the bandwidth is that of all network cards of a node together.
+    network: links between nodes; the bandwidth is that of all network cards of a node together. YAML may give the cards in its
+    place, `nics: 8 x 400 Gbit/s`, which are the bandwidth 3200 Gbit/s and node.cards 8.
     collectives: measured collectives, and the library that chooses the algorithm of the others.
     shared_cores: cores that all nodes compute on if they are parts of one machine, such as network namespaces.
     uncertainty: 90 % intervals by the names in `quantities`, which are mostly paths of fields: network.bandwidth.
@@ -44,6 +46,11 @@ class Cluster(Spec):
         default_factory=dict, description="90 % intervals of measured quantities, by field; the others have a prior"
     )
     provenance: dict[str, str] = Field(default_factory=dict, description="machine, time and software of the calibration")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nics_are_bandwidth(cls, data: Any) -> Any:
+        return without_nics(data)
 
     @model_validator(mode="after")
     def _framework_ships(self) -> Self:

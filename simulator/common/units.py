@@ -23,6 +23,7 @@ _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 _MIN: Final = 1e-30
 _MAX: Final = 1e30
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+_SEVERAL: Final = re.compile(r"\s*(\d{1,6})\s*[x×*]\s*(\S.*)")
 
 
 def _table(*names: tuple[str, float]) -> dict[str, float]:
@@ -88,8 +89,9 @@ def parse_bytes(value: object) -> float:
 
 
 def parse_Bps(value: object) -> float:
-    """Bytes per second from text such as '25 Gbit/s' or '3 GB/s'. Raises UnitError."""
-    return _parse(value, "bandwidth")
+    """Bytes per second from text such as '25 Gbit/s', '3 GB/s' or '8 x 400 Gbit/s'. Raises UnitError."""
+    several = _SEVERAL.fullmatch(value) if isinstance(value, str) else None
+    return int(several[1]) * _parse(several[2], "bandwidth") if several else _parse(value, "bandwidth")
 
 
 def parse_flops(value: object) -> float:
