@@ -235,18 +235,6 @@ def test_an_unknown_executor_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_files_that_a_killed_sweep_left_are_deleted_when_it_is_resumed(tmp_path: Path) -> None:
-    sweep(STUDY, tmp_path)
-    *_, last = sorted(tmp_path.glob("part-*.parquet"))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left = tmp_path / f".{last.name}.{ended.pid}.part"
-    last.rename(left)
-    sweep(STUDY, tmp_path, resume=True)
-    assert last.is_file()
-    assert not left.exists()
-
-
 def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("scenario: llama-2-7b-fsdp-a100\naxes: {strategy.workers: [1, 2]}\n")
