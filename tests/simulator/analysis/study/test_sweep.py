@@ -175,6 +175,7 @@ def test_a_folder_without_results_is_named_in_the_error(tmp_path: Path) -> None:
         table(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(SLOW)
