@@ -1,4 +1,4 @@
-"""Every relative link, picture and anchor in README.md and docs leads somewhere, and every page can be reached from README.md."""
+"""Links, pictures and anchors in README.md and docs lead somewhere, and README.md leads to every page."""
 
 from __future__ import annotations
 
