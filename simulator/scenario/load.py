@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
@@ -22,6 +22,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 # {"strategy.workers": 8} or ["strategy.workers=8"].
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
+_EXAMPLE: Final = "{'strategy.workers': 8}"
 
 
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
@@ -33,7 +34,7 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     Raises NotFoundError, ScenarioError with every problem as `file:line:column: field: what; what to do`, or InputError for an
     argument of another type.
     """
-    changes = _texts(overrides)
+    changes = override_texts(overrides)
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
     name = _name(reference)
@@ -54,14 +55,16 @@ def _name(reference: object) -> str:
     raise InputError(f"expected the name of a scenario, a path, or a mapping with its fields; got {kind}")
 
 
-def _texts(overrides: Overrides) -> Sequence[str]:
+def override_texts(overrides: Overrides) -> Sequence[str]:
     """Overrides as for `--set`. Raises InputError for another type."""
     if isinstance(overrides, Mapping):
-        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in overrides.items()]
+        given = {field: str(value) if isinstance(value, Path) else value for field, value in overrides.items()}
+        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in given.items()]
+    if not isinstance(overrides, Sequence):
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(overrides).__name__}")
     texts = [overrides] if isinstance(overrides, str) else list(overrides)
     if wrong := [text for text in texts if not isinstance(text, str)]:
-        message = f"overrides are a mapping such as {{'strategy.workers': 8}} or texts; got {type(wrong[0]).__name__}"
-        raise InputError(message)
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(wrong[0]).__name__}")
     return texts
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
@@ -76,7 +76,8 @@ class Sensitivity:
             "rest": self.rest,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per parameter; elasticities have no unit."""
         import pandas as pd
 
