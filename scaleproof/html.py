@@ -11,7 +11,7 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 _MIN_SHARE: Final = 5e-4
 _WARNING: Final = "color:#b3261e;font-weight:bold"
-_CELL: Final = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;"
+_CELL: Final = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;white-space:nowrap;"
 
 
 def page(title: str, *parts: str) -> str:

@@ -50,6 +50,8 @@ class RunResult(Run):
     def _repr_html_(self) -> str:
         facts = self.facts()
         title = facts.pop("run")
+        # the bar shows it
+        facts.pop("breakdown", None)
         return html.page(title, html.facts(facts, is_warning=self.fits is False), html.breakdown(self))
 
     @naming_extras()
@@ -105,7 +107,7 @@ class RankedPlans(PlanResult):
         from scaleproof.reports.charts.run_charts import Bar, breakdown
 
         best = enumerate(self.best[:_MOST_ROWS], start=1)
-        bars = [Bar(f"{place}. {label(self.configurations, choice.row)}", "", choice.run) for place, choice in best]
+        bars = [Bar(f"{place}.", label(self.configurations, choice.row), choice.run) for place, choice in best]
         return _figure(breakdown(bars), "the runs have no breakdown")
 
 

@@ -14,6 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases
+from scaleproof.simulator.scenario.fields import field_at
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
@@ -22,6 +23,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 # {"strategy.workers": 8} or ["strategy.workers=8"].
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
+# parts in which fields that are given without their part are searched, in this order
+_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 _EXAMPLE: Final = "{'strategy.workers': 8}"
 
 
@@ -73,14 +76,33 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
 
     Raises ScenarioError.
     """
+    _check_is_scenario(located, path)
+    problems, wrong = resolve_parts(located, path.parent)
+    for override in overrides:
+        field = aliases.canonical(tuple(override.partition("=")[0].split(".")))
+        if field[0] in wrong:
+            continue
+        try:
+            _apply(located, override)
+        except ScenarioError as error:
+            problems += error.problems
+            wrong.add(field[0])
+    try:
+        _expand_shorthand(located)
+    except ScenarioError as error:
+        raise ScenarioError([*problems, *error.problems]) from None
+    located.data.setdefault("name", path.stem)
+    return validated(Scenario, located, problems, wrong)
+
+
+def _check_is_scenario(located: Located, path: Path) -> None:
+    """Raises ScenarioError for YAML of another kind."""
     if not isinstance(located.data, dict):
         raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
-    resolve_parts(located, path.parent)
-    for override in overrides:
-        _apply(located, override)
-    _expand_shorthand(located)
-    located.data.setdefault("name", path.stem)
-    return validated(Scenario, located)
+    others = {"axes": ("study", f"sweep {path} --out DIR"), "claim": ("claim", f"claims {path}")}
+    for key, (kind, command) in others.items():
+        if key in located.data:
+            raise ScenarioError([f"{located.place((key,))}: this is a {kind}, not a scenario; use 'scaleproof {command}'"])
 
 
 def _apply(located: Located, override: str) -> None:
@@ -95,6 +117,8 @@ def _apply(located: Located, override: str) -> None:
     except ScenarioError:
         raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None
     path = aliases.canonical(tuple(key.split(".")))
+    if path[0] not in Scenario.model_fields:
+        raise ScenarioError([f"{where}: {_unknown_field(path)}"])
     # the base has already been replaced by its content, so that another base replaces the device
     path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
@@ -102,7 +126,9 @@ def _apply(located: Located, override: str) -> None:
         message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
         raise ScenarioError([f"{where}: {message}"])
     parent = located.data
-    for name in path[:-1]:
+    for depth, name in enumerate(path[:-1], start=1):
+        if isinstance(parent, dict) and name not in parent:
+            located.places[path[:depth]] = where
         parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None
     if not isinstance(parent, dict):
         raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
@@ -120,6 +146,20 @@ def _apply(located: Located, override: str) -> None:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
+
+
+def _unknown_field(path: tuple[str, ...]) -> str:
+    """'a scenario has no field ...', with the fields that may be meant."""
+    name = ".".join(path)
+    for part in _PARTS:
+        try:
+            field_at(f"{part}.{name}")
+        except InputError:
+            continue
+        return f"a scenario has no field {name!r}; did you mean '{part}.{name}'?"
+    close = catalog.nearest(path[0], sorted(Scenario.model_fields))
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Scenario.model_fields)}"
+    return f"a scenario has no field {path[0]!r}; {hint}"
 
 
 def _expand_shorthand(located: Located) -> None:

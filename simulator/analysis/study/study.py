@@ -24,7 +24,6 @@ from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
-_FOLDER: Final = "studies"
 MOST_POINTS: Final = 10_000_000
 
 Numbers = NDArray[np.int64]
@@ -101,11 +100,14 @@ def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     if isinstance(reference, Mapping):
         path, located = Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
     else:
-        path = _file(str(reference))
+        path = catalog.find_study(str(reference))
         located = yaml_file.read(path)
     data = located.data
     if not isinstance(data, dict):
         raise ScenarioError([f"{located.place(())}: a study is a mapping with scenario and axes"])
+    if "axes" not in data and {"model", "strategy"} & set(data):
+        message = f"this is a scenario, not a study; use 'scaleproof predict {path}', or write scenario and axes into a study"
+        raise ScenarioError([f"{located.place(())}: {message}"])
     for key in data:
         if key not in _KEYS:
             raise ScenarioError([f"{located.place((key,))}: {key}: unknown key; a study has {', '.join(_KEYS)}"])
@@ -119,18 +121,6 @@ def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     except FieldError as error:
         raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
     return study
-
-
-def _file(reference: str) -> Path:
-    """The file of a study, given by its path or by the name of a shipped one. Raises NotFoundError."""
-    if Path(reference).is_file():
-        return Path(reference)
-    shipped = catalog.ROOT / _FOLDER / f"{reference}.yaml"
-    if not shipped.is_file():
-        raise NotFoundError(
-            f"{reference}: no such study; give the path of a YAML file, or one of {', '.join(catalog.names(_FOLDER))}"
-        )
-    return shipped
 
 
 def _base(located: Located, path: Path) -> tuple[Located, Path]:
