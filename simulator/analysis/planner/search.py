@@ -1,14 +1,14 @@
 """The best configuration for an objective, with a proof of optimality.
 
 Every valid configuration is estimated, and finer recomputation is added where more memory would make a configuration faster.
-Configurations are then replayed in the order of their lower bounds until no other one can be better.
+Configurations are then replayed in the order of their lower bounds until no other one can be better. Of configurations that
+differ in bucket size or rank order alone only the best is returned.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -59,8 +59,8 @@ class PlanResult:
     """The best configurations and what the search considered.
 
     expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration. fitting: number of
-    configurations that fit. best: replayed configurations, the best first. proved: whether no other configuration that fits
-    is better by replay. front: rows on the Pareto front of estimated time and memory. framework_is_default: whether neither
+    configurations that fit. best: replayed configurations, the best first. runner_up: the best with other degrees of model
+    parallelism; None if all have the same. proved: whether no other configuration that fits is better by replay. front: rows on the Pareto front of estimated time and memory. framework_is_default: whether neither
     the scenario nor the caller named frameworks. estimate_s, replay_s: run time of the two phases in seconds.
     """
 
@@ -71,6 +71,7 @@ class PlanResult:
     capacity_bytes: float
     fitting: int
     best: tuple[PlanChoice, ...]
+    runner_up: PlanChoice | None
     proved: bool
     replayed: int
     estimate_s: float
@@ -145,8 +146,10 @@ def plan(
     rows = np.flatnonzero(memory_bytes <= capacity_bytes)
     search = _Search(candidates, objective, memory_bytes, top, report_progress)
     proved = search.run(rows, expected_s, lower_bound_s)
+    best = search.best()
     return PlanResult(
-        objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
+        objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), best[:top], search.runner_up(), proved,
+        search.replayed,
         estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, memory_bytes),
         frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
@@ -222,7 +225,7 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
 
 
 class _Search:
-    """Replays configurations, and keeps the `top` best."""
+    """Replays configurations, and keeps the best of those that differ in bucket size or rank order alone."""
 
     def __init__(
         self,
@@ -239,7 +242,7 @@ class _Search:
             top,
             report_progress,
         )
-        self._best: list[tuple[float, int, PlanChoice]] = []
+        self._best: dict[Hashable, PlanChoice] = {}
         self._nodes = candidates.nodes()
         self.replayed = 0
 
@@ -248,7 +251,7 @@ class _Search:
 
         Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound.
         """
-        likely = rows[np.argsort(self._values(expected_s)[rows], kind="stable")[: self._top]].tolist()
+        likely = self._likely(rows[np.argsort(self._values(expected_s)[rows], kind="stable")])
         for row in likely:
             self._replay(row)
         least = self._values(lower_bound_s)
@@ -260,6 +263,18 @@ class _Search:
             if row not in likely:
                 self._replay(row)
         return True
+
+    def _likely(self, rows: NDArray[np.int64]) -> list[int]:
+        """The first of each of the `top` first kinds of configurations, and the first with other degrees of model parallelism.
+
+        rows: the best expected ones first.
+        """
+        kinds = dict[Hashable, int]()
+        for row in rows.tolist():
+            kinds.setdefault(self._configurations.kind(row), row)
+            if len(kinds) == self._top:
+                break
+        return list(dict.fromkeys([*kinds.values(), *self._configurations.first_of_degrees(rows)[:2]]))
 
     def _values(self, seconds: Times) -> Times:
         """Lower bounds of the objective for steps of these durations."""
@@ -278,9 +293,10 @@ class _Search:
         self.replayed += 1
         value = self._value(run, int(self._nodes[row]))
         choice = PlanChoice(row, scenario, run, value, float(self._memory_bytes[row]))
-        heapq.heappush(self._best, (-choice.value, -row, choice))
-        if len(self._best) > self._top:
-            heapq.heappop(self._best)
+        kind = self._configurations.kind(row)
+        known = self._best.get(kind)
+        if known is None or (choice.value, row) < (known.value, known.row):
+            self._best[kind] = choice
 
     def _value(self, run: Run, nodes: int) -> float:
         """The objective of a run. The cost of nodes is proportional to the time for which they are used."""
@@ -292,7 +308,14 @@ class _Search:
         return run.energy_J["per_step"] / self._configurations.base.cluster.pue
 
     def best(self) -> tuple[PlanChoice, ...]:
-        return tuple(choice for *_, choice in sorted(self._best, key=lambda one: (-one[0], -one[1])))
+        """One configuration of each kind that was replayed, the best first."""
+        return tuple(sorted(self._best.values(), key=lambda one: (one.value, one.row)))
+
+    def runner_up(self) -> PlanChoice | None:
+        """The best configuration whose degrees of model parallelism differ from those of the best."""
+        first, *others = self.best()
+        degrees = self._configurations.degrees
+        return next((one for one in others if degrees[one.row] != degrees[first.row]), None)
 
 
 def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> tuple[int, ...]:
