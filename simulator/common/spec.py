@@ -29,3 +29,7 @@ class Spec(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+    def rebuilt(self, **parts: Any) -> Self:
+        """A copy with some fields replaced, by their names in Python, validated like a loaded one. Raises FieldError."""
+        return type(self).model_validate({name: getattr(self, name) for name in self.model_fields_set} | parts)
