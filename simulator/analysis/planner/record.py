@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.memory import memory
@@ -20,7 +19,6 @@ from scaleproof.simulator.uncertainty.priors import common_error_share
 
 # Number of faster configurations that do not fit.
 _MOST_TOO_LARGE: Final = 5
-_DEGREES: Final = {"tensor": "TP", "context": "CP", "expert": "EP", "stages": "PP"}
 
 
 class _Record(BaseModel):
@@ -51,11 +49,6 @@ class PlanRow(_Record):
     def is_tied(self) -> bool:
         """Whether the best configuration is not distinguishable from this one, or is this one."""
         return self.best_is_faster is None or self.best_is_faster < SURE
-
-    @property
-    def degrees(self) -> str:
-        """Degrees of model parallelism, such as 'TP4 PP2'; of data parallelism if there are none."""
-        return degrees(self.configuration)
 
 
 class TooLarge(_Record):
@@ -139,15 +132,6 @@ class PlanRecord(_Record):
     def ties(self) -> list[int]:
         """Numbers of the configurations that are a statistical tie with the best, which is number 1."""
         return [number for number, row in enumerate(self.best, start=1) if number > 1 and row.is_tied]
-
-
-def degrees(configuration: dict[str, Any]) -> str:
-    """Degrees of model parallelism of a configuration, such as 'TP4 PP2'; of data parallelism if there are none."""
-    if "servers" in configuration:
-        return f"{configuration['servers']} {configuration['placement']} servers"
-    parts = [f"{_DEGREES[name]}{configuration.get(name, 1)}" for name in MODEL_PARALLEL if configuration.get(name, 1) > 1]
-    zero = f" ZeRO-{configuration['zero']}" if configuration.get("zero") else ""
-    return " ".join(parts) or f"DP{configuration['workers']}{zero}"
 
 
 def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str = "") -> PlanRecord:

@@ -22,6 +22,7 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_servers import val
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
+from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.frameworks import Framework
@@ -287,7 +288,7 @@ class _Search:
         return seconds * self._nodes * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
 
     def _replay(self, row: int) -> None:
-        self._progress(f"replaying {label(self._configurations, row)}")
+        self._progress(f"replaying {layout(self._configurations.row(row))}")
         scenario = self._configurations.scenario(row)
         run = accounted(timed(scenario, simulate=self._configurations.simulate(row)), scenario)
         self.replayed += 1
@@ -324,14 +325,3 @@ def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> t
     least_bytes = np.minimum.accumulate(memory_bytes[order])
     better = np.append(True, memory_bytes[order][1:] < least_bytes[:-1])
     return tuple(order[better].tolist())
-
-
-def label(candidates: Candidates, row: int) -> str:
-    """A description of a configuration, such as '8 tensor × 8 stages × 16 workers, 16 × 1 samples, 1f1b, …'."""
-    values = candidates.row(row)
-    if candidates.is_served(row):
-        return f"{values['workers']} workers, {values['servers']} {values['placement']} servers"
-    degrees = " × ".join(f"{values[name]} {name}" for name in ("tensor", "context", "stages", "workers") if values[name] > 1)
-    batch = f"{values['microbatches']} × {values['samples']} samples"
-    parts = batch, values["schedule"], f"zero {values['zero']}", values["framework"]
-    return ", ".join((degrees or "1 rank", *parts))
