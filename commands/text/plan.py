@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.settings import Settings
 from scaleproof.simulator.analysis.planner.words import (
     against_runner_up,
     degrees,
     headline,
     layout,
     optimality,
-    recompute_words,
     tie_sentence,
 )
 from scaleproof.simulator.common.units import (
@@ -33,7 +33,6 @@ from scaleproof.simulator.common.units import (
 _MAX_FRONT: Final = 6
 # Minimum share of a difference from which a cause is printed.
 _MIN_SHARE: Final = 0.01
-_NONE: Final = "–"
 
 # Columns of a table by their heads.
 _Columns = dict[str, list[str]]
@@ -59,9 +58,10 @@ def _one(plan: PlanRecord) -> Iterator[str]:
     yield _frameworks(plan)
     yield optimality(plan)
     yield ""
-    columns, equal = _split(_ranking(plan))
-    yield from _equal_line(equal)
-    yield from _printed(columns)
+    settings = Settings.of([row.configuration for row in plan.best])
+    if settings.equal:
+        yield from wrapped(f"all: {settings.equal_words}")
+    yield from _printed(_ranking(plan, settings))
     yield ""
     yield from _next(plan)
     yield from _front(plan)
@@ -78,9 +78,7 @@ def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
     yield from dict.fromkeys(line for plan in plans for line in _added_nodes(plan))
     yield ""
     planned = [plan for plan in plans if not plan.problem]
-    columns, equal = _split(_sizes(planned))
-    yield from _equal_line(equal)
-    yield from _printed(columns)
+    yield from _printed(_sizes(planned))
     yield ""
     for plan in plans:
         if plan.problem:
@@ -130,11 +128,11 @@ def _sizes(plans: Sequence[PlanRecord]) -> _Columns:
     return columns | {"best plan": [layout(row.configuration) for row in best]}
 
 
-def _ranking(plan: PlanRecord) -> _Columns:
+def _ranking(plan: PlanRecord, settings: Settings) -> _Columns:
     """The columns of the best configurations of one size."""
-    best, rows = plan.best, [row.configuration for row in plan.best]
+    best = plan.best
     columns = {"No.": [f"{number}" for number in range(1, len(best) + 1)]}
-    columns |= {name: [value(row) for row in rows] for name, value in _SETTINGS.items()}
+    columns |= settings.differing
     columns["step"] = [format_time_s(row.step_time_s) for row in best]
     columns["90 %"] = [format_range(format_time_s(row.low_s), format_time_s(row.high_s)) for row in best]
     if any(amounts := [_objective(row, plan) for row in best]):
@@ -155,58 +153,6 @@ def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> _Columns:
     if all(row.flops_per_gpu for row in rows):
         columns["TFLOP/s/GPU"] = [f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}" for row in rows]
     return columns
-
-
-def _number(name: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: str(row.get(name, 1))
-
-
-def _expert_tensor(row: Mapping[str, Any]) -> str:
-    """Tensor-parallel size of the experts; by default that of the other layers."""
-    return str(row["expert_tensor"] or row["tensor"]) if row.get("expert", 1) > 1 else "1"
-
-
-def _servers(row: Mapping[str, Any]) -> str:
-    """'8 dedicated, by node': number, placement, and whether workers of a node push aggregated gradients."""
-    if "servers" not in row:
-        return _NONE
-    return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
-
-
-# Settings of a configuration as columns of the ranking.
-_SETTINGS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
-    "DP": _number("workers"),
-    "TP": _number("tensor"),
-    "PP": _number("stages"),
-    "VPP": _number("chunks"),
-    "CP": _number("context"),
-    "EP": _number("expert"),
-    "ETP": _expert_tensor,
-    "MBS": _number("samples"),
-    "GA": _number("microbatches"),
-    "ZeRO": lambda row: str(row.get("zero", 0)),
-    "recompute": lambda row: recompute_words(row["recompute"]),
-    "schedule": lambda row: _NONE if row.get("schedule") in _IMPLIED else str(row.get("schedule", _NONE)),
-    "SP": lambda row: "yes" if row.get("sequence_parallel") else "no",
-    "servers": _servers,
-    "framework": lambda row: str(row["framework"]),
-}
-# Schedules that follow from the number of virtual stages.
-_IMPLIED: Final = ("1f1b", "interleaved_1f1b")
-# Settings that are only mentioned where they are used.
-_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
-
-
-def _split(columns: _Columns) -> tuple[_Columns, dict[str, str]]:
-    """Columns whose values differ, and the values of settings that are equal in all rows."""
-    names = [name for name in columns if name in _SETTINGS and len(set(columns[name])) == 1]
-    equal = {name: columns[name][0] for name in names if columns[name][0] != _SILENT.get(name)}
-    return {name: column for name, column in columns.items() if name not in names}, equal
-
-
-def _equal_line(equal: Mapping[str, str]) -> Iterator[str]:
-    if equal:
-        yield from wrapped("all: " + ", ".join(f"{name} {value}" for name, value in equal.items() if name != "framework"))
 
 
 def _printed(columns: _Columns) -> list[str]:

@@ -12,6 +12,7 @@ from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
@@ -127,6 +128,26 @@ class PlanRecord(_Record):
     def per_second(self, step_s: float) -> float:
         """Throughput for a step time, in tokens per second, or samples per second for models without tokens."""
         return self.samples * (self.tokens_per_sample or 1) / step_s
+
+    @property
+    def run(self) -> Run:
+        """The run of the best configuration."""
+        row = self.best[0]
+        return Run(
+            origin="predicted",
+            scenario=self.scenario,
+            strategy=row.strategy,
+            ranks=self.gpus,
+            compute_ranks=self.gpus,
+            samples=self.samples,
+            step_time_s=row.step_time_s,
+            step_times_s=(),
+            phase_s={},
+            breakdown_s=row.breakdown_s,
+            memory_bytes=self.memory_bytes,
+            memory_bytes_per_rank=row.memory_bytes,
+            capacity_bytes=self.device_bytes,
+        )
 
     @property
     def ties(self) -> list[int]:
