@@ -14,11 +14,11 @@ from scaleproof.simulator.analysis.planner.words import (
     degrees,
     headline,
     layout,
+    nodes_note,
     optimality,
     tie_sentence,
 )
 from scaleproof.simulator.common.units import (
-    counted,
     format_bytes,
     format_change_s,
     format_energy_J,
@@ -50,10 +50,11 @@ def plain(plans: Sequence[PlanRecord]) -> dict[str, Any]:
 
 def _one(plan: PlanRecord) -> Iterator[str]:
     yield f"{plan.model} on {plan.gpus:,} GPUs of {plan.cluster}, global batch {plan.samples:,}"
-    yield from _added_nodes(plan)
+    if plan.added_nodes:
+        yield nodes_note(plan)
     yield (
-        f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}, {plan.fitting:,} fit into "
-        f"{format_bytes(plan.capacity_bytes)}; {plan.replayed} replayed in {format_time_s(plan.replay_seconds)}"
+        f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}, {plan.fitting:,} fit "
+        f"into {format_bytes(plan.capacity_bytes)}; {plan.replayed} replayed in {format_time_s(plan.replay_seconds)}"
     )
     yield _frameworks(plan)
     yield optimality(plan)
@@ -75,7 +76,7 @@ def _one(plan: PlanRecord) -> Iterator[str]:
 def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
     first = plans[0]
     yield f"{first.model} on {first.cluster}, global batch {first.samples:,} at each number of GPUs"
-    yield from dict.fromkeys(line for plan in plans for line in _added_nodes(plan))
+    yield from (nodes_note(plan) for plan in plans if plan.added_nodes)
     yield ""
     planned = [plan for plan in plans if not plan.problem]
     yield from _printed(_sizes(planned))
@@ -92,13 +93,6 @@ def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
         yield f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence
     yield ""
     yield from wrapped(headline(plans))
-
-
-def _added_nodes(plan: PlanRecord) -> Iterator[str]:
-    if plan.added_nodes:
-        yield (
-            f"{plan.gpus:,} GPUs: {counted(plan.added_nodes, 'node')} added to the {plan.nodes - plan.added_nodes:,} of {plan.cluster}"
-        )
 
 
 def _frameworks(plan: PlanRecord) -> str:
@@ -198,7 +192,7 @@ def _front(plan: PlanRecord) -> Iterator[str]:
     if len(front) < 2:
         return
     step = max(1, -(-len(front) // _MAX_FRONT))
-    shown = [*front[:: step], *([front[-1]] if (len(front) - 1) % step else [])]
+    shown = [*front[::step], *([front[-1]] if (len(front) - 1) % step else [])]
     parts = [f"{format_time_s(point.estimated_s)} with {format_bytes(point.memory_bytes)}" for point in shown]
     yield from wrapped(f"Pareto front, time vs. memory ({len(front)}): {', '.join(parts)}")
 
@@ -223,9 +217,9 @@ def _server_counts(plan: PlanRecord) -> Iterator[str]:
 
 
 def _minor_choices(row: PlanRow) -> str:
-    """' (bucket 25.0 MiB, rank order tensor, workers, stages)': choices by which configurations of one row differ."""
+    """' (with bucket 25.0 MiB, rank order tensor-workers-stages)': choices that have no column."""
     config = row.configuration
     parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config else []
     order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
-    parts += [f"rank order {', '.join(order)} from the innermost"] if len(order) > 1 else []
-    return f" (chosen among equal rows: {'; '.join(parts)})" if parts else ""
+    parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
+    return f" (with {', '.join(parts)})" if parts else ""

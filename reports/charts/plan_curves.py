@@ -52,9 +52,7 @@ def _at(plan: PlanRecord, step_s: float, value: float) -> float:
     return value * plan.best[0].step_time_s / step_s
 
 
-def _scaling_view(
-    plans: Sequence[PlanRecord], name: str, title: str, value: Callable[[PlanRecord, float], float]
-) -> View:
+def _scaling_view(plans: Sequence[PlanRecord], name: str, title: str, value: Callable[[PlanRecord, float], float]) -> View:
     x = [float(plan.gpus) for plan in plans]
     best = [plan.best[0] for plan in plans]
     y = [value(plan, row.step_time_s) for plan, row in zip(plans, best, strict=True)]
@@ -84,13 +82,13 @@ def _range(name: str, low: float, high: float) -> str:
 
 def pareto(plans: Sequence[PlanRecord]) -> Chart | None:
     """The Pareto front of step time and memory of each size, as steps, and the configurations that were replayed."""
-    plans = [plan for plan in plans if len(plan.front) > 1]
+    plans = [plan for plan in reversed(plans) if len(plan.front) > 1]
     if not plans:
         return None
     views = tuple(_front_view(plan) for plan in plans)
     caption = (
-        "Lower left is better. The line is the Pareto front of all configurations that fit, by estimate: no other is both faster "
-        "and smaller."
+        "Lower left is better. The line is the Pareto front of all configurations that fit, by estimate: no other is both "
+        "faster and smaller."
     )
     choosers = (("GPUs", tuple(f"{plan.gpus:,}" for plan in plans)),)
     return Chart("plan-pareto", "Step time against memory", views, caption, choosers if len(plans) > 1 else ())
@@ -119,7 +117,7 @@ def _front_view(plan: PlanRecord) -> View:
             "diamond",
             joined=False,
         ),
-        Line("memory that a plan may use", INK, [0.0, time_s[-1]], [capacity, capacity], dashed=True),
+        Line("memory that a plan may use", INK, [time_s[0], time_s[-1]], [capacity, capacity], dashed=True),
     )
     smallest = plan.front[-1]
     finding = (
@@ -127,10 +125,8 @@ def _front_view(plan: PlanRecord) -> View:
         f"smallest that fits takes {format_time_s(smallest.estimated_s)} with {format_bytes(smallest.memory_bytes)}"
     )
     choices = (f"{plan.gpus:,}",)
-    return View(ChartAxis("step time, s"), ChartAxis("memory of the fullest rank, GiB"), marks, finding, choices)
+    return View(ChartAxis("step time, s", zero=False), ChartAxis("memory of the fullest rank, GiB"), marks, finding, choices)
 
 
 def _replayed_text(number: int, row: PlanRow) -> str:
-    return (
-        f"No. {number}: {layout(row.configuration)}\n{format_time_s(row.step_time_s)}, {format_bytes(row.memory_bytes)}"
-    )
+    return f"No. {number}: {layout(row.configuration)}\n{format_time_s(row.step_time_s)}, {format_bytes(row.memory_bytes)}"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports.charts import plan_curves, run_charts
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
-from scaleproof.reports.pages.text import percent, spaced
+from scaleproof.reports.pages.text import rate, spaced
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.settings import Settings
@@ -18,12 +18,13 @@ from scaleproof.simulator.analysis.planner.words import (
     degrees,
     headline,
     layout,
+    nodes_note,
     optimality,
     short,
     short_range,
     tie_sentence,
 )
-from scaleproof.simulator.common.units import counted, format_bytes, format_percent, format_range, format_time_s
+from scaleproof.simulator.common.units import format_bytes, format_percent, format_range, format_time_s
 from scaleproof.simulator.run.run import framework_words
 
 _NONE: Final = "–"
@@ -45,13 +46,15 @@ class Rows(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table with a heading and sentences above it. words: number of last columns with text instead of numbers."""
+    """A table with a heading and text above it. words: number of last columns with text instead of numbers. folded: whether it
+    is shown only on demand."""
 
     heading: str
-    sentences: Sequence[str]
+    text: str
     heads: Sequence[str]
     groups: Sequence[Rows]
     words: int = 0
+    folded: bool = False
 
 
 class _Column(NamedTuple):
@@ -66,11 +69,7 @@ def page(folder: Path) -> Page:
     plans, notes = read_plans(folder)
     planned = [plan for plan in plans if not plan.problem]
     notes += [f"{plan.gpus:,} GPUs: no plan: {plan.problem}" for plan in plans if plan.problem]
-    notes += [
-        f"{plan.gpus:,} GPUs: {counted(plan.added_nodes, 'node')} added to the {plan.nodes - plan.added_nodes:,} of {plan.cluster}"
-        for plan in planned
-        if plan.added_nodes
-    ]
+    notes += [nodes_note(plan) for plan in planned if plan.added_nodes]
     first = plans[0] if plans else None
     return Page(
         " · ".join(["scaleproof", *([f"plan {first.model}", first.cluster] if first else [])]),
@@ -95,8 +94,7 @@ def _sections(plans: Sequence[PlanRecord]) -> Iterator[Section]:
         "scaling",
         "Scaling",
         "How the best plan scales" if several else "The best plan",
-        "Each point is the best plan of its number of GPUs; the global batch is the same." if several else "",
-        pictured(plan_curves.scaling(plans)),
+        pictures=pictured(plan_curves.scaling(plans)),
         before="plan.html",
         data={"tables": [_sizes(plans)]},
     )
@@ -106,10 +104,12 @@ def _sections(plans: Sequence[PlanRecord]) -> Iterator[Section]:
         "The best configurations",
         "Configurations that differ in bucket size or rank order alone are one row, the best of them.",
         before="plan.html",
-        data={"tables": [_ranking(plan) for plan in reversed(plans)]},
+        data={"tables": [_ranking(plan, folded=plan is not plans[-1]) for plan in reversed(plans)]},
     )
-    yield Section("time", "Time", "Where the time goes", "The best plan of each number of GPUs.", pictured(run_charts.breakdown(runs)))
-    too_large = [table for plan in reversed(plans) for table in _too_large(plan)]
+    yield Section(
+        "time", "Time", "Where the time goes", "The best plan of each number of GPUs.", pictured(run_charts.breakdown(runs))
+    )
+    too_large = [table for plan in reversed(plans) for table in _too_large(plan, folded=plan is not plans[-1])]
     yield Section(
         "memory",
         "Memory",
@@ -119,25 +119,35 @@ def _sections(plans: Sequence[PlanRecord]) -> Iterator[Section]:
         after="plan.html" if too_large else "",
         data={"tables": too_large},
     )
-    yield Section("pareto", "Trade-offs", "Time against memory", "", pictured(plan_curves.pareto(plans)))
+    yield Section("pareto", "Trade-offs", "Less memory for more time", "", pictured(plan_curves.pareto(plans)))
 
 
 def _lede(plans: Sequence[PlanRecord]) -> str:
     if not plans:
         return ""
     last = plans[-1]
-    where = "at each number of GPUs" if len(plans) > 1 else f"on {last.gpus:,} GPUs"
-    sentences = [f"{last.model} on {last.cluster}, with a global batch of {last.samples:,} {where}", optimality(last)]
-    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in [*sentences, *tie_sentence(last)])
+    where = " at each number of GPUs" if len(plans) > 1 else ""
+    sentences = [
+        f"{last.model} on {last.cluster}, global batch {last.samples:,}{where}",
+        _optimality(last),
+        *tie_sentence(last),
+    ]
+    return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _optimality(plan: PlanRecord) -> str:
+    sentence = optimality(plan)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _facts(plan: PlanRecord) -> list[tuple[str, str]]:
     """The key figures of a plan, as (number, meaning)."""
     row = plan.best[0]
-    facts = [(short(plan.per_second(row.step_time_s) / plan.gpus), f"{plan.unit}/s per GPU on {plan.gpus:,} GPUs")]
-    facts += [(percent(row.mfu), "model FLOPs utilisation (MFU)")] if row.mfu else []
-    facts += [(short(row.flops_per_gpu / 1e12), "TFLOP/s per GPU")] if row.flops_per_gpu else []
-    facts.append((format_time_s(row.step_time_s), f"per step ({format_range(*map(format_time_s, (row.low_s, row.high_s)))})"))
+    per_gpu = rate(plan.per_second(row.step_time_s) / plan.gpus)
+    facts = [(per_gpu, f"{plan.unit}/s per GPU on {plan.gpus:,} GPUs")]
+    if row.mfu and row.flops_per_gpu:
+        facts.append((format_percent(row.mfu), f"MFU, {row.flops_per_gpu / 1e12:.3g} TFLOP/s per GPU"))
+    facts.append((format_time_s(row.step_time_s), f"per step ({_between(row)})"))
     if row.cost_USD:
         facts.append((f"{row.cost_USD[f'per_million_{plan.unit}']:,.3g} USD", f"per million {plan.unit}"))
     facts.append((format_bytes(row.memory_bytes), f"memory of the fullest rank, of {format_bytes(plan.device_bytes)}"))
@@ -150,14 +160,12 @@ def _quantities(plans: Sequence[PlanRecord]) -> Iterator[_Column]:
     yield _Column("Step", lambda _, row: Cell(format_time_s(row.step_time_s), _between(row)))
     yield _Column(
         f"{'Tokens' if unit == 'tokens' else 'Samples'}/s/GPU",
-        lambda plan, row: Cell(short(plan.per_second(row.step_time_s) / plan.gpus)),
+        lambda plan, row: Cell(rate(plan.per_second(row.step_time_s) / plan.gpus)),
     )
     if all(row.mfu for row in rows):
-        yield _Column("MFU", lambda _, row: Cell(percent(row.mfu or 0.0)))
+        yield _Column("MFU", lambda _, row: Cell(format_percent(row.mfu or 0.0)))
     if all(row.flops_per_gpu for row in rows):
-        yield _Column("TFLOP/s/GPU", lambda _, row: Cell(short((row.flops_per_gpu or 0.0) / 1e12)))
-    if all(row.cost_USD for row in rows):
-        yield _Column(f"USD per M {unit}", lambda _, row: Cell(f"{(row.cost_USD or {})[f'per_million_{unit}']:,.3g}"))
+        yield _Column("TFLOP/s/GPU", lambda _, row: Cell(f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}"))
     yield _Column("Memory", lambda _, row: Cell(format_bytes(row.memory_bytes)))
 
 
@@ -170,23 +178,27 @@ def _sizes(plans: Sequence[PlanRecord]) -> Table:
     first, unit = plans[0], plans[0].unit
     first_rate = first.per_second(first.best[0].step_time_s)
 
-    def rate(plan: PlanRecord, row: PlanRow) -> Cell:
+    def throughput(plan: PlanRecord, row: PlanRow) -> Cell:
         ends = plan.per_second(row.high_s), plan.per_second(row.low_s)
         return Cell(short(plan.per_second(row.step_time_s)), short_range(*ends))
 
-    columns = [_Column(f"{unit}/s".capitalize(), rate)]
+    columns = [_Column(f"{unit}/s".capitalize(), throughput)]
     if len(plans) > 1:
         columns.append(
             _Column(f"× {first.gpus:,} GPUs", lambda plan, row: Cell(f"{plan.per_second(row.step_time_s) / first_rate:.2f}"))
         )
-    columns += [*_quantities(plans), _Column("Plan", lambda plan, row: Cell(layout(row.configuration), best_file(plan.gpus)))]
-    rows = [(Cell(f"{plan.gpus:,}"), [column.cell(plan, plan.best[0]) for column in columns]) for plan in plans]
-    sentences = [f"{plan.gpus:,} GPUs: {margin}." for plan in plans if (margin := against_runner_up(plan))]
+    columns += _quantities(plans)
+    if all(plan.best[0].cost_USD for plan in plans):
+        columns.append(_Column(f"USD per M {unit}", lambda _, row: Cell(f"{(row.cost_USD or {})[f'per_million_{unit}']:,.3g}")))
+    rows = [
+        (Cell(f"{plan.gpus:,}", layout(plan.best[0].configuration)), [column.cell(plan, plan.best[0]) for column in columns])
+        for plan in plans
+    ]
     heads = ["GPUs", *(column.head for column in columns)]
-    return Table("", sentences if len(plans) > 1 else [], heads, [Rows("", rows)], words=1)
+    return Table("", "", heads, [Rows("", rows)])
 
 
-def _ranking(plan: PlanRecord) -> Table:
+def _ranking(plan: PlanRecord, folded: bool) -> Table:
     """The best configurations of one size; statistical ties with the best are a group."""
     settings = Settings.of([row.configuration for row in plan.best])
     columns = list(_quantities([plan]))
@@ -202,14 +214,13 @@ def _ranking(plan: PlanRecord) -> Table:
     title = "Best" if len(tied) == 1 else "Best, and statistical ties with it"
     groups = [Rows(title if len(plan.best) > 1 else "", [cells(number) for number in tied])]
     groups += [Rows("Slower", [cells(number) for number in slower])] if slower else []
-    sentences = [f"{sentence}." for sentence in (optimality(plan).capitalize(), *tie_sentence(plan))]
-    sentences += [f"{margin}." for margin in [against_runner_up(plan)] if margin]
-    sentences += [f"All rows: {settings.equal_words}."] if settings.equal else []
-    heads = ["No.", *settings.differing, *(column.head for column in columns), "No. 1 is faster"]
-    return Table(f"{plan.gpus:,} GPUs", sentences, heads, groups)
+    sentences = [_optimality(plan), *tie_sentence(plan), *filter(None, [against_runner_up(plan)])]
+    sentences += [f"All rows: {settings.equal_words}"] if settings.equal else []
+    heads = ["No.", *settings.differing, *(column.head for column in columns), "P(1 is faster)"]
+    return Table(f"{plan.gpus:,} GPUs", " ".join(f"{sentence}." for sentence in sentences), heads, groups, folded=folded)
 
 
-def _too_large(plan: PlanRecord) -> Iterator[Table]:
+def _too_large(plan: PlanRecord, folded: bool) -> Iterator[Table]:
     """Yields the table of faster configurations that do not fit, if there are any."""
     if not plan.too_large:
         return
@@ -231,12 +242,12 @@ def _too_large(plan: PlanRecord) -> Iterator[Table]:
         for one in plan.too_large
     ]
     count = plan.configurations - plan.fitting
-    sentences = [
-        f"{count:,} of {plan.configurations:,} configurations need more than {format_bytes(plan.capacity_bytes)}. The fastest of "
-        "them, by estimate, one for each combination of degrees:"
-    ]
+    text = (
+        f"{count:,} of {plan.configurations:,} configurations need more than {format_bytes(plan.capacity_bytes)}. The fastest "
+        "of them, by estimate, one for each combination of degrees:"
+    )
     heads = ["Degrees", "Step, estimated", "Memory", "Largest holders", "Configuration"]
-    yield Table(f"Faster but too large on {plan.gpus:,} GPUs", sentences, heads, [Rows("", rows)], words=2)
+    yield Table(f"Faster but too large on {plan.gpus:,} GPUs", text, heads, [Rows("", rows)], words=2, folded=folded)
 
 
 def _sheets(plans: Sequence[PlanRecord]) -> dict[str, str]:

@@ -183,9 +183,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         replay_seconds=planned.replay_s,
         proved=planned.proved,
         with_servers=bool(configurations.has_servers().any()),
-        frameworks=list(
-            dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))
-        ),
+        frameworks=list(dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))),
         framework_is_default=planned.framework_is_default,
         best=rows[: len(best)],
         runner_up=rows[-1] if planned.runner_up is not None else None,
@@ -199,7 +197,8 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
             dump_part(first.scenario, "training", ("zero", "recompute")),
         ],
         scenario_yaml=dump(
-            first.scenario.model_copy(update={"name": f"{base.name}-{first.scenario.strategy.training_ranks}-gpus"}), by_name=True
+            first.scenario.model_copy(update={"name": f"{base.name}-{first.scenario.strategy.training_ranks}-gpus"}),
+            by_name=True,
         ),
     )
 

@@ -53,7 +53,7 @@ _SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
 class Settings(NamedTuple):
     """The settings of several configurations. differing: columns by their heads. equal: values that all rows share."""
 
-    differing: Mapping[str, Sequence[str]]
+    differing: Mapping[str, list[str]]
     equal: Mapping[str, str]
 
     @classmethod

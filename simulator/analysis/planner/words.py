@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.common.units import format_percent
+from scaleproof.simulator.common.units import counted, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.planner.record import PlanRecord
@@ -61,9 +61,9 @@ def short(value: float) -> str:
 
 
 def short_range(low: float, high: float) -> str:
-    """A range with three significant digits and one unit, that of its end: '261-364k'."""
+    """A range with three significant digits and one unit, that of its end: '261–364k'."""
     number, unit = _scaled(high, high)
-    return f"{_scaled(low, high)[0]}-{number}{unit}"
+    return f"{_scaled(low, high)[0]}–{number}{unit}"
 
 
 def _scaled(value: float, like: float) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def _scaled(value: float, like: float) -> tuple[str, str]:
 
 
 def headline(plans: Sequence[PlanRecord]) -> str:
-    """The answer at the largest size: '256 GPUs: 308k tokens/s (261-364k), 3.99x of 64; TP4 PP2 beats TP8 by 39 %.'"""
+    """The answer at the largest size: '256 GPUs: 308k tokens/s (261–364k), 3.99x of 64; TP4 PP2 beats TP8 by 39 %.'"""
     planned = [plan for plan in plans if not plan.problem]
     if not planned:
         return f"No plan fits on {' or '.join(f'{plan.gpus:,}' for plan in plans)} GPUs."
@@ -96,21 +96,30 @@ def against_runner_up(plan: PlanRecord) -> str:
     if other is None:
         return ""
     names = degrees(best.configuration), degrees(other.configuration)
-    if other.is_tied and plan.objective == "time":
-        return f"{names[0]} and {names[1]} are a statistical tie"
     if plan.objective == "time":
+        if other.is_tied:
+            return f"{names[0]} and {names[1]} are a statistical tie"
         return f"{names[0]} beats {names[1]} by {_margin(other.step_time_s, best.step_time_s)}"
     if plan.objective == "energy":
-        assert best.energy_J and other.energy_J
-        margin = _margin(other.energy_J["per_step"], best.energy_J["per_step"])
-        return f"{names[1]} needs {margin} more energy than {names[0]}"
-    assert best.cost_USD and other.cost_USD
-    return f"{names[1]} costs {_margin(other.cost_USD['per_step'], best.cost_USD['per_step'])} more than {names[0]}"
+        return f"{names[1]} needs {_margin(*(_per_step(row.energy_J) for row in (other, best)))} more energy than {names[0]}"
+    return f"{names[1]} costs {_margin(*(_per_step(row.cost_USD) for row in (other, best)))} more than {names[0]}"
+
+
+def _per_step(amounts: Mapping[str, float] | None) -> float:
+    """The amount of a step, which is known if it is the objective."""
+    assert amounts is not None
+    return amounts["per_step"]
 
 
 def _margin(larger: float, smaller: float) -> str:
     share = larger / smaller - 1
     return format_percent(share, 0 if share >= 0.0995 else 1)
+
+
+def nodes_note(plan: PlanRecord) -> str:
+    """The nodes that a plan added: '512 GPUs: 32 nodes added to the 32 of dgx-h100'."""
+    own = plan.nodes - plan.added_nodes
+    return f"{plan.gpus:,} GPUs: {counted(plan.added_nodes, 'node')} added to the {own:,} of {plan.cluster}"
 
 
 def optimality(plan: PlanRecord) -> str:
@@ -132,6 +141,5 @@ def tie_sentence(plan: PlanRecord) -> Iterator[str]:
 def _listed(numbers: Sequence[int]) -> str:
     """'2 to 5, 7 and 9' from sorted numbers."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
