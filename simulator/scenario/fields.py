@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from scaleproof.simulator.common import units
-from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.scenario.schema import Scenario
@@ -49,7 +49,14 @@ class FieldUnit(NamedTuple):
         """The shortest text that parses to exactly this number, such as '25 Gbit/s' for 3.125e9."""
         if value == 0:
             return f"0 {self.symbol}"
-        return next((text for text in self._texts(value) if self.parse(text) == value), f"{value * self.per!r} {self.symbol}")
+        return next((text for text in self._texts(value) if self._reads(text, value)), f"{value * self.per!r} {self.symbol}")
+
+    def _reads(self, text: str, value: float) -> bool:
+        """Whether text parses to exactly this number. Rounded text may be out of range."""
+        try:
+            return self.parse(text) == value
+        except UnitError:
+            return False
 
     def _texts(self, value: float) -> Iterator[str]:
         """Candidate texts, the shortest first; units outside the handy range only after all short texts in it."""
