@@ -35,6 +35,8 @@ _ALTERNATIVES: Final = {
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
     ("cluster", "network", "nics"): "bandwidth",
+    ("cluster", "node", "price"): "purchase",
+    ("cluster", "node", "purchase"): "price",
 }
 
 
