@@ -9,7 +9,7 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
+.PHONY: demo site test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt

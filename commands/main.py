@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the command line. Scenarios may stand both before and after options, which argparse alone does not accept."""
-    parser = _parser()
+    parser = command_parser()
     options, rest = parser.parse_known_args(arguments)
     if any(word.startswith("-") for word in rest) or (rest and "scenarios" not in options):
         parser.error(f"unrecognized arguments: {' '.join(rest)}{_field_hint(rest)}")
@@ -150,7 +150,8 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = _Parser(
         prog="scaleproof", description="Predict how fast distributed training runs, and prove the prediction by running it."
     )

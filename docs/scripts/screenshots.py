@@ -1,18 +1,23 @@
-"""Takes pictures of pages as readers see them, for README.md: `python docs/scripts/screenshots.py`. Needs Chromium."""
+"""Takes pictures of pages as readers see them: `python docs/scripts/screenshots.py`. Needs Chromium."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 import scaleproof
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
+EXPLORED: Final = "megatron-175b-3d-selene"
 STUDY: Final = "resnet50-ring-or-servers"
 FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                 "--disable-background-networking", "--disable-component-update"]  # fmt: skip
@@ -44,7 +49,31 @@ def taken(browser: Browser, page: Path, view: tuple[str, int, int, str, str]) ->
     opened.wait_for_timeout(2000)
     opened.screenshot(path=IMAGES / name)
     context.close()
-    print(IMAGES / name)
+    reduced(IMAGES / name)
+
+
+def explored(browser: Browser) -> None:
+    """Takes a picture of the explorer, once the full result is shown."""
+    command = [sys.executable, "-m", "scaleproof", "explore", EXPLORED, "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            if server.stdout is None or not (found := re.search(r"http://\S+", server.stdout.readline())):
+                raise SystemExit("the explorer has printed no address")
+            opened = browser.new_page(viewport={"width": 1280, "height": 900})
+            opened.goto(found[0])
+            opened.wait_for_timeout(6000)
+            opened.screenshot(path=IMAGES / "explorer.png")
+        finally:
+            server.terminate()
+    reduced(IMAGES / "explorer.png")
+
+
+def reduced(picture: Path) -> None:
+    """Writes a picture with a palette, a third of the bytes."""
+    with Image.open(picture) as image:
+        few = image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(picture, "png", optimize=True)
+    print(picture)
 
 
 if __name__ == "__main__":
@@ -56,4 +85,5 @@ if __name__ == "__main__":
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for view in VIEWS:
             taken(browser, page, view)
+        explored(browser)
         browser.close()

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/guides/measure.md on what is run and what is refused: `python docs/scripts/support.py`.
+"""Prints the tables of docs/reference/measuring.md on what is run and what is refused: `python docs/scripts/support.py`.
 
 Each field is given to a scenario of each kind of strategy: the scenario schema decides whether it is predicted, and the check
 before a measurement whether it is run.
