@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.commands.main import command_parser
+from scaleproof.commands.main import parser_of_commands
 from scaleproof.simulator.scenario.aliases import FIELDS, VALUES
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -113,8 +113,8 @@ def _abbreviations() -> str:
 
 def cli_page() -> str:
     """All commands, with a table of arguments for each."""
-    lead = "# Command line\n\n```text\n" + command_parser().format_help().rstrip() + "\n```"
-    sections = [_section(["scaleproof", name], command) for name, command in _subcommands(command_parser())]
+    lead = "# Command line\n\n```text\n" + parser_of_commands().format_help().rstrip() + "\n```"
+    sections = [_section(["scaleproof", name], command) for name, command in _subcommands(parser_of_commands())]
     return "\n\n".join([_HEAD + lead, *sections]) + "\n"
 
 
