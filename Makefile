@@ -90,6 +90,11 @@ benchmarks: .venv/installed
 measured: .venv/installed
 	$(BIN)/python docs/scripts/measured.py
 
+# The documentation as a static site, out/site/index.html, with search; nothing on it comes from another host.
+site: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "out/site; to read it with search: $(PYTHON) -m http.server --directory out/site"
+
 # Takes the pictures of pages that docs show again. Needs Chromium.
 screenshots: .venv/installed
 	$(BIN)/python docs/scripts/screenshots.py
