@@ -37,9 +37,8 @@ FRAMEWORKS: Final = ("ideal", "torchtitan-compiled", "torchtitan", "pytorch-fsdp
 
 def crossover_map() -> bytes:
     """The map of docs/guides/what-if.md."""
-    found = crossover(
-        "resnet50-ring-p100", y="workers=4,16,64", points=5, overrides=["framework=ideal", "cluster=aws-p2-xlarge"]
-    )
+    overrides = ["framework=ideal", "cluster=aws-p2-xlarge"]
+    found = crossover("resnet50-ring-p100", y="workers=4,16,64", points=5, overrides=overrides)
     return crossover_chart.picture(found, "png")
 
 
@@ -95,11 +94,9 @@ def software() -> bytes:
         axes = figure.subplots()
         times = [run.step_time_s for run in runs.values()]
         ranges = [run.prediction_interval_s or (run.step_time_s, run.step_time_s) for run in runs.values()]
-        errors = [
-            [t - low for t, (low, _) in zip(times, ranges, strict=True)],
-            [h - t for t, (_, h) in zip(times, ranges, strict=True)],
-        ]
-        axes.barh(list(runs), times, color=style.BLUE, height=0.6, xerr=errors, ecolor=style.INK, capsize=3)
+        below = [time - low for time, (low, _) in zip(times, ranges, strict=True)]
+        above = [high - time for time, (_, high) in zip(times, ranges, strict=True)]
+        axes.barh(list(runs), times, color=style.BLUE, height=0.6, xerr=[below, above], ecolor=style.INK, capsize=3)
         axes.invert_yaxis()
         axes.set_xlabel("step time, s (lines: 90 % intervals)")
         style.title(axes, "Llama 2 7B on 64 A100 with ZeRO-3, by framework; ideal: no software costs")

@@ -1,4 +1,4 @@
-"""Writes docs/reference/scenario.md and cli.md from the schema, the aliases and the parser: `python docs/scripts/reference.py`."""
+"""Writes docs/reference/scenario.md and cli.md from the schema, aliases and parser: `python docs/scripts/reference.py`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 REFERENCE: Final = Path(__file__).parents[1] / "reference"
 _HEAD: Final = "<!-- written by `python docs/scripts/reference.py` -->\n"
+_SCENARIO: Final = """\
+# Scenario fields
+
+```yaml
+model: llama-2-7b
+cluster: dgx-h100
+strategy: {kind: fsdp, workers: 8}
+batch: {per_worker: 2}
+training: {precision: bf16, optimizer: adam}
+```
+
+Parts may be given inline, by the name of a shipped file or by the path of one. Quantities have units (`25 Gbit/s`,
+`5 us`, `80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
+_ABBREVIATIONS: Final = """\
+## Abbreviations
+
+In files and in `--set`. Names may lack punctuation: `llama3-70b`.
+
+| write | for |
+|---|---|"""
 # Mappings that other pages of the reference describe, with the page.
 _ELSEWHERE: Final = {"strategy": "strategies.md", "framework": "frameworks.md", "topology": "networks.md#links"}
 # Mappings that only `calibrate` writes.
@@ -30,21 +50,15 @@ def scenario_page(schema: dict[str, Any]) -> str:
             continue
         names += [new for new in _references(definition.get("properties", {})) if new not in names]
         sections.append(f"## {name}\n\n{_sentence(definition)}\n\n{_table(definition)}")
-    lead = (
-        "# Scenario fields\n\n```yaml\nmodel: llama-2-7b\ncluster: dgx-h100\nstrategy: {kind: fsdp, workers: 8}\nbatch: {per_worker: 2}\n"
-        "training: {precision: bf16, optimizer: adam}\n```\n\nParts may be given inline, by the name of a shipped file or by the path of "
-        "one. Quantities have units (`25 Gbit/s`, `5 us`, `80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."
-    )
-    return "\n\n".join([_HEAD + lead, _table(schema), _abbreviations(), *sections]) + "\n"
+    return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), *sections]) + "\n"
 
 
 def _references(properties: dict[str, Any]) -> Iterator[str]:
     """Definitions that fields refer to, but for those that other pages describe."""
     for name, field in properties.items():
         if name not in _ELSEWHERE:
-            yield from re.findall(
-                r"'#/\$defs/(\w+)'", str({key: value for key, value in field.items() if key != "discriminator"})
-            )
+            own = {key: value for key, value in field.items() if key != "discriminator"}
+            yield from re.findall(r"'#/\$defs/(\w+)'", str(own))
 
 
 def _sentence(definition: dict[str, Any]) -> str:
@@ -98,17 +112,12 @@ def _default(field: dict[str, Any], is_required: bool) -> str:
 def _abbreviations() -> str:
     """Fields and values that may be abbreviated."""
     rows = [f"| `{'.'.join(short)}` | `{'.'.join(full)}` |" for short, full in FIELDS.items()]
-    rows += [
-        f"| `{'.'.join(map(str, path))}: {short}` | `{full}` |"
-        for path, meanings in VALUES.items()
-        for short, full in meanings.items()
-    ]
+    for path, meanings in VALUES.items():
+        field = ".".join(map(str, path))
+        rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
     rows += ["| `strategy.kind: ddp` | `data_parallel` (`hybrid` with other degrees), `training.zero: 0` |"]
     rows += ["| `strategy.kind: fsdp` | the same with `training.zero: 3` |"]
-    lead = (
-        "## Abbreviations\n\nIn files and in `--set`. Names may lack punctuation: `llama3-70b`.\n\n| write | for |\n|---|---|"
-    )
-    return "\n".join([lead, *rows])
+    return "\n".join([_ABBREVIATIONS, *rows])
 
 
 def cli_page() -> str:
