@@ -49,7 +49,15 @@ def _plan(options: argparse.Namespace) -> int:
     memory_bytes = parse_bytes(options.memory) if options.memory else None
     frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
     space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
-    with working("estimating all configurations") as status:
-        planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, status.update, *space)
+    with working("estimating all configurations") as update:
+        planned = plan(
+            scenario,
+            options.gpus,
+            options.objective,
+            memory_bytes,
+            options.top,
+            update,
+            *space,
+        )
     intervals = planned.configurations.take([choice.row for choice in planned.best]).response()
     return print_result(options, lambda: plain(planned, intervals), lambda: describe(planned, intervals))
