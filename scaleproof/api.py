@@ -108,9 +108,6 @@ def sweep(
 
     _check_flag("resume", resume)
     _check_flag("intervals", intervals)
-    if not isinstance(study, str | Path | Mapping):
-        message = "expected the name of a study, a path, or a mapping with scenario and axes; got"
-        raise InputError(f"{message} {type(study).__name__}")
     found = read(study, override_texts(overrides))
     return SweepResult(found, sweep_study(found, out, resume=resume, intervals=intervals, progress=progress))
 
@@ -184,9 +181,8 @@ def measure(
 
 @naming_extras()
 def reconcile(
-    references: Scenario | Reference | Sequence[Scenario | Reference],
+    *references: Scenario | Reference,
     overrides: Overrides = (),
-    *,
     on: On | None = None,
     out: str | Path | None = None,
     options: MeasureOptions | None = None,
@@ -197,8 +193,7 @@ def reconcile(
     """
     from scaleproof.validator.reconciliation.reconcile import reconcile as reconcile_scenarios
 
-    several = not isinstance(references, Scenario | str | Path | Mapping) and isinstance(references, Sequence)
-    scenarios = [scenario(one, overrides) for one in (references if several else [references])]  # type: ignore[list-item]
+    scenarios = [scenario(one, overrides) for one in references]
     folder = None if out is None else Path(out)
     cases = reconcile_scenarios(scenarios, lambda one: measure(one, on=on, options=options), folder, None, lambda _: None)
     return ReconciliationResult(tuple(cases), folder)
@@ -219,11 +214,14 @@ def calibrate(
     cluster: name or path of the cluster's description, needed for on="netlab". budget_s: seconds for all probes together.
     models: whose layers are timed.
     """
+    from scaleproof.simulator.model import Gpt, Mlp
     from scaleproof.validator.calibration.calibrate import calibrate as measure_cluster
     from scaleproof.validator.calibration.cluster_file.files import description, write
     from scaleproof.validator.calibration.plan import ProbePlan
 
-    trained = [model(name) for name in models]
+    trained = [one for one in map(model, models) if isinstance(one, Gpt | Mlp)]
+    if len(trained) < len(models):
+        raise InputError("models: only gpt and mlp models can be trained here; give some of these")
     calibrated = measure_cluster(ProbePlan(trained, budget_s=budget_s), on, description(cluster) if cluster else None)
     path = Path(out)
     if calibrated is not None:

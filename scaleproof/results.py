@@ -201,7 +201,7 @@ class SweepResult:
     def best(self) -> pd.Series[Any] | None:
         """The row of the fastest point that fits into memory; None if there is none."""
         good = self._good
-        return good.loc[good["samples_per_s"].idxmax()] if len(good) else None
+        return good.iloc[int(good["samples_per_s"].argmax())] if len(good) else None
 
     @property
     def _good(self) -> pd.DataFrame:

@@ -6,11 +6,14 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import show
 from scaleproof.commands.text.tables import table
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.cluster.device.device import Precision
 
 # The kinds of files, their folder, and the title of their list.
 KINDS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
@@ -30,7 +33,7 @@ KINDS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
 }
 _WIDEST: Final = 120
 # precisions of training, the one whose FLOP/s are shown first
-_PRECISIONS: Final = ("bf16", "fp16", "tf32", "fp32")
+_PRECISIONS: Final[Sequence[Precision]] = ("bf16", "fp16", "tf32", "fp32")
 
 
 class _File(NamedTuple):
@@ -121,9 +124,8 @@ def _memory(name: str) -> str:
     from scaleproof.simulator.scenario.read import load_device
 
     device = load_device(catalog.ROOT / "devices" / f"{name}.yaml")
-    precision = next((one for one in _PRECISIONS if one in device.peak_flops), "")
-    rate = f", {format_count(device.peak_flops[precision])}FLOP/s {precision}" if precision else ""
-    return f"{format_bytes(device.memory_bytes)}{rate}"
+    rates = [f", {format_count(device.peak_flops[one])}FLOP/s {one}" for one in _PRECISIONS if one in device.peak_flops]
+    return f"{format_bytes(device.memory_bytes)}{''.join(rates[:1])}"
 
 
 _SIZES: Final = {"clusters": _gpus, "devices": _memory}

@@ -20,7 +20,7 @@ from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.load import build, reference_text
 from scaleproof.simulator.scenario.schema import Scenario
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
@@ -100,7 +100,7 @@ def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
     if isinstance(reference, Mapping):
         path, located = Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
     else:
-        path = catalog.find_study(str(reference))
+        path = catalog.find_study(reference_text(reference, "study"))
         located = yaml_file.read(path)
     data = located.data
     if not isinstance(data, dict):
