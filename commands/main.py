@@ -132,8 +132,10 @@ def _field(name: str) -> str:
     """The field of a scenario with the name of an option; empty if there is none."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.aliases import canonical
-    from scaleproof.simulator.scenario.fields import field_at
+    from scaleproof.simulator.scenario.fields import GPUS, field_at
 
+    if name == GPUS:
+        return name
     for part in ("strategy", "training", "batch", "cluster"):
         field = ".".join(canonical((part, name)))
         try:

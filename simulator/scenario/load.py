@@ -14,18 +14,27 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.fields import field_at
+from scaleproof.simulator.scenario.fields import GPUS, field_at
+from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 # A scenario by its name, its path, `published:ROW-ID`, or the fields of a YAML file; and overrides such as
-# {"strategy.workers": 8} or ["strategy.workers=8"].
+# {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
 # parts in which fields that are given without their part are searched, in this order
 _PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 _EXAMPLE: Final = "{'strategy.workers': 8}"
+
+# By field, the field next to it that an override of it replaces.
+_ALTERNATIVES: Final = {
+    ("batch", "total"): "per_worker",
+    ("batch", "per_worker"): "total",
+    ("strategy", "microbatches"): "micro_batch_size",
+    ("strategy", "micro_batch_size"): "microbatches",
+}
 
 
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
@@ -77,21 +86,26 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     """
     _check_is_scenario(located, path)
     problems, wrong = resolve_parts(located, path.parent)
+    gpus, fixed = None, set()
     for override in overrides:
-        field = aliases.canonical(tuple(override.partition("=")[0].split(".")))
-        if field[0] in wrong:
-            continue
-        try:
-            _apply(located, override)
-        except ScenarioError as error:
-            problems += error.problems
-            wrong.add(field[0])
+        name = override.partition("=")[0]
+        field = aliases.canonical(tuple(name.split(".")))
+        if name == GPUS:
+            gpus = _whole(override)
+        elif field[0] not in wrong:
+            try:
+                fixed.add(_apply(located, override))
+            except ScenarioError as error:
+                problems += error.problems
+                wrong.add(field[0])
     try:
         _expand_shorthand(located)
     except ScenarioError as error:
         raise ScenarioError([*problems, *error.problems]) from None
     located.data.setdefault("name", path.stem)
-    return validated(Scenario, located, problems, wrong)
+    if gpus is None or problems:
+        return validated(Scenario, located, problems, wrong)
+    return read_with_gpus(located, gpus, fixed)
 
 
 def _check_is_scenario(located: Located, path: Path) -> None:
@@ -104,8 +118,17 @@ def _check_is_scenario(located: Located, path: Path) -> None:
             raise ScenarioError([f"{located.place((key,))}: this is a {kind}, not a scenario; use 'scaleproof {command}'"])
 
 
-def _apply(located: Located, override: str) -> None:
-    """Applies one `--set key.path=value`. The value is YAML; paths in it are relative to the working folder."""
+def _whole(override: str) -> int:
+    """The whole number of `gpus=64`. Raises InputError."""
+    text = override.partition("=")[2].strip()
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"--set {override}: expected a whole number of GPUs, such as gpus=64")
+    return int(text)
+
+
+def _apply(located: Located, override: str) -> str:
+    """Applies one `--set key.path=value`, and returns the field. The value is YAML; paths in it are relative to the working
+    folder."""
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
@@ -137,14 +160,13 @@ def _apply(located: Located, override: str) -> None:
     located.places[path] = where
     if path == ("cluster", "device", "memory"):
         forget_usable_memory(parent)
-    if path == ("batch", "total"):
-        parent.pop("per_worker", None)
-    if path == ("batch", "per_worker"):
-        parent.pop("total", None)
+    if path in _ALTERNATIVES:
+        parent.pop(_ALTERNATIVES[path], None)
     if len(path) == 1 and path[0] in catalog.PARTS:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
+    return ".".join(path)
 
 
 def _unknown_field(path: tuple[str, ...]) -> str:
