@@ -54,7 +54,8 @@ def predict(
 ) -> RunResult:
     """Predicts step time, throughput, breakdown, scaling efficiency, memory, energy and cost. Raises ScaleproofError.
 
-    gpus: number of GPUs to train on, with the batch and the degrees of the scenario, its own number if None. interval: whether to compute the 90 % prediction interval.
+    gpus: number of GPUs to train on, with the batch and the degrees of the scenario, its own number if None. interval: whether
+    to compute the 90 % prediction interval.
     """
     from scaleproof.simulator.predict import predict as predict_scenario
 
