@@ -86,9 +86,8 @@ class PlanResult:
 
     def __repr__(self) -> str:
         sure = "proved to be the best" if self.proved else "the best found"
-        first = (
-            f"{layout(self.configurations.row(self.best[0].row))}: {sure} of {len(self.configurations):,} by {self.objective}"
-        )
+        best = layout(self.configurations.row(self.best[0].row))
+        first = f"{best}: {sure} of {len(self.configurations):,} by {self.objective}"
         return f"{first}\n{self.best[0].run!r}"
 
     @naming_extras()
