@@ -15,7 +15,9 @@ _STYLES: Final = {
     r"(?m)^(optimal|proved|fastest|evidence|B is)\b[^\n]*": "bold",
     r"(?m)^  (step time|throughput) .*": "bold",
     r"(?m)^  (predicted|measured) +(True|False|Depends)\b": "bold",
-    r"(?im)^.*\b(out of memory|does not fit|no point fits).*": "bold red",
+    r"(?m)^  1 .*": "bold",
+    r"(?im)^.*\bout of memory\b.*": "bold red",
+    r"(?m)^( +|[AB] )does not fit.*|^no point fits.*": "bold red",
     r"(?m)^  warning .*": "yellow",
 }
 
