@@ -9,12 +9,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.records import Scaling, ServerStatistics, StageMemory, TargetEstimate, Verification
+from scaleproof.simulator.common.communication import UNKNOWN
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import counted, format_bytes, format_number, format_percent, format_range, format_time_s
+from scaleproof.simulator.run.records import (
+    CommunicationPart,
+    Scaling,
+    ServerStatistics,
+    StageMemory,
+    TargetEstimate,
+    Verification,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Origin = Literal["predicted", "measured"]
 
@@ -51,6 +64,9 @@ DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
     "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline",
 )  # fmt: skip
+# number of causes in a run's facts, and the minimum share of the step of each
+_CAUSES: Final = 3
+_MIN_SHARE: Final = 5e-4
 BREAKDOWN: Final = (
     "compute", "slowest_rank", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks",
     "waiting_for_input", "other",
@@ -66,7 +82,14 @@ SPAN_COLUMNS: Final[dict[str, type]] = {
     "start_s": np.float64,
     "end_s": np.float64,
     "size_bytes": np.float64,
+    "communication": np.int16,
+    "message_bytes": np.float64,
+    "calls": np.int32,
+    "first_layer": np.int32,
+    "last_layer": np.int32,
 }
+# Values of columns that spans may lack, since measurements do not know them.
+_ABSENT: Final = {"communication": UNKNOWN, "message_bytes": 0.0, "calls": 0, "first_layer": UNKNOWN, "last_layer": UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,11 @@ class Spans:
     arrival_s: the rank is ready; start_s: work or transfer begins; end_s: it is complete. [arrival, start) is waiting for other
     ranks, [start, end) is work or transfer; compute never waits, so that its arrival is its start. A WAIT span is waiting for a
     server from arrival to end, an INPUT span waiting for samples. Times have the same origin on all ranks.
-    stage, microbatch: −1 where they do not apply.
+    stage, microbatch: −1 where they do not apply. size_bytes: bytes through the rank.
+
+    communication: dimension and collective, by `simulator.common.communication.number_of`. message_bytes: size of the messages,
+    or of the whole buffers of collectives. calls: number of messages or collectives that the span stands for, 0 for waiting.
+    first_layer, last_layer: layers that they concern. Measured spans lack these columns.
     """
 
     rank: NDArray[np.int32]
@@ -89,14 +116,21 @@ class Spans:
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     size_bytes: NDArray[np.float64]
+    communication: NDArray[np.int16]
+    message_bytes: NDArray[np.float64]
+    calls: NDArray[np.int32]
+    first_layer: NDArray[np.int32]
+    last_layer: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.rank)
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> Spans:
-        """Spans from any sequences of equal length, one per column."""
-        return cls(**{name: np.asarray(columns[name], dtype=kind) for name, kind in SPAN_COLUMNS.items()})
+        """Spans from any sequences of equal length, one per column; the columns of labels may be absent."""
+        length = len(columns["rank"])
+        filled = {name: np.full(length, value) for name, value in _ABSENT.items() if name not in columns} | dict(columns)
+        return cls(**{name: np.asarray(filled[name], dtype=kind) for name, kind in SPAN_COLUMNS.items()})
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in the order of `SPAN_COLUMNS`."""
@@ -118,6 +152,7 @@ class Run:
     breakdown_s: step time by cause, adding up to step_time_s; "slowest_rank" is the predicted difference between the compute
     time of the slowest rank that others wait for and the mean. communication_s: mean seconds per step and training rank with
     transfers in flight: "exposed" while the rank waits for them, "hidden" while it computes or waits for something else.
+    communication: the same by dimension and collective, the most exposed first; only predicted runs know it.
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
     peak_flops: FLOP/s of a training rank's device at the training precision.
     scaling: weak and strong scaling, by these words.
@@ -146,6 +181,7 @@ class Run:
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
     communication_s: Mapping[str, float] = field(default_factory=dict)
+    communication: tuple[CommunicationPart, ...] = ()
     framework: str = ""
     framework_is_default: bool = False
     tokens: int | None = None
@@ -258,6 +294,48 @@ class Run:
     def warnings(self) -> tuple[str, ...]:
         """Warnings that limit the validity of the run."""
         return tuple(self.provenance.get("warnings", "").splitlines())
+
+    def __repr__(self) -> str:
+        facts = self.facts()
+        lines = [f"{facts.pop('run')}", *(f"  {name}: {text}" for name, text in facts.items())]
+        return "\n".join(lines)
+
+    def facts(self) -> dict[str, str]:
+        """The key figures in words, by name: at most five, those that are known."""
+        over = "" if self.fits is not False else "OUT OF MEMORY: "
+        facts = {
+            "run": f"{over}{self.scenario}: {self.strategy} on {counted(self.ranks, 'rank')}, {self.origin}",
+            "step time": format_time_s(self.step_time_s),
+            "throughput": f"{format_number(self.samples_per_s)} samples/s",
+        }
+        if self.prediction_interval_s:
+            low, high = map(format_time_s, self.prediction_interval_s)
+            facts["step time"] += f" (90 % interval {format_range(low, high)})"
+        if self.tokens_per_s is not None:
+            facts["throughput"] = f"{format_number(self.tokens_per_s)} tokens/s"
+        if self.mfu is not None:
+            facts["throughput"] += f", MFU {format_percent(self.mfu)}"
+        if self.memory_bytes_per_rank is not None:
+            of = f" of {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
+            facts["memory"] = f"{format_bytes(self.memory_bytes_per_rank)}{of} per rank"
+        if self.fits is False and self.fit_by:
+            facts["memory"] += f"; fits with {self.fit_by}"
+        causes = sorted(self.breakdown_s, key=self.breakdown_s.__getitem__, reverse=True)[:_CAUSES]
+        shares = {cause: self.breakdown_s[cause] / self.step_time_s for cause in causes if self.step_time_s > 0}
+        parts = [f"{name.replace('_', ' ')} {format_percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]
+        return facts | ({"breakdown": ", ".join(parts)} if parts else {})
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row with the numbers and texts of the summary; column names end in units. Needs pandas."""
+        import pandas as pd
+
+        values = self.summary()
+        row = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+        if self.prediction_interval_s:
+            row |= dict(zip(("step_time_low_s", "step_time_high_s"), self.prediction_interval_s, strict=True))
+        row |= {f"{cause}_s": seconds for cause, seconds in self.breakdown_s.items()}
+        return pd.DataFrame([row])
 
     def summary(self) -> dict[str, Any]:
         """All fields except the spans, and derived properties, as plain data for JSON."""

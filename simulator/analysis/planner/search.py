@@ -23,7 +23,7 @@ from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
 from scaleproof.simulator.analysis.planner.words import layout
-from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.frameworks import Framework
@@ -55,6 +55,9 @@ class PlanChoice:
     value: float
     memory_bytes: float
 
+    def __repr__(self) -> str:
+        return repr(self.run)
+
 
 @dataclass(frozen=True)
 class PlanResult:
@@ -82,7 +85,15 @@ class PlanResult:
     front: tuple[int, ...]
     framework_is_default: bool
 
-    def table(self) -> pd.DataFrame:
+    def __repr__(self) -> str:
+        sure = "proved to be the best" if self.proved else "the best found"
+        first = (
+            f"{layout(self.configurations.row(self.best[0].row))}: {sure} of {len(self.configurations):,} by {self.objective}"
+        )
+        return f"{first}\n{self.best[0].run!r}"
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row for each of the best configurations. Needs pandas."""
         import pandas as pd
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Batch, Scenario
@@ -71,7 +71,8 @@ class Sensitivity:
             "rest": self.rest,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per parameter; elasticities have no unit."""
         import pandas as pd
 
@@ -98,10 +99,11 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
-    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches."""
+    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches, or
+    by whole microbatches if their size is given."""
     scenario = differences.scenario
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
-    unit = scenario.strategy.microbatches
+    unit = getattr(scenario.strategy, "micro_batch_size", None) or scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
     low, high = (samples - by if samples > by else samples), samples + by
     field, value = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)

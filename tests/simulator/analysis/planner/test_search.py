@@ -184,7 +184,7 @@ def test_the_runner_up_has_other_degrees_of_model_parallelism() -> None:
 
 
 def test_the_best_configurations_are_returned_as_a_table() -> None:
-    table = planned().table()
+    table = planned().to_frame()
     assert table["step_time_s"].is_monotonic_increasing
     assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
 
