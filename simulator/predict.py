@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
@@ -73,7 +74,7 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    text = "\n".join(warnings(scenario, timeline))
+    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *warnings(scenario, timeline))))
     return predicted_run(
         timeline,
         samples=scenario.total_samples,
