@@ -17,7 +17,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scaleproof.reports.charts import style
 from scaleproof.reports.explorer.answers.answer import as_yaml
 from scaleproof.reports.explorer.controls.library import scenario_groups
 from scaleproof.reports.explorer.question import Look, Question, Shelf
@@ -137,7 +136,6 @@ def app(shelf: Shelf, workers: Mapping[Look, Asked], hosts: Callable[[str], bool
     inner = Starlette(
         routes=[
             Route("/", _file(_STATIC / "page.html")),
-            Route("/colours.css", _colours),
             Route("/head.js", _file(_HEAD)),
             Route("/api/answer", answer),
             Route("/api/library", library),
@@ -221,13 +219,6 @@ def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
         return Response(path.read_bytes(), media_type=f"{_TYPES[path.suffix]}; charset=utf-8")
 
     return send
-
-
-async def _colours(request: Request) -> Response:
-    """The palette that all reports share, as variables of CSS."""
-    names = ("orange", "sky", "green", "yellow", "blue", "vermillion", "purple", "grey")
-    lines = "".join(f"  --{name}: {getattr(style, name.upper())};\n" for name in names)
-    return Response(f":root {{\n{lines}}}\n", media_type="text/css; charset=utf-8")
 
 
 async def _missing(request: Request, error: Exception) -> Response:

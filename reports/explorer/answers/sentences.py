@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any, Final
 
+from scaleproof.reports.charts import style
 from scaleproof.simulator.common.units import (
     format_bytes,
     format_count,
@@ -202,7 +203,7 @@ def breakdown(run: Run) -> list[dict[str, Any]]:
         share = seconds / run.step_time_s if run.step_time_s > 0 else 0.0
         if share >= _MIN_SHARE:
             label, words = CAUSES[name]
-            found.append({"name": name, "label": label, "help": words, "share": share,
+            found.append({"name": name, "label": label, "help": words, "share": share, "colour": style.CAUSE_COLOURS[name],
                           "text": f"{step_time(seconds)}, {_percent(share)}"})  # fmt: skip
     return found
 
@@ -225,7 +226,7 @@ def memory_parts(run: Run) -> dict[str, Any] | None:
         "capacity_bytes": has,
         "holders": [
             {"name": name, "label": name.replace("_", " ").capitalize(), "help": HOLDERS.get(name, ""), "bytes": size,
-             "text": format_bytes(size)}
+             "text": format_bytes(size), "colour": style.MEMORY_COLOURS.get(name, style.GREY)}
             for name, size in holders
         ],
     }  # fmt: skip

@@ -15,18 +15,19 @@ from scaleproof.simulator.run.run import Phase, Run, Stream
 
 # a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = WEIGHT + 1
-# what a kind is called, the name that the page's styles have for its colour, and what it is for someone who sees it first
+# what a kind is called, its colour, and what it is; a colour that depends on the theme is a variable of the page's style sheet
+_COLOURS: Final = style.PHASE_COLOURS
 KINDS: Final = {
-    int(Phase.FORWARD): ("forward pass", "sky", "the model computes its outputs layer by layer"),
-    int(Phase.BACKWARD): ("backward pass", "blue", "it computes how each weight should change, last layer first"),
-    WEIGHT: ("gradients of weights", "green", "the part of a backward pass on which no other layer waits"),
-    int(Phase.OPTIMIZER): ("optimizer", "ink", "weights are changed"),
-    int(Phase.SYNCHRONISE): ("gradients summed", "orange", "ranks exchange what they have, so that all of them agree"),
-    int(Phase.SEND): ("send", "vermillion", "bytes go to another rank"),
-    int(Phase.RECEIVE): ("receive", "purple", "bytes come from another rank"),
-    int(Phase.WAIT): ("waiting for server or workers", "yellow", "nothing to do until a server replies"),
-    int(Phase.INPUT): ("waiting for input", "grey", "samples are not read yet"),
-    _WAITING: ("waiting for other ranks", "faint", "nothing to do until others have come as far"),
+    int(Phase.FORWARD): ("forward pass", _COLOURS["forward"], "outputs, layer by layer"),
+    int(Phase.BACKWARD): ("backward pass", _COLOURS["backward"], "gradients, last layer first"),
+    WEIGHT: ("gradients of weights", _COLOURS["gradients of weights"], "the part of a backward pass that no other layer waits for"),
+    int(Phase.OPTIMIZER): ("optimizer", "var(--ink)", "update of the parameters"),
+    int(Phase.SYNCHRONISE): ("collectives", _COLOURS["synchronise"], "all-reduce, all-gather, reduce-scatter or all-to-all"),
+    int(Phase.SEND): ("send", _COLOURS["send"], "a message to another rank"),
+    int(Phase.RECEIVE): ("receive", _COLOURS["receive"], "a message from another rank"),
+    int(Phase.WAIT): ("waiting for server or workers", _COLOURS["wait"], "idle until a server replies"),
+    int(Phase.INPUT): ("waiting for input", _COLOURS["input"], "samples are not read yet"),
+    _WAITING: ("waiting for other ranks", "var(--faint)", "idle until other ranks arrive"),
 }
 # tracks of a row: the rank's own work, overlapped communication, and that by direction
 _MAIN, _OVERLAPPED, _SENT, _RECEIVED = range(4)

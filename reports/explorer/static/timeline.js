@@ -14,15 +14,15 @@ const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "start"
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
 
-/** @param {string} name @returns {string} the value of a style sheet's colour in the current theme */
-export function colour(name) {
-  probe.style.color = `var(--${name}, #888)`;
+/** @param {string} value a colour or a variable of the style sheet @returns {string} its value in the current theme */
+function colour(value) {
+  probe.style.color = value;
   return getComputedStyle(probe).color;
 }
 
 /** @param {number} ms @param {number} [whole] the time whose size decides the unit @returns {string} such as '12.3 ms' */
-export function time(ms, whole = ms) {
-  const [size, unit] = whole >= 600e3 ? [60e3, "min"] : whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
+function time(ms, whole = ms) {
+  const [size, unit] = whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
   return `${Number((ms / size).toPrecision(4))} ${unit}`;
 }
 
@@ -115,7 +115,7 @@ export class Timeline {
     const context = canvas.getContext("2d");
     context.scale(scale, scale);
     context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
-    const inks = { ink: colour("ink"), soft: colour("soft"), line: colour("line"), card: colour("card") };
+    const inks = { ink: colour("var(--ink)"), soft: colour("var(--soft)"), line: colour("var(--line)"), card: colour("var(--card)") };
     this.drawAxis(context, inks);
     context.save();
     context.beginPath();
