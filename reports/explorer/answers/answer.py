@@ -21,7 +21,7 @@ from scaleproof.reports.explorer.question import Question
 from scaleproof.reports.explorer.worker import Report
 from scaleproof.simulator.analysis.evidence import evidence
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
-from scaleproof.simulator.common.units import format_change, format_time_s
+from scaleproof.simulator.common.units import format_change
 from scaleproof.simulator.engine import NONE, Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
@@ -118,12 +118,12 @@ def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
 
 
 def _memory_remedies(run: Run) -> list[dict[str, Any]]:
-    """What makes a scenario fit: the settings that are found by a full prediction, more GPUs, a plan."""
+    """What makes a scenario fit: the settings that are found by a full prediction, and more GPUs."""
     found: list[dict[str, Any]] = []
     if run.fit_by:
         found.append({"label": f"Set {run.fit_by.replace(' ', ', ')}", "sets": run.fit_by.split()})
     double = 2 * run.compute_ranks
-    return [*found, {"label": f"Use {double:,} GPUs", "gpus": double}, {"label": "Find a plan that fits", "plan": run.compute_ranks}]
+    return [*found, {"label": f"Use {double:,} GPUs", "gpus": double}]
 
 
 def _evidence(scenario: Scenario) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _evidence(scenario: Scenario) -> dict[str, Any]:
             "id": run.id, "model": run.model, "gpus": f"{run.gpus:,} × {run.device}",
             "layout": " ".join([f"{name}{degree}" for name, degree in (("TP", run.tensor), ("PP", run.stages)) if degree > 1]
                                + [f"ZeRO-{run.zero}"] * (run.zero > 0) + [run.precision]),
-            "framework": run.framework, "measured": format_time_s(run.measured_s), "predicted": format_time_s(run.predicted_s),
+            "framework": run.framework, "measured": sentences.step_time(run.measured_s), "predicted": sentences.step_time(run.predicted_s),
             "error": format_change(run.error), "covered": run.is_covered,
         }
         for run in found.runs[:_MOST_EVIDENCE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 _ORDER: Final = (("gpus", 1.0), ("gpus", 2.0), ("gpus", 0.5), ("bandwidth", 0.5), ("bandwidth", 2.0), ("gpus", 4.0),
                  ("bandwidth", 0.25), ("bandwidth", 4.0), ("gpus", 0.25), ("gpus", 8.0), ("gpus", 0.125),
                  ("bandwidth", 0.71), ("bandwidth", 1.41), ("gpus", 16.0))  # fmt: skip
+# what is said of other numbers of GPUs, which the curve shows
+_NEAREST: Final = re.compile(r"; nearest possible: .*")
 _LINKS: Final = {"network.bandwidth": "between nodes", "node.link.bandwidth": "inside a node"}
 _LONGEST_S: Final = 1.5
 # a prediction from this duration on is shown without intervals
@@ -53,7 +56,7 @@ def curves(scenario: Scenario) -> dict[str, Any]:
                 changed = with_gpus(scenario, int(gpus))
                 points.append({"gpus": int(gpus), **_Point(changed, with_interval).plain(), "fits": memory(changed).fits})
             except ScaleproofError as error:
-                refused.append({"gpus": int(gpus), "reason": str(error)})
+                refused.append({"gpus": int(gpus), "reason": _NEAREST.sub("", str(error))})
     return {
         "unit": throughput_unit(scenario),
         "scaling": {"now": scenario.strategy.training_ranks, "points": sorted(points, key=lambda one: one["gpus"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from typing import Any, Final
 
 from scaleproof.reports.charts import style
@@ -137,16 +135,16 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     ends = [throughput * run.step_time_s / end_s for end_s in (high_s, low_s)] if has_interval else []
     rates = f"90 %: {' to '.join(map(format_number, ends))}" if ends else None
     times = f"90 %: {step_time(low_s)} to {step_time(high_s)}" if has_interval else None
-    each = f"{format_number(throughput / run.compute_ranks)} {unit} per GPU"
-    others = f"{each}; {format_number(run.samples_per_s)} samples/s" if unit == "tokens/s" else each
+    each = format_number(throughput / run.compute_ranks)
+    others = f"{format_number(run.samples_per_s)} samples/s" if unit == "tokens/s" else "all GPUs together"
     step, step_unit = step_time(run.step_time_s).split(" ")
     mfu = ("–", "") if run.mfu is None else (f"{100 * run.mfu:.1f}", "%")
     label = "If memory sufficed" if run.fits is False else "Throughput"
     return [
         _number("throughput", label, (format_number(throughput), unit), rates, others),
         _number("step", "Step time", (step, step_unit), times, f"one optimizer step, global batch {run.samples:,}"),
+        _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs, without recomputation"),
         _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s per GPU", "model FLOPs utilisation"),
-        _efficiency(run),
         _cost(run, scenario),
         *_energy(run),
     ]
@@ -161,14 +159,11 @@ def _number(key: str, label: str, value: tuple[str | None, str], detail: str | N
     return {"key": key, "label": label, "value": value[0], "unit": value[1], "detail": detail, "help": words}
 
 
-def _efficiency(run: Run) -> dict[str, Any]:
-    words = "throughput per GPU, of that of the smallest number of GPUs that suffices"
-    if not run.efficiency or not run.baseline:
-        return _number("efficiency", "Weak scaling", (None, "%"), None, words)
-    # '1 worker of 5 stages × 8 tensor-parallel ranks, the fewest that hold the model, …'
-    devices = math.prod(map(int, re.findall(r"\d+", run.baseline["weak"].partition(",")[0])))
-    against = f"of {devices:,} GPU{'s' if devices > 1 else ''}"
-    return _number("efficiency", "Weak scaling", (f"{100 * run.efficiency['weak']:.1f}", "%"), against, words)
+def _flops(run: Run) -> str:
+    """'150 TFLOP/s per GPU'."""
+    if run.model_flops is None or run.step_time_s <= 0:
+        return ""
+    return f"{format_count(run.model_flops / run.step_time_s / run.compute_ranks)}FLOP/s per GPU"
 
 
 def _cost(run: Run, scenario: Scenario) -> dict[str, Any]:

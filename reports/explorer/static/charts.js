@@ -98,7 +98,6 @@ export class ScalingChart extends Chart {
     this.axes(svg, points.map((/** @type {any} */ one) => [(log(one.gpus) - low) / (high - low), one.gpus.toLocaleString("en")]), ticks(least, most), `GPUs (${unit} up; both scales logarithmic)`);
     const [a, b] = [2 ** low, 2 ** high];
     svg.append(draw("line", { class: "linear", x1: x(a), y1: y(perGpu * a), x2: x(b), y2: y(perGpu * b) }));
-    svg.append(draw("text", { class: "tick", x: x(b) - 4, y: y(perGpu * b) + 24, "text-anchor": "end" }, "linear scaling"));
     const interval = points.filter((/** @type {any} */ one) => one.low);
     const edge = [...interval.map((/** @type {any} */ one) => [one.gpus, one.high]), ...interval.reverse().map((/** @type {any} */ one) => [one.gpus, one.low])];
     if (interval.length > 1) svg.append(draw("polygon", { class: "band", points: edge.map(([gpus, rate]) => `${x(gpus)},${y(rate)}`).join(" ") }));

@@ -99,6 +99,7 @@ async function refine(requested) {
   const answer = await fetched(`/api/answer${state.own()}`, own.signal);
   if (!answer || requested !== version) return;
   latest = answer.error ? null : answer;
+  for (const id of ["plan", "pin"]) at(id).disabled = !latest;
   show(answer, requested);
   at("answer").setAttribute("aria-busy", "false");
   if (answer.error) return;
@@ -144,16 +145,24 @@ async function showCurves(signal, query) {
   at("scaling").closest("section").hidden = !several && !found.scaling.refused.length;
   at("scaling").hidden = !several;
   if (several) scaling.show(found);
-  const withInterval = found.scaling.points.some((/** @type {any} */ one) => one.low);
-  const words = several ? `The global batch stays the same. Choose a point to use its GPUs.${withInterval ? " Shaded: 90 % prediction interval." : " Without intervals, which take longer for this scenario."}` : "";
-  at("scaling-words").textContent = words;
-  at("refused").replaceChildren(...found.scaling.refused.slice(0, 3).map((/** @type {any} */ one) => make("li", {}, one.reason)));
+  const interval = found.scaling.points.some((/** @type {any} */ one) => one.low) ? " Shaded: 90 % prediction interval." : "";
+  at("scaling-words").textContent = several ? `Global batch kept. Dashed: linear scaling.${interval} Choose a point to use its GPUs.` : "";
+  showRefused(found.scaling.refused);
   at("bandwidth").closest("section").hidden = !found.links.length;
   if (found.links.length) bandwidth.show(found);
   showLegend(at("link-list"), found.links.map((/** @type {any} */ one, /** @type {number} */ i) => ({
     label: one.name, help: one.field, colour: i ? "var(--second)" : "var(--first)",
     text: `now ${one.points.find((/** @type {any} */ p) => p.factor === 1).bandwidth}`,
   })));
+}
+
+/** Numbers of GPUs that the degrees or the batch do not allow, with the first reason. @param {any[]} refused */
+function showRefused(refused) {
+  at("refused").hidden = !refused.length;
+  if (!refused.length) return;
+  const numbers = refused.map((one) => one.gpus.toLocaleString("en")).join(", ");
+  const offers = refused.slice(0, 2).map((one) => button(`Plan for ${one.gpus.toLocaleString("en")} GPUs`, () => findPlans(one.gpus, applyPlan)));
+  at("refused").replaceChildren(make("p", { className: "soft" }, `Not with these degrees: ${numbers} GPUs. ${refused[0].reason}.`), ...offers);
 }
 
 // ---- the rest of the page ----------------------------------------------------------------------------------------------------

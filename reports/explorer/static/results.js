@@ -117,7 +117,8 @@ export function showProblem(problem, label, remedy) {
   box.hidden = !problem;
   if (!problem) return;
   const kept = at("results").hidden ? "" : " The prediction shown is the last valid one.";
-  const field = problem.field ? `${label && label !== "Settings" ? label : problem.field}: ` : "";
+  // the message about GPUs begins with their number
+  const field = problem.field && problem.field !== "gpus" ? `${label && label !== "Settings" ? label : problem.field}: ` : "";
   if (at("results").hidden) at("headline").textContent = "No prediction yet";
   const text = `${field}${problem.message}`.replace(/[.\s]+$/, "").replace(/\?$/, "?");
   box.replaceChildren(make("p", {}, `${text}${/\?$/.test(text) ? "" : "."}${kept}`), ...problem.remedies.map(remedy));
