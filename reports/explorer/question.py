@@ -11,6 +11,7 @@ import yaml
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import GPUS
 
 # what is requested: a first estimate, the full prediction, curves around it, the comparison with the pinned scenario, a plan
 Look = Literal["first", "full", "curves", "comparison", "plan"]
@@ -37,6 +38,16 @@ class Question:
     look: Look = "full"
     gpus: int | None = None
     pinned: Question | None = None
+
+    @property
+    def sets_without_gpus(self) -> tuple[str, ...]:
+        """The settings without numbers of GPUs, which stand for other settings."""
+        return tuple(one for one in self.sets if one.partition("=")[0] != GPUS)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a number of GPUs is requested."""
+        return self.gpus is not None or len(self.sets_without_gpus) < len(self.sets)
 
     def query(self) -> str:
         """The query of the page's address: '?scenario=…&set=…'."""

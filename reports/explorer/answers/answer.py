@@ -80,8 +80,7 @@ def _answer(question: Question, _: Report) -> dict[str, Any]:
     """The prediction, or what is wrong with the request; controls, except with a first estimate."""
     is_first = question.look == "first"
     try:
-        base = load(question.reference, question.sets)
-        scenario = base if question.gpus is None else with_gpus(base, question.gpus)
+        scenario = scenario_of(question)
     except ScaleproofError as error:
         return {"error": _problem(error, question), "controls": _nearest_controls(question)}
     try:
@@ -89,9 +88,18 @@ def _answer(question: Question, _: Report) -> dict[str, Any]:
     except ScaleproofError as error:
         return {"error": _problem(error, question), "controls": controls(scenario)}
     found = _response(run, scenario, is_exact)
-    if question.gpus is not None:
-        found["sets"] = [*question.sets, *settings_between(base, scenario)]
+    if question.has_gpus:
+        found |= _resolved(question, scenario)
     return found if is_first else found | {"controls": controls(scenario), "evidence": _evidence(scenario)}
+
+
+def _resolved(question: Question, scenario: Scenario) -> dict[str, Any]:
+    """The settings that a number of GPUs stands for; nothing if the scenario is valid on that number alone."""
+    sets = question.sets_without_gpus
+    try:
+        return {"sets": [*sets, *settings_between(load(question.reference, sets), scenario)]}
+    except ScaleproofError:
+        return {}
 
 
 def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:

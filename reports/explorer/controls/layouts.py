@@ -39,6 +39,7 @@ def rearranged(scenario: Scenario, strategy: Strategy, micro_batch: int | None =
         raise BatchError(f"DP {workers:,} does not divide the global batch of {samples:,}", nearest_batch(samples, workers))
     if "microbatches_" in fields:
         update["microbatches_"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
+        update["micro_batch_size"] = None
     changed = scenario.copied(strategy=strategy.model_copy(update=update), batch=Batch(total=samples))
     check(changed)
     return changed

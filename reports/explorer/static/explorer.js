@@ -50,7 +50,7 @@ function apply(move, how = "push", note = "") {
 
 /** Replaces a number of GPUs by the settings that it stands for. */
 function adopt() {
-  if (state.gpus === null || resolved?.query !== state.own()) return;
+  if (resolved?.query !== state.own()) return;
   state.sets = resolved.sets.map(split);
   state.gpus = null;
 }
