@@ -11,7 +11,7 @@ import yaml
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import GPUS
+from scaleproof.simulator.scenario.fields import GPUS
 
 # what is requested: a first estimate, the full prediction, curves around it, the comparison with the pinned scenario, a plan
 Look = Literal["first", "full", "curves", "comparison", "plan"]

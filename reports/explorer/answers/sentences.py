@@ -98,10 +98,16 @@ def headline(run: Run, scenario: Scenario) -> str:
         need, has = format_bytes(run.memory_bytes_per_rank), format_bytes(run.capacity_bytes)
         return f"Out of memory: {need} needed of {has} per GPU"
     throughput, unit = rate(run)
-    return f"{subject(run, scenario)}: {format_number(throughput)} {unit}"
+    return f"{_subject(run, scenario)}: {format_number(throughput)} {unit}"
 
 
-def subject(run: Run, scenario: Scenario) -> str:
+def details(run: Run, scenario: Scenario) -> str:
+    """'DP 8 × TP 8 × PP 8, MBS 1, GA 32; megatron-core-0.12'; what is trained where the headline does not say it."""
+    trained = f"{_subject(run, scenario)}, " if run.fits is False else ""
+    return f"{trained}{layout(scenario)}; {run.framework}"
+
+
+def _subject(run: Run, scenario: Scenario) -> str:
     """'llama-2-7b on 64 × A100'."""
     return f"{scenario.model.name or scenario.model.kind} on {run.compute_ranks:,} × {scenario.cluster.device.name}"
 
@@ -200,6 +206,20 @@ def breakdown(run: Run) -> list[dict[str, Any]]:
             label, words = CAUSES[name]
             found.append({"name": name, "label": label, "help": words, "share": share, "colour": style.CAUSE_COLOURS[name],
                           "text": f"{step_time(seconds)}, {_percent(share)}"})  # fmt: skip
+    return found
+
+
+def communication(run: Run) -> list[dict[str, Any]]:
+    """Communication of a step by dimension and collective: shares of the step that are exposed and hidden, and a text."""
+    found = []
+    for part in run.communication:
+        if run.step_time_s > 0 and part.time_s >= _MIN_SHARE * run.step_time_s:
+            hidden_s = part.time_s - part.exposed_s
+            hidden = f", {step_time(hidden_s)} hidden" if hidden_s >= _MIN_SHARE * part.time_s else ""
+            text = f"{step_time(part.exposed_s)} exposed{hidden}; {format_bytes(part.size_bytes)}"
+            colour = style.COMMUNICATION_COLOURS.get(part.dimension, style.GREY)
+            found.append({"label": part.label, "text": text, "colour": colour,
+                          "exposed": part.exposed_s / run.step_time_s, "hidden": hidden_s / run.step_time_s})  # fmt: skip
     return found
 
 

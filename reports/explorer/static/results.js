@@ -22,6 +22,7 @@ export function showPrediction(answer, remedy) {
   showNumbers(answer.numbers);
   showBar(at("causes"), answer.breakdown.map((/** @type {any} */ one) => one.share), answer.breakdown.map((/** @type {any} */ one) => one.colour));
   showLegend(at("cause-list"), answer.breakdown);
+  showCommunication(answer.communication);
   showMemory(answer.memory);
   showTimeline(answer.timeline, answer.ranks, isFull);
   if (answer.evidence) showEvidence(answer.evidence);
@@ -53,6 +54,18 @@ function tile(one) {
   box.dataset.key = one.key;
   for (const part of ["value", "detail", "help"]) box.append(make("dd", { className: part }));
   return box;
+}
+
+/** Bars of exposed and hidden time, on the scale of the longest. @param {any[]} parts */
+function showCommunication(parts) {
+  at("communication").hidden = !parts.length;
+  const most = Math.max(...parts.map((one) => one.exposed + one.hidden));
+  at("communication-list").replaceChildren(...parts.map((one) => {
+    const bar = make("div", { className: "bar thin" });
+    showBar(bar, [one.exposed / most, one.hidden / most], [one.colour, `color-mix(in srgb, ${one.colour} 30%, transparent)`]);
+    bar.setAttribute("aria-hidden", "true");
+    return make("li", {}, make("span", {}, one.label), make("span", { className: "text" }, one.text), bar);
+  }));
 }
 
 /** @param {any} memory */

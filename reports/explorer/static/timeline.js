@@ -3,14 +3,15 @@
 
 /** @typedef {{length_ms: number, parts: number, rows: string[], of: number, merged: boolean,
  *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, track: Int32Array, kind: Int32Array,
- *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, start: Int32Array, end: Int32Array, number: Int32Array}} Tracks */
+ *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, communication: Int32Array,
+ *   communications: Object<string, string>, start: Int32Array, end: Int32Array, number: Int32Array}} Tracks */
 
 const ROW = 30;
 const AXIS = 24;
 // top and height of tracks in a row, in pixels: blocking work, overlapped transfers, sends, receives
 const TRACKS = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
-const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
+const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "communication", "start", "end", "number"];
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
 
@@ -203,7 +204,7 @@ export class Timeline {
     const { tracks } = this;
     const ms = (part) => (part / tracks.parts) * tracks.length_ms;
     const kind = tracks.kinds[tracks.kind[i]];
-    const parts = [tracks.rows[tracks.row[i]], kind.name];
+    const parts = [tracks.rows[tracks.row[i]], tracks.communications[tracks.communication[i]] || kind.name];
     if (tracks.stage[i] >= 0) parts.push(`stage ${tracks.stage[i]}`);
     if (tracks.microbatch[i] >= 0) parts.push(`microbatch ${tracks.microbatch[i]}`);
     const several = tracks.number[i] > 1 ? `${tracks.number[i]} tasks, ` : "";

@@ -8,11 +8,12 @@ import time
 import pytest
 
 from scaleproof.reports.explorer.question import Question
-from scaleproof.reports.explorer.worker import UnansweredError, Worker
+from scaleproof.reports.explorer.worker import Report, UnansweredError, Worker
 
 
-def answer(question: Question) -> bytes:
+def answer(question: Question, report: Report) -> bytes:
     """Returns its process id, unless the request says to sleep or to die."""
+    report("working")
     if question.reference == "sleep":
         time.sleep(60)
     if question.reference == "die":
@@ -21,10 +22,12 @@ def answer(question: Question) -> bytes:
 
 
 def test_the_worker_restarts_after_timeouts_and_crashes() -> None:
-    worker = Worker(answer, limit_s=0.5)
+    worker = Worker(answer, limit_s=0.5, lazy=True)
+    progress: list[str] = []
     try:
         first = worker.ask(Question("fast"))
-        assert worker.ask(Question("fast")) == first
+        assert worker.ask(Question("fast"), progress.append) == first
+        assert progress == ["working"]
         with pytest.raises(UnansweredError, match=r"longer than 0\.5 s"):
             worker.ask(Question("sleep"))
         second = worker.ask(Question("fast"))
