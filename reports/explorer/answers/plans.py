@@ -9,6 +9,8 @@ from scaleproof.reports.explorer.answers.sentences import layout, rate
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.simulator.analysis.planner.search import PlanChoice, plan
 from scaleproof.simulator.common.units import format_bytes, format_number
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import speedup_interval
 
@@ -18,7 +20,8 @@ _SEARCHED: Final = 20
 
 
 def best_plans(scenario: Scenario, gpus: int, report: Callable[[str], None]) -> dict[str, Any]:
-    """The best plans on N GPUs, the fastest first: what each is, its throughput, its memory, whether it ties with the first.
+    """The best plans on N GPUs, the fastest first: what each is, its throughput, its memory, whether it ties with the first, and
+    whether the first beats the scenario itself.
 
     report: called with progress messages. Raises FieldError or InputError where no plan is valid or fits.
     """
@@ -29,11 +32,19 @@ def best_plans(scenario: Scenario, gpus: int, report: Callable[[str], None]) -> 
     report("comparing the best plans")
     return {
         "gpus": gpus,
+        "beaten": not _is_as_fast(scenario, gpus, choices[0]),
         "considered": len(found.expected_s),
         "proved": found.proved,
         "unit": rate(choices[0].run)[1],
         "plans": [_plan(scenario, choice, choices[0]) for choice in choices],
     }
+
+
+def _is_as_fast(scenario: Scenario, gpus: int, best: PlanChoice) -> bool:
+    """Whether the scenario itself runs on these GPUs, fits, and is as fast as the best plan."""
+    if scenario.strategy.training_ranks != gpus or not memory(scenario).fits:
+        return False
+    return timed(scenario).step_time_s <= best.run.step_time_s
 
 
 def _different(choices: tuple[PlanChoice, ...]) -> Iterator[PlanChoice]:

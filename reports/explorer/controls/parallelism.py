@@ -106,7 +106,7 @@ class Parallelism:
         except InputError as error:
             fewer = min(1 << (min(ranks, blocks(scenario)).bit_length() - 1), ranks)
             offer, reason = f"Use {fewer} GPUs", getattr(error, "message", str(error))
-            other = base.copied(strategy=beginning("data_parallel", base, fewer))
+            other = base.copied(strategy=beginning("data_parallel", base, fewer), batch=Batch(total=base.total_samples))
         try:
             after = rearranged(other, beginning(kind, other, other.strategy.training_ranks)).rebuilt()
             sets = settings_between(scenario, after)
