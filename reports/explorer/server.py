@@ -17,14 +17,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scaleproof.reports.explorer.answers.answer import as_yaml
 from scaleproof.reports.explorer.controls.library import scenario_groups
 from scaleproof.reports.explorer.question import Look, Question, Shelf
+from scaleproof.reports.explorer.responses.answer import as_yaml
 from scaleproof.reports.explorer.worker import Report, UnansweredError, unreported
 from scaleproof.simulator.common.errors import ScaleproofError
 
 
-class Asked(Protocol):
+class Responder(Protocol):
     """What responds to requests: a worker process."""
 
     def ask(self, question: Question, report: Report = unreported) -> bytes:
@@ -56,7 +56,7 @@ _HEADERS: Final = {
 class Desk:
     """A queue of requests for a worker, one at a time. Requests of closed connections are dropped."""
 
-    def __init__(self, worker: Asked) -> None:
+    def __init__(self, worker: Responder) -> None:
         self._worker = worker
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -106,7 +106,7 @@ class Desk:
                     self._worker.close()
 
 
-def app(shelf: Shelf, workers: Mapping[Look, Asked], hosts: Callable[[str], bool]) -> ASGIApp:
+def app(shelf: Shelf, workers: Mapping[Look, Responder], hosts: Callable[[str], bool]) -> ASGIApp:
     """The web application. workers: what responds to each kind of request. hosts: accepted Host headers."""
     by_worker = {id(worker): Desk(worker) for worker in workers.values()}
     desks = {look: by_worker[id(worker)] for look, worker in workers.items()}

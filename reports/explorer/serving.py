@@ -12,8 +12,8 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scaleproof.reports.explorer.answers.answer import answer, scenario_of
 from scaleproof.reports.explorer.question import Look, Shelf
+from scaleproof.reports.explorer.responses.answer import answer, scenario_of
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.worker import Worker
 from scaleproof.simulator.common.errors import RunError

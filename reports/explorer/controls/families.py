@@ -49,7 +49,8 @@ def beginning(kind: str, scenario: Scenario, gpus: int) -> Strategy:
     own: Any = scenario.strategy
     if kind == "hybrid":
         plan = own.plan
-        given: dict[str, Any] = {"stages_": plan.stages, "schedule": plan.schedule, "chunks": plan.chunks} if plan.stages > 1 else {}
+        given: dict[str, Any] = {"stages_": plan.stages, "schedule": plan.schedule, "chunks": plan.chunks}
+        given = given if plan.stages > 1 else {}
         return Hybrid(workers_=max(1, gpus // plan.stages), microbatches_=own.microbatches, **given)
     if kind == "pipeline":
         size = micro_batch_size(scenario)
@@ -57,9 +58,7 @@ def beginning(kind: str, scenario: Scenario, gpus: int) -> Strategy:
     if kind == "parameter_server":
         # on the workers' nodes, so that strategies are compared on the same machines
         nodes = -(-gpus // scenario.cluster.node.devices)
-        return ParameterServer(
-            workers_=gpus, servers_=max(1, min(nodes, gpus // _WORKERS_PER_SERVER)), placement="colocated"
-        )
+        return ParameterServer(workers_=gpus, servers_=max(1, min(nodes, gpus // _WORKERS_PER_SERVER)), placement="colocated")
     if kind == "local_sgd":
         return LocalSgd(workers_=gpus, period=_PERIOD)
     if kind == "gather_average":

@@ -12,6 +12,7 @@ from scaleproof.reports.explorer.controls.parallelism import Parallelism
 from scaleproof.reports.explorer.controls.sliders import sliders
 from scaleproof.simulator.cluster.device.device import Precision, is_narrow
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 
@@ -41,7 +42,7 @@ def gpus(scenario: Scenario) -> Control:
     now, devices = scenario.strategy.training_ranks, scenario.cluster.node.devices
     counts = sorted({now, *(count for count in COUNTS if count <= _MOST_GPUS)})
     nodes = -(-now // devices)
-    words = f"{nodes:,} node{'s' if nodes > 1 else ''} of {devices} × {scenario.cluster.device.name}; the global batch, TP, PP and CP stay"
+    words = f"{counted(nodes, 'node')} of {devices} × {scenario.cluster.device.name}; the global batch, TP, PP and CP stay"
     return {"kind": "gpus", "field": "gpus", "label": "GPUs", "help": words, "counts": counts, "value": now,
             "term": "Training GPUs. Data parallelism (DP) and gradient accumulation (GA) follow; model, kind of cluster and "
                     "global batch stay the same."}  # fmt: skip
@@ -52,7 +53,7 @@ def _price(scenario: Scenario) -> Iterator[Control]:
     node = scenario.cluster.node
     value = "" if node.price_USD_per_s is None else f"{node.price_USD_per_s * 3600 / node.devices:.4g}"
     yield {"kind": "price", "field": "cluster.node.price", "label": "Price per GPU-hour", "unit": "USD", "value": value,
-           "per": node.devices, "help": f"a node of {node.devices} GPUs costs {node.devices} times as much; whole nodes are paid for",
+           "per": node.devices, "help": f"whole nodes of {node.devices} GPUs are paid for",
            "term": "What an hour of one GPU costs. Needed for the cost per million tokens."}  # fmt: skip
 
 
@@ -106,12 +107,12 @@ class _Training:
         scenario = self._scenario
         name = scenario.model.name or scenario.model.kind
         yield choice("model", "Model", "", [self._model(one) for one in facts.models().values()], name, search=True,
-                     term="The network that is trained. GPUs and global batch stay the same where the model allows it.")  # fmt: skip
+                     term="The network that is trained, on the same GPUs with the same global batch if it can be.")  # fmt: skip
         yield self._global_batch()
         yield from self._micro_batch()
         formats = [option(one, one, *for_precision(scenario, one)) for one in scenario.cluster.device.peak_flops]
         yield choice("training.precision", "Precision", "", formats, scenario.training.precision,
-                     term="Number format of matrix products. bf16 and fp16 use tensor cores; fp8 doubles their peak rate.")  # fmt: skip
+                     term="Number format of matrix products. bf16 and fp16 use tensor cores; fp8 is faster still.")  # fmt: skip
         if scenario.training.precision == "fp8":
             kernels = scenario.cluster.device.kernels
             is_blackwell = kernels is not None and kernels.generation == "blackwell"

@@ -48,7 +48,8 @@ class Parallelism:
         yield self._family()
         if "workers_" in type(self._strategy).model_fields:
             plan = self._strategy.plan
-            inner = " × ".join(f"{name} {n}" for name, n in (("TP", plan.tensor), ("CP", plan.context), ("PP", plan.stages)) if n > 1)
+            degrees = (("TP", plan.tensor), ("CP", plan.context), ("PP", plan.stages))
+            inner = " × ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
             value = f"{self._strategy.workers:,}" + (f" = {self._strategy.training_ranks:,} GPUs / ({inner})" if inner else "")
             yield fact("strategy.workers", "DP", value, "Data parallelism: replicas of the model, each with its own samples. "
                        "It follows from the number of GPUs and the other degrees.")  # fmt: skip
@@ -218,11 +219,15 @@ class Parallelism:
         kinds = {kind: label for kind, label in _RECOMPUTE.items() if scores or kind != "selective"}
         options = [option(kind, label, f"training.recompute={kind}") for kind, label in kinds.items()]
         yield choice("training.recompute", "Recompute", "", options, str(training.recompute),
-                     term="Activation checkpointing: activations are dropped and computed again in the backward pass.")  # fmt: skip
+                     term="Activation checkpointing: activations are dropped and computed again when needed.")  # fmt: skip
 
     def _served(self) -> Iterator[Control]:
         strategy: Any = self._strategy
-        modes = {"synchronous": "synchronous (BSP)", "asynchronous": "asynchronous (ASP)", "stale_synchronous": "stale synchronous (SSP)"}
+        modes = {
+            "synchronous": "synchronous (BSP)",
+            "asynchronous": "asynchronous (ASP)",
+            "stale_synchronous": "stale synchronous (SSP)",
+        }
         options = []
         for mode, label in modes.items():
             bound = [f"strategy.bound={'3' if mode == 'stale_synchronous' else 'null'}"]
@@ -236,7 +241,7 @@ class Parallelism:
             if self._is_valid(strategy.model_copy(update={"placement": place}))
         ]
         yield choice("strategy.placement", "Server placement", "", options, strategy.placement,
-                     term="Dedicated servers have nodes of their own; colocated ones share the workers' network cards.")  # fmt: skip
+                     term="Dedicated servers have nodes of their own; others share the workers' network cards.")  # fmt: skip
         yield self._switch("overlap", "Overlap", "Push and pull during the passes.")
         if self._scenario.cluster.network is not None:
             yield self._nodes()
@@ -253,5 +258,3 @@ def _with_default_framework(scenario: Scenario) -> Scenario:
     copy = scenario.model_copy()
     object.__setattr__(copy, "__pydantic_fields_set__", scenario.model_fields_set - {"framework"})
     return copy
-
-

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 import uvicorn
 
-from scaleproof.reports.explorer.answers.answer import answer
 from scaleproof.reports.explorer.question import Look, Question, Shelf
+from scaleproof.reports.explorer.responses.answer import answer
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.serving import listen
-
 from scaleproof.reports.explorer.worker import Report, unreported
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import scaleproof
-from scaleproof.reports.explorer.answers.answer import answer, as_yaml
 from scaleproof.reports.explorer.question import Look, Question
+from scaleproof.reports.explorer.responses.answer import answer, as_yaml
 from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -110,7 +110,8 @@ def test_the_best_plan_can_be_applied_and_is_as_fast_as_it_says() -> None:
 
 
 def test_a_price_per_gpu_hour_gives_the_cost_of_tokens() -> None:
-    cost = next(one for one in response("llama-2-7b-fsdp-a100", "cluster.node.price=16 USD/h")["numbers"] if one["key"] == "cost")
+    numbers = response("llama-2-7b-fsdp-a100", "cluster.node.price=16 USD/h")["numbers"]
+    cost = next(one for one in numbers if one["key"] == "cost")
     tokens_per_s = predict(load("llama-2-7b-fsdp-a100"), interval=False).tokens_per_s
     assert tokens_per_s is not None
     assert float(cost["value"]) == pytest.approx(64 * 2 / 3600 / tokens_per_s * 1e6, rel=0.01)

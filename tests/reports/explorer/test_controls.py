@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from scaleproof.reports.explorer.answers.answer import scenario_of
 from scaleproof.reports.explorer.controls.facts import clusters, models
 from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.responses.answer import scenario_of
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
 from scaleproof.simulator.scenario.schema import Recipe

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from scaleproof.reports.explorer import server
-from scaleproof.reports.explorer.answers.answer import answer
 from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.responses.answer import answer
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.worker import Report, UnansweredError
 from tests.reports.explorer.conftest import workers
@@ -49,7 +49,8 @@ def test_a_plan_reports_its_progress_line_by_line() -> None:
 
 
 def test_scenarios_are_listed_in_groups() -> None:
-    groups = {group["title"]: [one["name"] for one in group["scenarios"]] for group in client().get("/api/library").json()["groups"]}
+    library = client().get("/api/library").json()
+    groups = {group["title"]: [one["name"] for one in group["scenarios"]] for group in library["groups"]}
     assert "llama-2-7b-fsdp-a100" in groups["Language models"]
     assert "resnet50-servers-p100" in groups["Parameter servers"]
     assert sorted(name for names in groups.values() for name in names) == sorted(Shelf().scenarios())

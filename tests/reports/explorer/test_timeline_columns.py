@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaleproof.reports.explorer.answers.timeline_columns import KINDS, timeline_columns
+from scaleproof.reports.explorer.responses.timeline_columns import KINDS, timeline_columns
 from scaleproof.reports.timeline.step import WEIGHT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Phase, Run
@@ -49,7 +49,7 @@ def test_blocking_boxes_of_a_rank_never_overlap() -> None:
 def test_crowded_boxes_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
     whole = columns(run)
-    monkeypatch.setattr("scaleproof.reports.explorer.answers.timeline_columns._MOST_BOXES", 300)
+    monkeypatch.setattr("scaleproof.reports.explorer.responses.timeline_columns._MOST_BOXES", 300)
     found = columns(run)
     assert whole is not None
     assert found is not None

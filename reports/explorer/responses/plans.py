@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from scaleproof.reports.explorer.answers.sentences import layout, rate
 from scaleproof.reports.explorer.controls.layouts import settings_between
+from scaleproof.reports.explorer.responses.sentences import layout, rate
 from scaleproof.simulator.analysis.planner.search import PlanChoice, plan
 from scaleproof.simulator.common.units import format_bytes, format_number
 from scaleproof.simulator.memory import memory
@@ -20,8 +20,8 @@ _SEARCHED: Final = 20
 
 
 def best_plans(scenario: Scenario, gpus: int, report: Callable[[str], None]) -> dict[str, Any]:
-    """The best plans on N GPUs, the fastest first: what each is, its throughput, its memory, whether it ties with the first, and
-    whether the first beats the scenario itself.
+    """The best plans on N GPUs, the fastest first: what each is, its throughput, its memory, whether it ties with the first;
+    and whether the first beats the scenario itself.
 
     report: called with progress messages. Raises FieldError or InputError where no plan is valid or fits.
     """

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any, Final
 
-from scaleproof.reports.explorer.answers.sentences import throughput_unit
+from scaleproof.reports.explorer.responses.sentences import throughput_unit
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_Bps

@@ -60,7 +60,8 @@ def _effects(found: Comparison) -> list[dict[str, str]]:
     for effect in found.effects:
         is_other_unit = effect.name in (("throughput", "cost of a million samples") if per_token else ("tokens",))
         if effect.name in _SHOWN and not is_other_unit:
-            rows.append({"name": _SHOWN[effect.name], "a": _text(effect, effect.a), "b": _text(effect, effect.b), **_change(effect)})
+            texts = {"a": _text(effect, effect.a), "b": _text(effect, effect.b)}
+            rows.append({"name": _SHOWN[effect.name], **texts, **_change(effect)})
     return rows
 
 

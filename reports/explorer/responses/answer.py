@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.reports.explorer.answers import sentences
-from scaleproof.reports.explorer.answers.comparison import comparison
-from scaleproof.reports.explorer.answers.curves import curves, quick
-from scaleproof.reports.explorer.answers.plans import best_plans
-from scaleproof.reports.explorer.answers.timeline_columns import timeline_columns
 from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question
+from scaleproof.reports.explorer.responses import sentences
+from scaleproof.reports.explorer.responses.comparison import comparison
+from scaleproof.reports.explorer.responses.curves import curves, quick
+from scaleproof.reports.explorer.responses.plans import best_plans
+from scaleproof.reports.explorer.responses.timeline_columns import timeline_columns
 from scaleproof.reports.explorer.worker import Report
 from scaleproof.simulator.analysis.evidence import evidence
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
@@ -140,12 +140,13 @@ def _evidence(scenario: Scenario) -> dict[str, Any]:
     found = evidence(scenario)
     if not found.runs:
         return {"similar": 0, "runs": []}
+    step = sentences.step_time
     runs = [
         {
             "id": run.id, "model": run.model, "gpus": f"{run.gpus:,} × {run.device}",
             "layout": " ".join([f"{name}{degree}" for name, degree in (("TP", run.tensor), ("PP", run.stages)) if degree > 1]
                                + [f"ZeRO-{run.zero}"] * (run.zero > 0) + [run.precision]),
-            "framework": run.framework, "measured": sentences.step_time(run.measured_s), "predicted": sentences.step_time(run.predicted_s),
+            "framework": run.framework, "measured": step(run.measured_s), "predicted": step(run.predicted_s),
             "error": format_change(run.error), "covered": run.is_covered,
         }
         for run in found.runs[:_MOST_EVIDENCE]

@@ -21,7 +21,7 @@ _COLOURS: Final = style.PHASE_COLOURS
 KINDS: Final = {
     int(Phase.FORWARD): ("forward pass", _COLOURS["forward"], "outputs, layer by layer"),
     int(Phase.BACKWARD): ("backward pass", _COLOURS["backward"], "gradients, last layer first"),
-    WEIGHT: ("gradients of weights", _COLOURS["gradients of weights"], "the part of a backward pass that no other layer waits for"),
+    WEIGHT: ("gradients of weights", _COLOURS["gradients of weights"], "the part of a backward pass that no layer waits for"),
     int(Phase.OPTIMIZER): ("optimizer", "var(--ink)", "update of the parameters"),
     int(Phase.SYNCHRONISE): ("collectives", _COLOURS["synchronise"], "all-reduce, all-gather, reduce-scatter or all-to-all"),
     int(Phase.SEND): ("send", _COLOURS["send"], "a message to another rank"),
