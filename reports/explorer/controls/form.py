@@ -19,7 +19,8 @@ from scaleproof.simulator.scenario.schema import Batch, Scenario
 # samples of a microbatch with which a model of the other sort begins
 _TEXTS: Final = 1
 _IMAGES: Final = 32
-_MOST_SAMPLES: Final = 1 << 20
+# gradient accumulation of the largest global batch that is offered
+_MOST_ACCUMULATED: Final = 256
 _MOST_GPUS: Final = 32_768
 _RECIPES: Final = {
     "delayed": "delayed (maxima of earlier steps)", "current": "current (maxima of this step)", "rowwise": "rowwise",
@@ -149,7 +150,7 @@ class _Training:
         """The choice of the global batch, with the micro-batch size kept."""
         scenario, strategy = self._scenario, self._scenario.strategy
         each = micro_batch_size(scenario) * strategy.workers
-        totals = sorted({count * each for count in COUNTS if count * each <= _MOST_SAMPLES} | {scenario.total_samples})
+        totals = sorted({count * each for count in COUNTS if count <= _MOST_ACCUMULATED} | {scenario.total_samples})
         options = []
         for total in totals:
             changed = self._with_batch(total)

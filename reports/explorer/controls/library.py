@@ -20,7 +20,7 @@ _OF_FOLDER: Final = dict(zip(("systems", "demo", "netlab"), _TITLES[3:], strict=
 
 def scenario_groups(own: str | None) -> list[dict[str, Any]]:
     """Groups of scenarios with name and description each, that of the command line first. own: its name or path."""
-    shipped = [{"title": title, "scenarios": list(scenarios)} for title, scenarios in _shipped().items()]
+    shipped: list[dict[str, Any]] = [{"title": title, "scenarios": scenarios} for title, scenarios in _shipped().items()]
     names = {one["name"] for group in shipped for one in group["scenarios"]}
     if own is None or own in names:
         return shipped

@@ -142,14 +142,14 @@ class Parallelism:
         """The choice of a degree; workers and microbatches follow. None where it is not possible."""
         if degree == getattr(self._strategy, name):
             return option(degree, f"{degree:,}", f"strategy.{name.rstrip('_')}={degree}")
-        changes = [{name: degree}]
+        changes: list[dict[str, Any]] = [{name: degree}]
         if name == "stages_" and isinstance(self._strategy, Hybrid):
             # a schedule with several chunks may not suit another number of stages
             changes.append({name: degree, "schedule": "1f1b", "chunks": 1})
         if name == "tensor" and degree == 1:
             changes.insert(0, {name: 1, "sequence_parallel": False})
         after = self._first_possible(changes)
-        return after and option(degree, f"{degree:,}", *settings_between(self._scenario, after))
+        return None if after is None else option(degree, f"{degree:,}", *settings_between(self._scenario, after))
 
     def _first_possible(self, changes: list[dict[str, Any]]) -> Scenario | None:
         """The scenario with the first of some changes of its strategy that are valid on the same GPUs."""
