@@ -1,6 +1,6 @@
 """How long the explorer takes to follow a change: the server's response, and until the browser has drawn it.
 
-Prints the median and the 95th percentile, on loopback, of the response to random moves of all controls in several scenarios and of
+Prints the median and the 95th percentile, on loopback, of the response to random moves of all controls in several scenarios, of
 the curves around them, and until a move of a slider is drawn in each of three scenarios.
 Run: python benchmarks/explorer.py
 """
@@ -80,7 +80,7 @@ def moved_ms(where: str) -> tuple[list[float], list[float]]:
         requested(where, scenario, [("look", "curves")])
         curves_ms.append(1e3 * (time.perf_counter() - started_s))
         for _ in range(MOVES // len(MOVED)):
-            move = random_move(random.choice(controls))  # noqa: S311
+            move = random_move(random.choice(controls))
             started_s = time.perf_counter()
             requested(where, scenario, [*move, ("look", "first")])
             moves_ms.append(1e3 * (time.perf_counter() - started_s))
@@ -89,7 +89,7 @@ def moved_ms(where: str) -> tuple[list[float], list[float]]:
 
 def random_move(control: dict[str, Any]) -> list[tuple[str, str]]:
     """A query's part for a random position of a control."""
-    pick = random.choice  # noqa: S311
+    pick = random.choice
     if control["kind"] == "gpus":
         return [("gpus", str(pick(control["counts"])))]
     if "texts" in control:
