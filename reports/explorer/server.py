@@ -30,8 +30,8 @@ class Responder(Protocol):
     def ask(self, question: Question, report: Report = unreported) -> bytes:
         """The response to a request. Raises UnansweredError."""
 
-    def close(self) -> None:
-        """Gives a request up."""
+    def stop(self) -> None:
+        """Gives up the request that is being handled."""
 
 
 _STATIC: Final = Path(__file__).parent / "static"
@@ -83,9 +83,10 @@ class Desk:
         return found
 
     async def lines(self, question: Question) -> AsyncIterator[bytes]:
-        """Lines of JSON: progress messages, then the response. The worker stops when nobody reads any longer."""
+        """Lines of JSON: progress messages, then the response. A request that nobody reads any longer is given up, and so is
+        one when the next comes."""
         if self._turn.locked():
-            self._worker.close()
+            self._worker.stop()
         async with self._turn:
             loop, texts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
@@ -103,7 +104,7 @@ class Desk:
                     yield _refusal(str(error)) + b"\n"
             finally:
                 if not request.done():
-                    self._worker.close()
+                    self._worker.stop()
 
 
 def app(shelf: Shelf, workers: Mapping[Look, Responder], hosts: Callable[[str], bool]) -> ASGIApp:

@@ -58,6 +58,8 @@ class Worker:
     def ask(self, question: Question, report: Report = unreported) -> bytes:
         """The response to a request, one at a time. report: called with progress messages. Raises UnansweredError."""
         with self._lock:
+            if self._connection is not None and not self._process.is_alive():
+                self.close()
             connection = self._connection or self._start()
             try:
                 if not self._is_ready:
@@ -67,7 +69,8 @@ class Worker:
             except (EOFError, OSError):
                 self.close()
                 raise UnansweredError(
-                    "That takes more memory than this page may use; make something smaller, such as workers or steps."
+                    "That was given up: it needs more memory than this page may use, or something else is wanted. Make "
+                    "something smaller, such as workers or steps."
                 ) from None
             if found is not None:
                 return found
@@ -87,8 +90,14 @@ class Worker:
             report(found)
         return None
 
+    def stop(self) -> None:
+        """Gives up the request that is being handled: it raises UnansweredError, and the next one has another process."""
+        if self._connection is not None:
+            self._process.kill()
+            self._process.join()
+
     def close(self) -> None:
-        """Ends the process at once, also during a request; the next request starts another."""
+        """Ends the process at once; no request must be in progress."""
         if self._connection is not None:
             self._process.kill()
             self._process.join()

@@ -28,7 +28,7 @@ class Here:
     def ask(self, question: Question, report: Report = unreported) -> bytes:
         return self._ask(question, report)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Does nothing: nothing runs elsewhere."""
 
 

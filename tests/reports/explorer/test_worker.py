@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,6 +36,24 @@ def test_the_worker_restarts_after_timeouts_and_crashes() -> None:
         assert second != first
         with pytest.raises(UnansweredError, match="memory"):
             worker.ask(Question("die"))
-        assert worker.ask(Question("fast")) not in (first, second)
+        third = worker.ask(Question("fast"))
+        assert third not in (first, second)
+    finally:
+        worker.close()
+
+
+def test_a_request_that_is_given_up_ends_at_once() -> None:
+    worker = Worker(answer, limit_s=30, lazy=True)
+    begun = threading.Event()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            request = pool.submit(worker.ask, Question("sleep"), lambda _: begun.set())
+            assert begun.wait(60)
+            worker.stop()
+            with pytest.raises(UnansweredError, match="given up"):
+                request.result(5)
+        assert worker.ask(Question("fast"))
+        worker.stop()
+        assert worker.ask(Question("fast"))
     finally:
         worker.close()
