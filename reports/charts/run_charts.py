@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
-from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, label
+from scaleproof.reports.charts.style import CAUSE_COLOURS, GREY, INK, MEMORY_COLOURS, label
 from scaleproof.reports.pages.text import cause_words, milliseconds, percent, spaced
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 # maximum number of bars in a figure; the tables have all
 MOST_BARS: Final = 48
-CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
-_HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
 _BAR: Final = 0.8
 _BAR_PX: Final = 26
 _GAP: Final = 0.45
@@ -71,26 +69,20 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     if not bars:
         return None
     used = [{name: max(0.0, size) / _GIB for name, size in (bar.run.memory_bytes or {}).items()} for bar in bars]
-    totals = {name: sum(part.get(name, 0.0) for part in used) for part in used for name in part}
-    names = sorted((name for name in totals if totals[name] > 0), key=lambda name: -totals[name])
-    # merge holders beyond the number of colours
-    shown, rest = names[: len(_HOLDER_COLOURS)], names[len(_HOLDER_COLOURS) :]
-    colours = dict(zip(shown, _HOLDER_COLOURS, strict=False)) | ({"all else": GREY} if rest else {})
-    parts = [
-        {name: part.get(name, 0.0) for name in shown} | {"all else": sum(part.get(name, 0.0) for name in rest)} for part in used
-    ]
+    # holders that are not known come from folders of other versions
+    colours = MEMORY_COLOURS | {name: GREY for part in used for name in part if name not in MEMORY_COLOURS}
 
     def hover_text(row: int, name: str) -> str:
-        return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(parts[row][name] * _GIB)}"
+        return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(used[row][name] * _GIB)}"
 
     rows = _rows(bars)
-    marks: list[Mark] = list(_stacked(rows, parts, colours, hover_text))
+    marks: list[Mark] = list(_stacked(rows, used, colours, hover_text))
     capacities = [(bar.run.capacity_bytes or 0.0) / _GIB for bar in bars]
     for row, capacity, bar in zip(rows, capacities, bars, strict=True):
         if capacity:
             words = f"{_name(bar)}\ncapacity: {format_bytes(capacity * _GIB)}"
             marks.append(Line("capacity of a rank", INK, [capacity] * 2, [row - 0.5, row + 0.5], [words] * 2))
-    ends = [*capacities, *(sum(part.values()) for part in parts)]
+    ends = [*capacities, *(sum(part.values()) for part in used)]
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
     caption = (

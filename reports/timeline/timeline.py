@@ -29,17 +29,12 @@ if TYPE_CHECKING:
 
 # a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = -1
-_WAITING_COLOUR: Final = "#E3E5E9"
+_WAITING_COLOUR: Final = style.PHASE_COLOURS["waiting for other ranks"]
 COLOURS: Final = {
-    Phase.FORWARD: style.SKY,
-    Phase.BACKWARD: style.BLUE,
-    WEIGHT: style.GREEN,
-    Phase.OPTIMIZER: style.INK,
-    Phase.SYNCHRONISE: style.ORANGE,
-    Phase.SEND: style.VERMILLION,
-    Phase.RECEIVE: style.PURPLE,
-    Phase.WAIT: style.YELLOW,
-    Phase.INPUT: style.GREY,
+    Phase.FORWARD: style.PHASE_COLOURS["forward"],
+    Phase.BACKWARD: style.PHASE_COLOURS["backward"],
+    WEIGHT: style.PHASE_COLOURS["gradients of weights"],
+    **{phase: style.PHASE_COLOURS[phase.label] for phase in Phase if phase > Phase.BACKWARD},
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
 _DARK: Final = (Phase.BACKWARD, WEIGHT)
