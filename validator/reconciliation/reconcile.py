@@ -88,7 +88,7 @@ def reconcile(
         case = _case(scenario, measure)
         cases = with_efficiency([*cases, case])
         if out is not None:
-            _save(case, out)
+            keep(case, out)
             write(cases, out, max_error)
         report(cases[-1])
     return cases
@@ -138,7 +138,8 @@ def measured_folder(out: Path, scenario: Scenario) -> Path:
     return out / "runs" / scenario.name / "measured"
 
 
-def _save(case: ReconciledCase, out: Path) -> None:
+def keep(case: ReconciledCase, out: Path) -> None:
+    """Writes the scenario and the runs of a case to their folder in `out`."""
     folder = measured_folder(out, case.scenario)
     dump.keep(case.scenario, folder.parent)
     save(case.predicted, folder.with_name("predicted"))

@@ -56,7 +56,7 @@ def read(path: Path, files: int, notes: ImportNotes) -> Trace:
     for name, kind, start_us, duration_us, attributes in on_device:
         start_s = start_us * _US
         exchange = None if kind == _COMPUTE else _exchange(kind, name, attributes, files)
-        trace.works.append(DeviceWork(name, start_s, start_s + duration_us * _US, start_s, "", exchange))
+        trace.works.append(DeviceWork(name, start_s, start_s + duration_us * _US, start_s, "", exchange, kind == _SEND))
     trace.world = max([files, *(exchange.size for _, exchange in trace.exchanges)])
     if not any(work.end_s > work.start_s for work in trace.works):
         notes.add(f"{path}: no node has a duration; sizes and groups are used, times are not (link it with a device trace)")
@@ -64,7 +64,7 @@ def read(path: Path, files: int, notes: ImportNotes) -> Trace:
         notes.add(f"{path}: no node has a start time; nodes are assumed to run in sequence, without overlap")
         trace.works = list(_in_sequence(trace.works))
     start_s, end_s = min(work.start_s for work in trace.works), max(work.end_s for work in trace.works)
-    trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
+    trace.steps, trace.has_steps = [TraceSpan("the whole trace", start_s, end_s)], False
     return trace
 
 

@@ -38,7 +38,8 @@ class TraceSpan(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it."""
+    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it. is_send: whether its
+    communication is the sending side of a message."""
 
     name: str
     start_s: float
@@ -46,10 +47,12 @@ class DeviceWork(NamedTuple):
     launched_s: float
     thread: str
     exchange: TracedCollective | None = None
+    is_send: bool = False
 
 
 class TracedCollective(NamedTuple):
-    """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks."""
+    """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks. description: words of
+    the program that made the group, such as 'mesh_tp'."""
 
     op: Op | None
     size_bytes: float
@@ -57,12 +60,14 @@ class TracedCollective(NamedTuple):
     group: str
     members: tuple[int, ...]
     size: int
+    description: str = ""
 
 
 @dataclass
 class Trace:
     """Trace of one rank. rank, world: -1 and 0 if unknown. host: "" if unknown. devices: number of GPUs that its process sees.
-    operators: of the host, with their arguments."""
+    has_steps: whether steps are marked; otherwise the whole trace is one. has_device: whether works are those of a device, not
+    operators of the host. operators: of the host, with their arguments."""
 
     path: Path
     rank: int = -1
@@ -70,6 +75,8 @@ class Trace:
     host: str = ""
     gpu: str = ""
     devices: int = 0
+    has_steps: bool = True
+    has_device: bool = True
     steps: list[TraceSpan] = field(default_factory=list)
     works: list[DeviceWork] = field(default_factory=list)
     annotations: list[TraceSpan] = field(default_factory=list)
@@ -96,7 +103,7 @@ def read(path: Path, notes: ImportNotes) -> Trace:
         raise InputError(f"{path}: neither kernels nor operators found; expected {_EXPECTED}")
     if not trace.steps:
         start_s, end_s = min(work.launched_s for work in trace.works), max(work.end_s for work in trace.works)
-        trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
+        trace.steps, trace.has_steps = [TraceSpan("the whole trace", start_s, end_s)], False
         notes.add(f"{path}: no {_STEP} found; the whole trace is taken as one step (call profiler.step() after each step)")
     return trace
 
@@ -144,6 +151,7 @@ def _fill(trace: Trace, events: Sequence[dict[str, Any]], notes: ImportNotes) ->
     if damaged:
         notes.add(f"{trace.path}: {damaged} events without a readable time; left out")
     trace.steps.sort(key=lambda span: span.start_s)
+    trace.has_device = bool(on_device)
     trace.works = list(_kernels(on_device, launches) if on_device else _host_works(trace, ranges))
 
 
@@ -167,7 +175,8 @@ def _kernels(
         launched_us = as_number(launch.get("ts"))
         launched_s = span.start_s if launched_us is None else launched_us * _US
         exchange = _exchange(event["args"], span.name) if is_communication(span.name) else None
-        yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, str(launch.get("tid")), exchange)
+        is_send = str(event["args"].get("Collective name", "")).lower() == "send"
+        yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, str(launch.get("tid")), exchange, is_send)
 
 
 def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
@@ -181,9 +190,8 @@ def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
     size = int(as_number(arguments.get("Group size")) or len(members))
     # long lists are abbreviated in the trace
     members = members if len(members) == size else ()
-    return TracedCollective(
-        op if size_bytes else None, size_bytes, elements, str(arguments.get("Process Group Name", "")), members, size
-    )
+    group, description = (str(arguments.get(f"Process Group {key}", "")) for key in ("Name", "Description"))
+    return TracedCollective(op if size_bytes else None, size_bytes, elements, group, members, size, description)
 
 
 def _host_works(trace: Trace, ranges: Sequence[tuple[dict[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:

@@ -1,0 +1,144 @@
+"""Reconciliation of a job that scaleproof did not start, from its traces and its log. Imports are deferred until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from scaleproof.commands.output import print_json, progress
+from scaleproof.commands.text.tables import table, wrapped
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.run.run import Run
+    from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
+    from scaleproof.validator.reconciliation.jobs.job import MeasuredJob
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+
+def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
+    """Compares the one scenario of the command line with the job's files, writes the case with --out, and prints it."""
+    from dataclasses import replace
+
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.scenario.load import load
+    from scaleproof.validator import results
+    from scaleproof.validator.reconciliation.jobs.comparison import volume_warnings
+    from scaleproof.validator.reconciliation.jobs.job import JobFiles, measured_job
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase, keep, write
+
+    if len(options.scenarios) != 1:
+        raise InputError("--trace and --log are of one job; give one scenario")
+    if options.update is not None:
+        raise InputError("--update needs runs that scaleproof measures; leave it out with --trace and --log")
+    scenario = load(options.scenarios[0], options.overrides)
+    if options.out is not None:
+        results.prepare(options.out)
+    with progress(f"reading the job of {scenario.name}") as report:
+        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), report)
+        report(f"predicting {scenario.name}")
+        predicted = predict(scenario)
+    warnings = list(volume_warnings(predicted, job.run, job.communication))
+    measured = replace(job.run, provenance={**job.run.provenance, **({"warnings": "\n".join(warnings)} if warnings else {})})
+    case = ReconciledCase(scenario, predicted, measured)
+    if options.out is not None:
+        keep(case, options.out)
+        write([case], options.out, options.max_error)
+    for note in job.notes:
+        print(note, file=sys.stderr)
+    if options.json:
+        print_json(_plain(case, job))
+    else:
+        print(_describe(case, job))
+    return [case]
+
+
+def _plain(case: ReconciledCase, job: MeasuredJob) -> dict[str, Any]:
+    from scaleproof.validator.reconciliation.jobs.comparison import phases
+
+    assert case.measured is not None
+    found = [phase.plain() for phase in phases(case.predicted, case.measured)]
+    communication = [part.plain() for part in job.communication]
+    return case.plain() | {"phases": found, "communication": communication, "notes": list(job.notes)}
+
+
+def _describe(case: ReconciledCase, job: MeasuredJob) -> str:
+    """Console text: totals, phases and communication of both sides, and what the differences suggest."""
+    from scaleproof.simulator.common.errors import printable
+    from scaleproof.validator.reconciliation.jobs.comparison import phases
+
+    assert case.measured is not None
+    found = phases(case.predicted, case.measured)
+    measured_by = ", ".join(text for name, text in case.measured.provenance.items() if name in ("trace", "log"))
+    lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
+    lines += table(
+        [("", "predicted", "measured", "error"), *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>"
+    )
+    lines += ["", *table(_communication(job), "<>>>>>>")] if job.communication else []
+    lines += ["", *_sentences(case, found)]
+    return printable("\n".join(lines))
+
+
+def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, str, str, str]]:
+    """Rows of what a whole step has: time, throughput, utilisation and memory."""
+    from scaleproof.simulator.common.units import format_bytes, format_number, format_percent, format_time_s
+
+    sides = case.predicted, measured
+    rows = [("step time", *(format_time_s(run.step_time_s) for run in sides), f"{case.error or 0.0:+.1%}")]
+    if all(run.tokens_per_s_per_rank for run in sides):
+        rows.append(("tokens/s per GPU", *(format_number(run.tokens_per_s_per_rank or 0.0) for run in sides), ""))
+    else:
+        rows.append(("samples/s", *(format_number(run.samples_per_s) for run in sides), ""))
+    if all(run.mfu for run in sides):
+        rows.append(("MFU", *(format_percent(run.mfu or 0.0) for run in sides), ""))
+    if all(run.memory_bytes_per_rank for run in sides):
+        bytes_of = [run.memory_bytes_per_rank or 0.0 for run in sides]
+        rows.append(("memory per GPU", *map(format_bytes, bytes_of), f"{bytes_of[0] / bytes_of[1] - 1:+.1%}"))
+    return rows
+
+
+def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, str, str, str]]:
+    """Rows of the phases, the largest difference first, with its share of the measured step."""
+    from scaleproof.simulator.common.units import format_change_s, format_time_s
+
+    return [
+        (
+            f"  {phase.label}",
+            format_time_s(phase.predicted_s),
+            format_time_s(phase.measured_s),
+            f"{format_change_s(phase.difference_s)} ({phase.difference_s / measured.step_time_s:+.1%})",
+        )
+        for phase in found
+    ]
+
+
+def _communication(job: MeasuredJob) -> list[tuple[str, ...]]:
+    """Rows of the measured communication of a rank in a step."""
+    from scaleproof.simulator.common.units import format_bytes, format_time_s
+
+    rows = [("communication per step", "ranks", "calls", "bytes", "time", "waiting", "busbw")]
+    for part in job.communication:
+        rate = f"{part.bus_Bps / 1e9:.3g} GB/s" if part.bus_Bps else "unknown"
+        size = format_bytes(part.message_bytes) if part.message_bytes else "unknown"
+        name = " ".join((part.dimension, part.collective.replace("_", "-")))
+        times = format_time_s(part.transfer_s), format_time_s(part.waiting_s)
+        rows.append((name, str(part.ranks), f"{part.calls:.4g}", size, *times, rate))
+    return rows
+
+
+def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[str]:
+    """What the comparison says: the interval, each large difference, and warnings."""
+    from scaleproof.simulator.common.units import format_time_s
+
+    assert case.measured is not None
+    sentences = []
+    if case.predicted.prediction_interval_s is not None:
+        low, high = map(format_time_s, case.predicted.prediction_interval_s)
+        sentences.append(f"the measured step time is {'' if case.inside else 'not '}in the 90 % interval, {low} to {high}")
+    sentences += [phase.words for phase in found if phase.words]
+    if case.explanation is not None and not found:
+        sentences += case.explanation.sentences
+    sentences += [f"warning: {warning}" for warning in case.measured.warnings]
+    return [line for sentence in sentences for line in wrapped(sentence)]
