@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.output import print_json, progress
+from scaleproof.commands.output import print_json, working
 from scaleproof.commands.text.tables import table, wrapped
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
     from scaleproof.validator.reconciliation.jobs.job import MeasuredJob
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+# error: of a total, relative to the measured value; of a phase, relative to the measured step
+_TITLES: Final = ("", "predicted", "measured", "difference", "error")
 
 
 def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
@@ -36,9 +39,9 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     scenario = load(options.scenarios[0], options.overrides)
     if options.out is not None:
         results.prepare(options.out)
-    with progress(f"reading the job of {scenario.name}") as report:
-        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), report)
-        report(f"predicting {scenario.name}")
+    with working(f"reading the job of {scenario.name}") as status:
+        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
+        status.update(f"predicting {scenario.name}")
         predicted = predict(scenario)
     warnings = list(volume_warnings(predicted, job.run, job.communication))
     measured = replace(job.run, provenance={**job.run.provenance, **({"warnings": "\n".join(warnings)} if warnings else {})})
@@ -73,45 +76,45 @@ def _describe(case: ReconciledCase, job: MeasuredJob) -> str:
     found = phases(case.predicted, case.measured)
     measured_by = ", ".join(text for name, text in case.measured.provenance.items() if name in ("trace", "log"))
     lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
-    lines += table(
-        [("", "predicted", "measured", "error"), *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>"
-    )
+    lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
     lines += ["", *table(_communication(job), "<>>>>>>")] if job.communication else []
     lines += ["", *_sentences(case, found)]
     return printable("\n".join(lines))
 
 
-def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, str, str, str]]:
+def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
     """Rows of what a whole step has: time, throughput, utilisation and memory."""
-    from scaleproof.simulator.common.units import format_bytes, format_number, format_percent, format_time_s
+    from scaleproof.simulator.common.units import format_bytes, format_change_s, format_number, format_percent, format_time_s
 
     sides = case.predicted, measured
-    rows = [("step time", *(format_time_s(run.step_time_s) for run in sides), f"{case.error or 0.0:+.1%}")]
+    off_s = case.predicted.step_time_s - measured.step_time_s
+    rows = [_row("step time", [format_time_s(run.step_time_s) for run in sides], format_change_s(off_s), case.error)]
     if all(run.tokens_per_s_per_rank for run in sides):
-        rows.append(("tokens/s per GPU", *(format_number(run.tokens_per_s_per_rank or 0.0) for run in sides), ""))
+        rows.append(_row("tokens/s per GPU", [format_number(run.tokens_per_s_per_rank or 0.0) for run in sides]))
     else:
-        rows.append(("samples/s", *(format_number(run.samples_per_s) for run in sides), ""))
+        rows.append(_row("samples/s", [format_number(run.samples_per_s) for run in sides]))
     if all(run.mfu for run in sides):
-        rows.append(("MFU", *(format_percent(run.mfu or 0.0) for run in sides), ""))
+        rows.append(_row("MFU", [format_percent(run.mfu or 0.0) for run in sides]))
     if all(run.memory_bytes_per_rank for run in sides):
         bytes_of = [run.memory_bytes_per_rank or 0.0 for run in sides]
-        rows.append(("memory per GPU", *map(format_bytes, bytes_of), f"{bytes_of[0] / bytes_of[1] - 1:+.1%}"))
+        rows.append(_row("memory per GPU", [*map(format_bytes, bytes_of)], error=bytes_of[0] / bytes_of[1] - 1))
     return rows
 
 
-def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, str, str, str]]:
+def _row(name: str, sides: Sequence[str], difference: str = "", error: float | None = None) -> tuple[str, ...]:
+    return name, *sides, difference, "" if error is None else f"{error:+.1%}"
+
+
+def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, ...]]:
     """Rows of the phases, the largest difference first, with its share of the measured step."""
     from scaleproof.simulator.common.units import format_change_s, format_time_s
 
-    return [
-        (
-            f"  {phase.label}",
-            format_time_s(phase.predicted_s),
-            format_time_s(phase.measured_s),
-            f"{format_change_s(phase.difference_s)} ({phase.difference_s / measured.step_time_s:+.1%})",
-        )
-        for phase in found
-    ]
+    rows = []
+    for phase in found:
+        sides = [format_time_s(phase.predicted_s), format_time_s(phase.measured_s)]
+        share = phase.difference_s / measured.step_time_s
+        rows.append(_row(f"  {phase.label}", sides, format_change_s(phase.difference_s), share))
+    return rows
 
 
 def _communication(job: MeasuredJob) -> list[tuple[str, ...]]:

@@ -16,6 +16,8 @@ from scaleproof.validator.reconciliation.tally import tally
 
 # Differences below this share of the measured step need no sentence.
 _NAMED: Final = 0.02
+# Parts below this share of the step are rounding errors.
+_ROUNDING: Final = 1e-6
 # Factor between predicted and moved bytes from which on the job probably runs another strategy.
 _OTHER_BYTES: Final = 2.0
 _PHASES: Final = {
@@ -78,9 +80,9 @@ def phases(predicted: Run, measured: Run) -> list[PhaseDifference]:
     pairs = {name: (part.predicted_s or 0.0, part.measured_s or 0.0) for name, part in sides.items()}
     for name in ("exposed_communication", "other"):
         pairs[name] = (predicted.breakdown_s.get(name, 0.0), measured.breakdown_s.get(name, 0.0))
-    found = [
-        PhaseDifference(name, *pair, _words(name, *pair, predicted, measured)) for name, pair in pairs.items() if any(pair)
-    ]
+    least_s = _ROUNDING * measured.step_time_s
+    named = {name: pair for name, pair in pairs.items() if max(map(abs, pair)) > least_s}
+    found = [PhaseDifference(name, *pair, _words(name, *pair, predicted, measured)) for name, pair in named.items()]
     return sorted(found, key=lambda one: -abs(one.difference_s))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Phase, Run, Spans
@@ -113,7 +114,7 @@ def _run(
         samples=scenario.total_samples,
         capacity_bytes=scenario.cluster.device.memory_bytes,
         rank_names=tuple(names[rank.rank] for rank in ranks),
-        provenance={"trace": f"{len(ranks)} of {training} ranks, {len(step_ends_s) - 1} steps"},
+        provenance={"trace": f"{len(ranks)} of {training} ranks, {counted(len(step_ends_s) - 1, 'step')}"},
     )
     _note(ranks, run, scenario, notes)
     return accounted(run, scenario)
