@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
 from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.run.breakdown import TimeIntervals, from_spans
+from scaleproof.simulator.run.breakdown import from_spans
+from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
@@ -71,7 +72,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     for name in _TIMES:
         rows[name] = np.clip(rows[name], window.begin_s, window.end_s)
     rows = rows[rows["end_s"] > rows["arrival_s"]]
-    spans = Spans.of({name: rows[name] for name in Spans.__dataclass_fields__})
+    spans = Spans.of({name: rows[name] for name in SPAN_COLUMNS if name in rows.dtype.names})
     times = from_spans(spans, np.array([window.begin_s, window.end_s]), servers=servers).divided(window.steps)
     interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
     times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
@@ -57,8 +58,9 @@ class GatherAverage(Strategy):
         parameters = float(costs.parameters.sum())
         size_bytes = parameters * job.element_bytes
         paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
+        gather, distribute = (Communication.of(Dimension.DATA, op, size_bytes) for op in ("gather", "broadcast"))
         gathered = [
-            builder.transfer(rank, main, size_bytes, to_main, Phase.SEND, (ready,), together=_GATHER)
+            builder.transfer(rank, main, size_bytes, to_main, Phase.SEND, (ready,), together=_GATHER, labels=gather)
             for rank, (to_main, _), ready in zip(others, paths, gradients[1:], strict=True)
         ]
         for rank, sent in zip(others, gathered, strict=True):
@@ -67,7 +69,7 @@ class GatherAverage(Strategy):
         sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
         updated = builder.compute(main, Phase.OPTIMIZER, sum_s + job.optimizer_s(parameters))
         broadcast = [
-            builder.transfer(main, rank, size_bytes, from_main, Phase.SEND, (updated,), together=_BROADCAST)
+            builder.transfer(main, rank, size_bytes, from_main, Phase.SEND, (updated,), together=_BROADCAST, labels=distribute)
             for rank, (_, from_main) in zip(others, paths, strict=True)
         ]
         for rank, received in zip(others, broadcast, strict=True):
