@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.output import print_json, working
 from scaleproof.commands.text.tables import table, wrapped
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.run.records import CommunicationPart
     from scaleproof.simulator.run.run import Run
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
     from scaleproof.validator.reconciliation.jobs.job import MeasuredJob
@@ -43,7 +44,7 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
         job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
         status.update(f"predicting {scenario.name}")
         predicted = predict(scenario)
-    warnings = list(volume_warnings(predicted, job.run, job.communication))
+    warnings = list(volume_warnings(predicted, job.run))
     measured = replace(job.run, provenance={**job.run.provenance, **({"warnings": "\n".join(warnings)} if warnings else {})})
     case = ReconciledCase(scenario, predicted, measured)
     if options.out is not None:
@@ -54,7 +55,7 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     if options.json:
         print_json(_plain(case, job))
     else:
-        print(_describe(case, job))
+        print(_describe(case))
     return [case]
 
 
@@ -63,11 +64,10 @@ def _plain(case: ReconciledCase, job: MeasuredJob) -> dict[str, Any]:
 
     assert case.measured is not None
     found = [phase.plain() for phase in phases(case.predicted, case.measured)]
-    communication = [part.plain() for part in job.communication]
-    return case.plain() | {"phases": found, "communication": communication, "notes": list(job.notes)}
+    return case.plain() | {"phases": found, "notes": list(job.notes)}
 
 
-def _describe(case: ReconciledCase, job: MeasuredJob) -> str:
+def _describe(case: ReconciledCase) -> str:
     """Console text: totals, phases and communication of both sides, and what the differences suggest."""
     from scaleproof.simulator.common.errors import printable
     from scaleproof.validator.reconciliation.jobs.comparison import phases
@@ -77,7 +77,7 @@ def _describe(case: ReconciledCase, job: MeasuredJob) -> str:
     measured_by = ", ".join(text for name, text in case.measured.provenance.items() if name in ("trace", "log"))
     lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
     lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
-    lines += ["", *table(_communication(job), "<>>>>>>")] if job.communication else []
+    lines += _communication(case.predicted, case.measured)
     lines += ["", *_sentences(case, found)]
     return printable("\n".join(lines))
 
@@ -117,18 +117,25 @@ def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, ..
     return rows
 
 
-def _communication(job: MeasuredJob) -> list[tuple[str, ...]]:
-    """Rows of the measured communication of a rank in a step."""
+def _communication(predicted: Run, measured: Run) -> list[str]:
+    """Table of the communication of a rank in a step, predicted / measured; without lines where a side does not know it."""
     from scaleproof.simulator.common.units import format_bytes, format_time_s
+    from scaleproof.validator.reconciliation.jobs.comparison import communication
 
-    rows = [("communication per step", "ranks", "calls", "bytes", "time", "waiting", "busbw")]
-    for part in job.communication:
-        rate = f"{part.bus_Bps / 1e9:.3g} GB/s" if part.bus_Bps else "unknown"
-        size = format_bytes(part.message_bytes) if part.message_bytes else "unknown"
-        name = " ".join((part.dimension, part.collective.replace("_", "-")))
-        times = format_time_s(part.transfer_s), format_time_s(part.waiting_s)
-        rows.append((name, str(part.ranks), f"{part.calls:.4g}", size, *times, rate))
-    return rows
+    def both(pair: Sequence[CommunicationPart], text: Callable[[CommunicationPart], str]) -> str:
+        return " / ".join(text(part) if part.calls or part.time_s else "-" for part in pair)
+
+    rows = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
+    for pair in communication(predicted, measured):
+        cells: list[Callable[[CommunicationPart], str]] = [
+            lambda part: f"{part.calls:.4g}",
+            lambda part: format_bytes(part.size_bytes) if part.size_bytes else "unknown",
+            lambda part: format_time_s(part.time_s),
+            lambda part: format_time_s(part.exposed_s),
+            lambda part: f"{part.size_bytes / part.time_s / 1e9:.3g}" if part.time_s else "-",
+        ]
+        rows.append((f"  {pair[0].label}", *(both(pair, cell) for cell in cells)))
+    return ["", *table(rows, "<>>>>>")] if len(rows) > 1 else []
 
 
 def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[str]:

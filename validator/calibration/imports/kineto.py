@@ -38,8 +38,8 @@ class TraceSpan(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it. is_send: whether its
-    communication is the sending side of a message."""
+    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it. way: of a message,
+    "send" or "recv"; "" if unknown."""
 
     name: str
     start_s: float
@@ -47,7 +47,7 @@ class DeviceWork(NamedTuple):
     launched_s: float
     thread: str
     exchange: TracedCollective | None = None
-    is_send: bool = False
+    way: str = ""
 
 
 class TracedCollective(NamedTuple):
@@ -104,7 +104,6 @@ def read(path: Path, notes: ImportNotes) -> Trace:
     if not trace.steps:
         start_s, end_s = min(work.launched_s for work in trace.works), max(work.end_s for work in trace.works)
         trace.steps, trace.has_steps = [TraceSpan("the whole trace", start_s, end_s)], False
-        notes.add(f"{path}: no {_STEP} found; the whole trace is taken as one step (call profiler.step() after each step)")
     return trace
 
 
@@ -175,8 +174,16 @@ def _kernels(
         launched_us = as_number(launch.get("ts"))
         launched_s = span.start_s if launched_us is None else launched_us * _US
         exchange = _exchange(event["args"], span.name) if is_communication(span.name) else None
-        is_send = str(event["args"].get("Collective name", "")).lower() == "send"
-        yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, str(launch.get("tid")), exchange, is_send)
+        way = str(event["args"].get("Collective name", "")).lower()
+        yield DeviceWork(
+            span.name,
+            span.start_s,
+            span.end_s,
+            launched_s,
+            str(launch.get("tid")),
+            exchange,
+            way if way in ("send", "recv") else "",
+        )
 
 
 def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:

@@ -1,25 +1,27 @@
-"""Comparison of a job with its prediction: phases by the size of their difference, and the bytes that replicas exchange."""
+"""Comparison of a job with its prediction: phases by the size of their difference, and communication by collective."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scaleproof.simulator.common.units import format_bytes, format_time_s
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.run.records import CommunicationPart
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.explain import times
-from scaleproof.validator.reconciliation.jobs.dimensions import IN_PASSES
-from scaleproof.validator.reconciliation.jobs.trace_communication import TracedCommunication
 from scaleproof.validator.reconciliation.parts import WAITING, split
-from scaleproof.validator.reconciliation.tally import tally
 
 # Differences below this share of the measured step need no sentence.
 _NAMED: Final = 0.02
 # Parts below this share of the step are rounding errors.
 _ROUNDING: Final = 1e-6
 # Factor between predicted and moved bytes from which on the job probably runs another strategy.
-_OTHER_BYTES: Final = 2.0
+_OTHER_BYTES: Final = 2.5
+# Share by which bytes or rates may differ without being the reason of another time.
+_SAME: Final = 0.05
+# Communication of unknown dimension.
+_OTHER: Final = "other"
 _PHASES: Final = {
     "forward": "forward",
     "backward": "backward",
@@ -57,20 +59,6 @@ class PhaseDifference:
         return vars(self) | {"difference_s": self.difference_s}
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Bytes that a rank sends in a step, and seconds in which they move, over all collectives of replicas or all messages of a
-    pipeline."""
-
-    sent_bytes: float
-    transfer_s: float
-
-    @property
-    def Bps(self) -> float:
-        """Bytes per second; 0 if unknown."""
-        return self.sent_bytes / self.transfer_s if self.transfer_s > 0 else 0.0
-
-
 def phases(predicted: Run, measured: Run) -> list[PhaseDifference]:
     """Phases of the step, the largest difference first; none if the measured run has no breakdown."""
     if not measured.phase_s:
@@ -96,7 +84,7 @@ def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, mea
         reason = f"{times(predicted_s, measured_s)}: check framework, training.precision and recompute, or measure kernels"
         return f"{head}, {reason} (scaleproof calibrate --probe layer)"
     if name == "exposed_communication":
-        return f"{head}: {_rate_words(predicted, measured)}"
+        return f"{head}: {_reason(predicted, measured)}"
     reasons = {
         "bubble": "check the schedule, its microbatches and how layers are assigned to stages",
         "waiting_for_ranks": "ranks that are slower than others make them wait; describe them in unevenness",
@@ -107,45 +95,51 @@ def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, mea
     return f"{head}: {reasons[name]}"
 
 
-def _rate_words(predicted: Run, measured: Run) -> str:
-    ours, theirs = replicas_moved(predicted), replicas_moved(measured)
-    hidden = [run.communication_s.get("hidden", 0.0) for run in (predicted, measured)]
-    if ours is None or theirs is None:
+def _reason(predicted: Run, measured: Run) -> str:
+    """Why communication is exposed for longer or shorter: the collective with the largest difference, and its rate or bytes."""
+    pairs = communication(predicted, measured)
+    if not pairs:
         return "check the network (scaleproof calibrate --probe collective)"
-    rates = f"collectives reach {_GBps(theirs.Bps)} where {_GBps(ours.Bps)} were predicted"
-    overlap = (
-        f"{format_time_s(hidden[1])} of them are hidden behind computation where {format_time_s(hidden[0])} were predicted"
-    )
-    return f"{rates}, and {overlap}"
+    ours, theirs = max(pairs, key=lambda pair: abs(pair[0].exposed_s - pair[1].exposed_s))
+    if not (ours.time_s and theirs.time_s):
+        side = "predicted only: check strategy" if ours.time_s else "measured only: check strategy and training.zero"
+        return f"{ours.label} is {side}"
+    if _differ(ours.size_bytes, theirs.size_bytes):
+        return f"{ours.label} moves {format_bytes(theirs.size_bytes)} where {format_bytes(ours.size_bytes)} were predicted"
+    rates = [part.size_bytes / part.time_s for part in (theirs, ours)]
+    if _differ(*rates):
+        slower, faster = (f"{rate / 1e9:.3g} GB/s" for rate in rates)
+        return f"{ours.label} reaches {slower} where {faster} were predicted (scaleproof calibrate --probe collective)"
+    hidden = [format_time_s(max(0.0, part.time_s - part.exposed_s)) for part in (theirs, ours)]
+    return f"{hidden[0]} of {ours.label} overlap with computation where {hidden[1]} were predicted"
 
 
-def _GBps(rate_Bps: float) -> str:
-    return f"{rate_Bps / 1e9:.3g} GB/s"
+def _differ(one: float, other: float) -> bool:
+    """Whether two positive amounts differ so much that it explains a difference in time."""
+    return abs(one - other) > _SAME * max(one, other)
 
 
-def replicas_moved(run: Run) -> Moved | None:
-    """What the collectives of replicas move in a step, in the mean over ranks; None if the run does not record their bytes."""
-    totals = tally(run)
-    if totals is None:
-        return None
-    own = (totals.stream == Stream.COMMUNICATION) & (totals.phase == Phase.SYNCHRONISE)
-    share = totals.share[totals.rank[own]]
-    moved = Moved(float((totals.size_bytes[own] * share).sum()), float((totals.doing_s[own] * share).sum()))
-    return moved if moved.sent_bytes > 0 else None
+def communication(predicted: Run, measured: Run) -> list[tuple[CommunicationPart, CommunicationPart]]:
+    """Communication of both sides by dimension and collective, the longest measured first; none if a side does not know it."""
+    if not (predicted.communication and measured.communication):
+        return []
+    sides = [{part.label: part for part in run.communication} for run in (predicted, measured)]
+    nothing = {"calls": 0.0, "size_bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
+    none = {label: replace(part, **nothing) for side in sides for label, part in side.items()}
+    pairs = [(sides[0].get(label, part), sides[1].get(label, part)) for label, part in none.items()]
+    return sorted(pairs, key=lambda pair: -pair[1].time_s)
 
 
-def volume_warnings(predicted: Run, measured: Run, communication: Sequence[TracedCommunication]) -> Iterator[str]:
-    """Warnings about a job that communicates much more or less than its scenario implies."""
-    if not measured.phase_s:
-        return
-    ours, theirs = replicas_moved(predicted), replicas_moved(measured)
-    has_unsized = any(part.message_bytes == 0 and part.dimension not in IN_PASSES for part in communication)
-    if ours is None or has_unsized:
-        return
-    moved_bytes = 0.0 if theirs is None else theirs.sent_bytes
-    ratio = moved_bytes / ours.sent_bytes
-    if not 1 / _OTHER_BYTES <= ratio <= _OTHER_BYTES:
-        more = "more" if ratio > 1 else "less"
-        sides = f"{format_bytes(moved_bytes)} per rank and step, far {more} than the {format_bytes(ours.sent_bytes)}"
-        cure = "check strategy, training.zero, the model's size, and that whole steps were profiled"
-        yield f"replicas exchange {sides} that the scenario implies; {cure}"
+def volume_warnings(predicted: Run, measured: Run) -> Iterator[str]:
+    """Warnings about a job that communicates much more or less than its scenario implies, by dimension."""
+    totals: dict[str, list[float]] = {}
+    for pair in communication(predicted, measured):
+        if pair[0].dimension != _OTHER:
+            total = totals.setdefault(pair[0].dimension, [0.0, 0.0])
+            total[:] = [before + part.size_bytes for before, part in zip(total, pair, strict=True)]
+    for dimension, (ours, theirs) in totals.items():
+        if theirs > _OTHER_BYTES * ours or ours > _OTHER_BYTES * theirs:
+            more = "more" if theirs > ours else "less"
+            sides = f"{format_bytes(theirs)} a step, far {more} than the {format_bytes(ours)} that the scenario implies"
+            cure = "check strategy, training.zero, the model's size, and that whole steps were profiled"
+            yield f"{dimension} moves {sides}; {cure}"

@@ -12,7 +12,6 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.reconciliation.jobs import contradictions, log_run, logs, trace_run
-from scaleproof.validator.reconciliation.jobs.trace_communication import TracedCommunication
 
 # Difference between the step times of log and trace from which on it is noted.
 _PROFILED: Final = 0.03
@@ -29,11 +28,10 @@ class JobFiles:
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """run: step time, breakdown and spans, as far as the files show them. communication: of the traced ranks. notes: on what
-    was left out or assumed."""
+    """run: step time, breakdown, communication and spans, as far as the files show them. notes: on what was left out or
+    assumed."""
 
     run: Run
-    communication: tuple[TracedCommunication, ...]
     notes: tuple[str, ...]
 
 
@@ -44,7 +42,6 @@ def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], No
     """
     notes = ImportNotes()
     logged = traced = None
-    communication: tuple[TracedCommunication, ...] = ()
     if files.log is not None:
         report(f"reading {files.log}")
         log = logs.read(files.log, files.log_format, notes)
@@ -53,9 +50,9 @@ def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], No
     if files.traces:
         traces = trace_run.read(files.traces, report, notes)
         report("finding steps and collectives")
-        traced, communication = trace_run.run_of(traces, scenario, notes)
+        traced = trace_run.run_of(traces, scenario, notes)
     run = _combined(traced, logged, notes)
-    return MeasuredJob(run, communication, tuple(notes.lines()))
+    return MeasuredJob(run, tuple(notes.lines()))
 
 
 def _combined(traced: Run | None, logged: Run | None, notes: ImportNotes) -> Run:
@@ -72,6 +69,12 @@ def _combined(traced: Run | None, logged: Run | None, notes: ImportNotes) -> Run
         name: {part: seconds * ratio for part, seconds in getattr(traced, name).items()}
         for name in ("phase_s", "breakdown_s", "communication_s")
     }
+    communication = tuple(part.scaled(ratio) for part in traced.communication)
     return replace(
-        logged, **parts, spans=traced.spans, rank_names=traced.rank_names, provenance={**logged.provenance, **traced.provenance}
+        logged,
+        **parts,
+        communication=communication,
+        spans=traced.spans,
+        rank_names=traced.rank_names,
+        provenance={**logged.provenance, **traced.provenance},
     )

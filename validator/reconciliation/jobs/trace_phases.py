@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.breakdown import TimeIntervals
+from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.run import Phase
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TraceSpan
 from scaleproof.validator.calibration.imports.reading import as_number

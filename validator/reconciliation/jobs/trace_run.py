@@ -21,7 +21,6 @@ from scaleproof.validator.calibration.imports.kineto import Trace
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.reconciliation.jobs.contradictions import check_world
 from scaleproof.validator.reconciliation.jobs.dimensions import Dimensions
-from scaleproof.validator.reconciliation.jobs.trace_communication import TracedCommunication, communication
 from scaleproof.validator.reconciliation.jobs.trace_phases import Phases
 from scaleproof.validator.reconciliation.jobs.trace_spans import (
     SpanColumns,
@@ -44,13 +43,17 @@ def read(paths: Sequence[Path], report: Callable[[str], None], notes: ImportNote
     traces = []
     for number, path in enumerate(paths, start=1):
         report(f"reading {path} ({number} of {len(paths)})")
-        is_chakra = _CHAKRA.search(path.name) is not None
-        traces.append(chakra.read(path, len(paths), notes) if is_chakra else kineto.read(path, notes))
+        traces.append(chakra.read(path, len(paths), notes) if is_chakra(path) else kineto.read(path, notes))
     return traces
 
 
-def run_of(traces: Sequence[Trace], scenario: Scenario, notes: ImportNotes) -> tuple[Run, tuple[TracedCommunication, ...]]:
-    """The run of the traced ranks, and its communication. Raises InputError for wrong ranks or traces without steps."""
+def is_chakra(path: Path) -> bool:
+    """Whether a file's name says that it is a Chakra execution trace."""
+    return _CHAKRA.search(path.name) is not None
+
+
+def run_of(traces: Sequence[Trace], scenario: Scenario, notes: ImportNotes) -> Run:
+    """The run of the traced ranks. Raises InputError for wrong ranks or traces without steps."""
     ranks = [_rank(trace, number, scenario) for trace, number in zip(traces, _numbers(traces, scenario), strict=True)]
     ranks.sort(key=lambda one: one.rank)
     steps = {len(one.steps.works) for one in ranks}
@@ -60,9 +63,7 @@ def run_of(traces: Sequence[Trace], scenario: Scenario, notes: ImportNotes) -> t
         )
     times_s = transfer_times_s(ranks)
     moving = [transfers(one, times_s) for one in ranks]
-    dimensions = Dimensions(scenario)
-    run = _run(ranks, moving, dimensions, scenario, notes)
-    return run, communication(ranks, moving, dimensions)
+    return _run(ranks, moving, scenario, notes)
 
 
 def _numbers(traces: Sequence[Trace], scenario: Scenario) -> list[int]:
@@ -71,7 +72,8 @@ def _numbers(traces: Sequence[Trace], scenario: Scenario) -> list[int]:
     for position, trace in enumerate(traces):
         named = _NUMBER.search(trace.path.name.partition(".")[0])
         number = trace.rank if trace.rank >= 0 else int(named[1]) if named else position
-        check_world(trace.world if trace.has_steps or trace.rank < 0 else 0, str(trace.path), scenario)
+        if not is_chakra(trace.path):
+            check_world(trace.world, str(trace.path), scenario)
         if number in numbers:
             other = traces[numbers.index(number)].path
             raise InputError(f"{other} and {trace.path} are both of rank {number}; give one trace per rank")
@@ -89,14 +91,13 @@ def _rank(trace: Trace, number: int, scenario: Scenario) -> TracedRank:
     if not trace.has_device and device.kernels is not None and device.kernels.generation != "cpu":
         cause = f"{scenario.name} trains on {device.name}"
         raise InputError(f"{trace.path}: no kernels of a GPU, but {cause}; profile with ProfilerActivity.CUDA")
-    return TracedRank(number, steps_of(trace, _CHAKRA.search(trace.path.name) is not None), Phases(trace))
+    return TracedRank(number, steps_of(trace), Phases(trace))
 
 
 def _run(
-    ranks: Sequence[TracedRank], moving: Sequence[Sequence[Sequence[Transfer]]], dimensions: Dimensions, scenario: Scenario,
-    notes: ImportNotes,
-) -> Run:  # fmt: skip
-    to = SpanColumns()
+    ranks: Sequence[TracedRank], moving: Sequence[Sequence[Sequence[Transfer]]], scenario: Scenario, notes: ImportNotes
+) -> Run:
+    to, dimensions = SpanColumns(), Dimensions(scenario)
     for index, (rank, own) in enumerate(zip(ranks, moving, strict=True)):
         add_rank(index, rank, own, dimensions, to)
     ends_s = np.array([np.array(rank.steps.ends_s) - rank.steps.ends_s[0] for rank in ranks])

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
-from scaleproof.simulator.run.breakdown import TimeIntervals
+from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Stream
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, TracedCollective
-from scaleproof.validator.reconciliation.jobs.dimensions import IN_PASSES, Dimensions
+from scaleproof.validator.reconciliation.jobs.dimensions import Dimensions
 from scaleproof.validator.reconciliation.jobs.trace_phases import Phases
 from scaleproof.validator.reconciliation.jobs.trace_steps import RankSteps
 
 # What identifies calls that may be the same collective on several ranks: step, group, collective, size, and number of the call.
 CallKey = tuple[Any, ...]
+# Phase of a message's transfer by its direction; calls that exchange messages in both directions are counted as sent.
+_MOVING: Final = {"send": Phase.SEND, "recv": Phase.RECEIVE, "": Phase.SEND}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Transfer(NamedTuple):
     key: CallKey
     work: DeviceWork
     waiting_s: float
+
+    @property
+    def begin_s(self) -> float:
+        """When the last rank has arrived."""
+        return self.work.start_s + self.waiting_s
 
 
 class ExposedPiece(NamedTuple):
@@ -58,7 +65,7 @@ def calls(rank: TracedRank) -> list[list[tuple[CallKey, DeviceWork]]]:
         for work in works:
             if work.exchange is None:
                 continue
-            kind = (number, work.exchange, work.is_send)
+            kind = (number, work.exchange, work.way)
             counts[kind] = counts.get(kind, 0) + 1
             own.append(((number, work.exchange, counts[kind]), work))
         result.append(own)
@@ -115,9 +122,9 @@ class SpanColumns:
         self.columns: dict[str, list[float]] = {name: [] for name in SPAN_COLUMNS}
 
     def add(self, **values: float) -> None:
-        """Adds a span; stage and microbatch are unknown."""
+        """Adds a span; stage, microbatch and layers are unknown."""
         for name, column in self.columns.items():
-            column.append(values.get(name, -1 if name in ("stage", "microbatch") else 0.0))
+            column.append(values.get(name, 0.0 if name.endswith(("_s", "_bytes", "calls")) else -1))
 
 
 def add_rank(
@@ -128,28 +135,30 @@ def add_rank(
     for step, (works, own) in enumerate(zip(rank.steps.works, moving, strict=True), start=1):
         place = {"rank": index, "step": step}
         ordered = [work for work in sorted(works, key=lambda work: work.start_s) if work.exchange is None]
-        phases = rank.phases.of(ordered)
         cursor_s = -np.inf
-        for work, phase in zip(ordered, phases, strict=True):
-            start_s = max(work.start_s, cursor_s) - zero_s
-            if work.end_s - zero_s > start_s:
-                _add(to, place, Stream.MAIN, phase, start_s, start_s, work.end_s - zero_s)
+        for work, phase in zip(ordered, rank.phases.of(ordered), strict=True):
+            start_s, end_s = max(work.start_s, cursor_s) - zero_s, work.end_s - zero_s
+            if end_s > start_s:
+                to.add(**place, stream=Stream.MAIN, phase=phase, arrival_s=start_s, start_s=start_s, end_s=end_s)
                 cursor_s = work.end_s
-        starts_s = [work.start_s for work in ordered]
         for piece in exposed(works, own):
-            transfer, start_s, end_s = piece.transfer, piece.start_s - zero_s, piece.end_s - zero_s
-            if _is_in_pass(transfer, dimensions):
-                before = int(np.searchsorted(starts_s, piece.start_s, side="right")) - 1
-                phase = phases[max(before, 0)] if phases else Phase.FORWARD
-                _add(to, place, Stream.MAIN, phase, start_s, start_s, end_s)
-            else:
-                ready_s = transfer.work.start_s + transfer.waiting_s - zero_s
-                _add(to, place, Stream.MAIN, _phase(transfer), start_s, min(max(ready_s, start_s), end_s), end_s)
+            phase, number = _main_phase(piece.transfer), dimensions.number(piece.transfer.key[1])
+            arrival_s, end_s = piece.start_s - zero_s, piece.end_s - zero_s
+            start_s = min(max(piece.transfer.begin_s - zero_s, arrival_s), end_s)
+            times = {"arrival_s": arrival_s, "start_s": start_s, "end_s": end_s}
+            to.add(**place, stream=Stream.MAIN, phase=phase, communication=number, **times)
         for transfer in own:
-            if not _is_in_pass(transfer, dimensions):
-                start_s, end_s = transfer.work.start_s + transfer.waiting_s - zero_s, transfer.work.end_s - zero_s
-                size = sent_bytes(transfer.key[1])
-                _add(to, place, Stream.COMMUNICATION, _phase(transfer), start_s, start_s, end_s, size_bytes=size)
+            _add_transfer(to, place, transfer, dimensions, zero_s)
+
+
+def _add_transfer(to: SpanColumns, place: Mapping[str, int], transfer: Transfer, dimensions: Dimensions, zero_s: float) -> None:
+    exchange, start_s = transfer.key[1], transfer.begin_s - zero_s
+    phase = Phase.SYNCHRONISE if exchange.op != "sendrecv" else _MOVING[transfer.work.way]
+    to.add(
+        **place, stream=Stream.COMMUNICATION, phase=phase, arrival_s=start_s, start_s=start_s,
+        end_s=transfer.work.end_s - zero_s, size_bytes=sent_bytes(exchange), communication=dimensions.number(exchange),
+        message_bytes=exchange.size_bytes, calls=1,
+    )  # fmt: skip
 
 
 def sent_bytes(exchange: TracedCollective) -> float:
@@ -157,18 +166,8 @@ def sent_bytes(exchange: TracedCollective) -> float:
     return exchange.size_bytes * (bus_factor(exchange.op, exchange.size) if exchange.op and exchange.size > 1 else 1.0)
 
 
-def _add(
-    to: SpanColumns, place: Mapping[str, int], stream: Stream, phase: Phase, arrival_s: float, start_s: float, end_s: float,
-    size_bytes: float = 0.0,
-) -> None:  # fmt: skip
-    to.add(**place, stream=stream, phase=phase, arrival_s=arrival_s, start_s=start_s, end_s=end_s, size_bytes=size_bytes)
-
-
-def _is_in_pass(transfer: Transfer, dimensions: Dimensions) -> bool:
-    return dimensions.of(transfer.key[1]) in IN_PASSES
-
-
-def _phase(transfer: Transfer) -> Phase:
+def _main_phase(transfer: Transfer) -> Phase:
+    """What a rank does that waits for a transfer; for messages of unknown direction it receives."""
     if transfer.key[1].op != "sendrecv":
         return Phase.SYNCHRONISE
-    return Phase.SEND if transfer.work.is_send else Phase.RECEIVE
+    return Phase.SEND if transfer.work.way == "send" else Phase.RECEIVE

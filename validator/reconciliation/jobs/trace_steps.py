@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TraceSpan
 
@@ -17,6 +20,9 @@ OPTIMIZER: Final = "Optimizer.step#"
 _OPTIMIZER_KERNEL: Final = re.compile(
     r"multi_?tensor_?apply|fused_?(?:adam|sgd|lamb)|(?:adam|sgd|lamb|adagrad)_?(?:w|kernel|cuda)", re.I
 )
+
+# Share of the most computation between two calls of the optimizer from which on they belong to different steps.
+_NEXT_STEP: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -35,23 +41,20 @@ def is_optimizer_kernel(name: str) -> bool:
     return _OPTIMIZER_KERNEL.search(name) is not None
 
 
-def steps_of(trace: Trace, whole_is_step: bool) -> RankSteps:
-    """The steps of a trace, without the first of several marked ones, which contains warm-up of the profiler.
-
-    whole_is_step: whether a trace without marks has one step. Raises InputError if no steps are found.
-    """
+def steps_of(trace: Trace) -> RankSteps:
+    """The steps of a trace, without the first of several marked ones, which contains warm-up of the profiler. Raises
+    InputError if no steps are found."""
     if trace.has_steps:
         skipped = 1 if len(trace.steps) > 1 else 0
-        return _cut(trace, trace.steps[skipped:], skipped, "ProfilerStep marks", by_launch=True)
-    if whole_is_step:
-        return _cut(trace, trace.steps, 0, "the whole trace as one step", by_launch=True)
-    calls = sorted(span for span, _ in trace.operators if span.name.startswith(OPTIMIZER))
+        found_by = "ProfilerStep marks" if skipped else "the only one in the trace"
+        return _cut(trace, trace.steps[skipped:], skipped, found_by, by_launch=True)
+    calls = [span for span, _ in trace.operators if span.name.startswith(OPTIMIZER)]
     calls += [span for span in trace.annotations if span.name.startswith(OPTIMIZER)]
-    ends_s = _burst_ends_s([(span.start_s, span.end_s) for span in calls])
+    ends_s = _update_ends_s([(span.start_s, span.end_s) for span in calls], _computation(trace, launched=True))
     if len(ends_s) > 1:
         return _cut(trace, _between(ends_s), 0, "calls of the optimizer", by_launch=True)
     kernels = [(work.start_s, work.end_s) for work in trace.works if is_optimizer_kernel(work.name)]
-    ends_s = _burst_ends_s(kernels)
+    ends_s = _update_ends_s(kernels, _computation(trace, launched=False))
     if len(ends_s) > 1:
         return _cut(trace, _between(ends_s), 0, "repeated kernels of the optimizer", by_launch=False)
     raise InputError(
@@ -60,16 +63,30 @@ def steps_of(trace: Trace, whole_is_step: bool) -> RankSteps:
     )
 
 
-def _burst_ends_s(intervals: Sequence[tuple[float, float]]) -> list[float]:
-    """Ends of bursts of intervals: the gaps between bursts are longer than any burst, and at least half of the longest gap."""
+def _computation(trace: Trace, launched: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When passes' works began, or were launched, in ascending order, and the sum of their seconds up to each."""
+    works = [work for work in trace.works if work.exchange is None and not is_optimizer_kernel(work.name)]
+    at_s = np.array([work.launched_s if launched else work.start_s for work in works])
+    order = np.argsort(at_s)
+    seconds = np.array([work.end_s - work.start_s for work in works])
+    return at_s[order], np.concatenate([[0.0], np.cumsum(seconds[order])])
+
+
+def _update_ends_s(
+    intervals: Sequence[tuple[float, float]], computation: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> list[float]:
+    """Ends of the optimizer's updates. An update may consist of several intervals: those of different updates have the
+    computation of a step between them, and others hardly any."""
     ordered = sorted(intervals)
-    gaps_s = [after[0] - before[1] for before, after in pairwise(ordered)]
-    threshold_s = max(gaps_s, default=0.0) / 2
-    last = [number for number, gap_s in enumerate(gaps_s) if gap_s >= threshold_s > 0]
-    bursts = [ordered[begin + 1 : end + 1] for begin, end in pairwise([-1, *last, len(ordered) - 1])]
-    longest_s = max((burst[-1][1] - burst[0][0] for burst in bursts if burst), default=0.0)
-    is_repeated = len(bursts) > 1 and min(gaps_s[number] for number in last) > longest_s
-    return [burst[-1][1] for burst in bursts] if is_repeated else []
+    at_s, sums_s = computation
+    edges_s = np.array([(before[1], after[0]) for before, after in pairwise(ordered)]).reshape(-1, 2)
+    first, last = (np.searchsorted(at_s, edges_s[:, side]) for side in (0, 1))
+    between_s = np.maximum(0.0, sums_s[last] - sums_s[first])
+    is_step = between_s > _NEXT_STEP * between_s.max(initial=0.0)
+    own_s = sum(end_s - start_s for start_s, end_s in ordered)
+    if not is_step.any() or between_s[is_step].sum() < own_s:
+        return []
+    return [ordered[number][1] for number in np.flatnonzero(is_step)] + [ordered[-1][1]]
 
 
 def _between(ends_s: Sequence[float]) -> list[TraceSpan]:

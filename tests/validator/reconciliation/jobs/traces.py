@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
+from scaleproof.simulator.common.communication import named
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
 _US = 1e6
@@ -16,6 +16,11 @@ _KERNELS = {
     Phase.BACKWARD: "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nt",
     Phase.OPTIMIZER: "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>",
 }
+# What torch calls collectives in the arguments of their kernels.
+_TORCH = {
+    "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "send": "send",
+    "recv": "recv",
+}  # fmt: skip
 
 
 class TraceWriter:
@@ -45,7 +50,7 @@ class TraceWriter:
         return path
 
 
-def write_rank(run: Run, index: int, rank: int, group: list[int], path: Path, marks: bool = True) -> Path:
+def write_rank(run: Run, index: int, rank: int, group: list[int], path: Path, steps: int = 3, marks: bool = True) -> Path:
     """The trace of a rank that runs as rank class `index` of a predicted run. group: ranks with the same parameters."""
     assert run.spans is not None
     writer = TraceWriter()
@@ -53,37 +58,44 @@ def write_rank(run: Run, index: int, rank: int, group: list[int], path: Path, ma
     rows = [
         dict(zip(own.columns(), row, strict=True)) for row in zip(*(c.tolist() for c in own.columns().values()), strict=True)
     ]
-    for step in sorted({row["step"] for row in rows}):
-        main = [row for row in rows if row["step"] == step and row["stream"] == Stream.MAIN]
-        begin_s, end_s = min(row["arrival_s"] for row in main), max(row["end_s"] for row in main)
-        if marks:
-            writer.host("user_annotation", f"ProfilerStep#{step}", begin_s, end_s - 1e-9)
-        for row in main:
-            phase = Phase(row["phase"])
-            if phase == Phase.BACKWARD:
-                name = "autograd::engine::evaluate_function: MmBackward0"
-                writer.host("cpu_op", name, row["start_s"], row["end_s"] - 1e-9, 2)
-                writer.kernel(_KERNELS[phase], row["start_s"], row["end_s"], 2)
-            elif phase in _KERNELS and row["end_s"] > row["start_s"]:
-                writer.kernel(_KERNELS[phase], row["start_s"], row["end_s"])
-        waits_s = {(row["phase"], row["end_s"]): row["start_s"] - row["arrival_s"] for row in main}
-        for row in rows:
-            if row["step"] == step and row["stream"] == Stream.COMMUNICATION:
-                wait_s = waits_s.get((row["phase"], row["end_s"]), 0.0)
-                _communicate(writer, row, row["start_s"] - wait_s, group)
+    rows = [row for row in rows if row["step"] == rows[0]["step"]]
+    for step in range(steps):
+        _write_step(writer, step, [_later(row, step * run.step_time_s) for row in rows], group, marks)
     return writer.write(path, rank, run.compute_ranks)
 
 
+def _later(row: dict[str, Any], by_s: float) -> dict[str, Any]:
+    return row | {name: row[name] + by_s for name in ("arrival_s", "start_s", "end_s")}
+
+
+def _write_step(writer: TraceWriter, step: int, rows: list[dict[str, Any]], group: list[int], marks: bool) -> None:
+    main = [row for row in rows if row["stream"] == Stream.MAIN]
+    if marks:
+        begin_s, end_s = min(row["arrival_s"] for row in main), max(row["end_s"] for row in main)
+        writer.host("user_annotation", f"ProfilerStep#{step}", begin_s, end_s - 1e-9)
+    for row in main:
+        phase = Phase(row["phase"])
+        if phase == Phase.BACKWARD:
+            name = "autograd::engine::evaluate_function: MmBackward0"
+            writer.host("cpu_op", name, row["start_s"], row["end_s"] - 1e-9, 2)
+            writer.kernel(_KERNELS[phase], row["start_s"], row["end_s"], 2)
+        elif phase in _KERNELS and row["end_s"] > row["start_s"]:
+            writer.kernel(_KERNELS[phase], row["start_s"], row["end_s"])
+    waits_s = {(row["phase"], row["end_s"]): row["start_s"] - row["arrival_s"] for row in main}
+    for row in rows:
+        if row["stream"] == Stream.COMMUNICATION:
+            _communicate(writer, row, row["start_s"] - waits_s.get((row["phase"], row["end_s"]), 0.0), group)
+
+
 def _communicate(writer: TraceWriter, row: dict[str, Any], start_s: float, group: list[int]) -> None:
-    """A kernel of NCCL that moves as many bytes as a span, in 16 bits."""
+    """A kernel of NCCL that moves the bytes of a span, in 16 bits."""
     phase = Phase(row["phase"])
-    names = {Phase.SYNCHRONISE: "allreduce", Phase.SEND: "send", Phase.RECEIVE: "recv"}
-    kernel = "AllReduce_Sum_bf16_RING_LL" if phase == Phase.SYNCHRONISE else "SendRecv"
-    factor = bus_factor("all_reduce", len(group)) if phase == Phase.SYNCHRONISE else 1.0
-    elements = round(row["size_bytes"] / factor / 2)
+    op = "send" if phase == Phase.SEND else "recv" if phase == Phase.RECEIVE else named(row["communication"])[1].name.lower()
+    elements = round(row["message_bytes"] / 2)
     recorded = {
-        "Collective name": names[phase], "In msg nelems": elements, "Out msg nelems": elements, "Group size": len(group),
+        "Collective name": _TORCH[op], "In msg nelems": elements, "Out msg nelems": elements, "Group size": len(group),
         "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": str(group),
     }  # fmt: skip
-    name = f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)"
+    kernel = "SendRecv" if op in ("send", "recv") else op.title().replace("_", "")
+    name = f"ncclDevKernel_{kernel}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     writer.kernel(name, start_s, row["end_s"], stream=20 + row["phase"], **recorded)
