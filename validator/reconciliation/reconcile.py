@@ -152,7 +152,7 @@ def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -
     plain = {
         "version": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
+        "host": _environment(cases).get("host", socket.gethostname()),
         "environment": _environment(cases),
         "max_error": max_error,
         "cluster": cases[0].scenario.cluster.name if cases else "",

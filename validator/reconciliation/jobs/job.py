@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,12 +48,19 @@ def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], No
         log = logs.read(files.log, files.log_format, notes)
         contradictions.check(log, scenario)
         logged = log_run.run_of(log, scenario, notes)
-    if files.traces:
-        traces = trace_run.read(files.traces, report, notes)
+    traces = trace_run.read(files.traces, report, notes)
+    if traces:
         report("finding steps and collectives")
         traced = trace_run.run_of(traces, scenario, notes)
     run = _combined(traced, logged, notes)
-    return MeasuredJob(run, tuple(notes.lines()))
+    provenance = {"host": traces[0].host if traces else "", **run.provenance, "files": _words(files)}
+    return MeasuredJob(replace(run, provenance=provenance), tuple(notes.lines()))
+
+
+def _words(files: JobFiles) -> str:
+    """The files as options of the command line, without their folders."""
+    named = ["--trace", *(shlex.quote(path.name) for path in files.traces)] if files.traces else []
+    return " ".join([*named, *(["--log", shlex.quote(files.log.name)] if files.log is not None else [])])
 
 
 def _combined(traced: Run | None, logged: Run | None, notes: ImportNotes) -> Run:

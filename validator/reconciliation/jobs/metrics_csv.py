@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -32,18 +31,27 @@ _COLUMNS: Final[Sequence[tuple[Quantity, re.Pattern[str], float]]] = [
 ]
 # Columns of wall-clock seconds, from which step times follow if no column has them.
 _CLOCKS: Final = ("_runtime", "_timestamp", "Relative Time (Process)")
+_LONGEST_HEAD: Final = 100_000
 _EXPECTED: Final = "a CSV file that W&B exports, with a step time or a throughput"
 
 
 def is_table(text: str) -> bool:
     """Whether a text is a table with a column of steps."""
-    head = next(csv.reader(io.StringIO(text[: text.find("\n") if "\n" in text else None])), [])
-    return len(head) > 1 and any(_quantity(_metric(name)) == ("iteration", 1.0) for name in head)
+    head = _rows(text.lstrip()[:_LONGEST_HEAD].partition("\n")[0])[:1]
+    return any(_quantity(_metric(name)) == ("iteration", 1.0) for row in head if len(row) > 1 for name in row)
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Rows of a table; none if it is not one."""
+    try:
+        return list(csv.reader(text.splitlines()))
+    except csv.Error:
+        return []
 
 
 def read(path: Path, text: str, notes: ImportNotes) -> list[Mapping[Quantity, float]]:
     """The rows that have a time. Raises InputError if there is none, or if the table has several runs."""
-    rows = list(csv.reader(io.StringIO(text)))
+    rows = _rows(text)
     used = _used_columns(path, rows[0] if rows else [])
     records = []
     for row in rows[1:]:

@@ -23,6 +23,8 @@ _OPTIMIZER_KERNEL: Final = re.compile(
 
 # Share of the most computation between two calls of the optimizer from which on they belong to different steps.
 _NEXT_STEP: Final = 0.02
+# Resolution of a trace's clock.
+_CLOCK_S: Final = 1e-9
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def _cut(trace: Trace, steps: Sequence[TraceSpan], skipped: int, found_by: str, 
     before_s = starts_s[0]
     earlier_s = [before_s]
     for work in sorted(trace.works, key=lambda work: work.start_s):
-        at_s = work.launched_s if by_launch else work.start_s
+        # what begins as the optimizer ends belongs to the next step
+        at_s = work.launched_s if by_launch else work.start_s + _CLOCK_S
         number = bisect.bisect_right(starts_s, at_s) - 1
         if number < 0:
             earlier_s.append(work.end_s)
