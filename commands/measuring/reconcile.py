@@ -191,4 +191,4 @@ def _exit_code(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]
     for name in too_far:
         print(f"{name}: error {errors[name]:.1%} exceeds {max_error:.1%}", file=sys.stderr)
-    return 1 if too_far or len(errors) < len(cases) else 0
+    return 1 if too_far or any(case.error is None for case in cases) else 0
