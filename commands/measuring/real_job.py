@@ -29,7 +29,7 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.scenario.load import load
     from scaleproof.validator import results
-    from scaleproof.validator.reconciliation.jobs.comparison import volume_warnings
+    from scaleproof.validator.reconciliation.jobs.comparison import volume_warnings, with_passes
     from scaleproof.validator.reconciliation.jobs.job import JobFiles, measured_job
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase, keep, write
 
@@ -44,8 +44,9 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
         job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
         status.update(f"predicting {scenario.name}")
         predicted = predict(scenario)
-    warnings = list(volume_warnings(predicted, job.run))
-    measured = replace(job.run, provenance={**job.run.provenance, **({"warnings": "\n".join(warnings)} if warnings else {})})
+    measured = with_passes(job.run, predicted)
+    if warnings := "\n".join(volume_warnings(predicted, measured)):
+        measured = replace(measured, provenance={**measured.provenance, "warnings": warnings})
     case = ReconciledCase(scenario, predicted, measured)
     if options.out is not None:
         keep(case, options.out)

@@ -7,6 +7,7 @@ the kernels of NCCL. Without kernels, as on CPUs, operators are the computation 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ _ANNOTATIONS: Final = ("user_annotation", "python_function")
 # Arguments of operators that are used.
 _OF_OPERATORS: Final = ("Sequence number", "Fwd thread id")
 # Prefixes of operators that only wrap communication.
-_AROUND: Final = ("c10d::", "gloo:", "record_param_comms", "nccl:")
+_GLOO: Final = "gloo:"
+_AROUND: Final = ("c10d::", _GLOO, "record_param_comms", "nccl:")
 
 
 class TraceSpan(NamedTuple):
@@ -159,7 +161,7 @@ class _Events:
         elif category == "cpu_op":
             self._operators.append((span, {name: arguments[name] for name in _OF_OPERATORS if name in arguments}))
         elif category in _ANNOTATIONS:
-            self._ranges.append((arguments, span))
+            self._ranges.append((arguments if span.name.startswith(_GLOO) else {}, span))
 
     def fill(self, trace: Trace, notes: ImportNotes) -> None:
         """Sets a trace's steps, works, annotations and operators."""
@@ -187,7 +189,9 @@ def _span(event: Mapping[str, Any]) -> TraceSpan | None:
     start_us, duration_us = as_number(event.get("ts")), as_number(event.get("dur"))
     if start_us is None or duration_us is None or duration_us < 0:
         return None
-    return TraceSpan(str(event.get("name", "")), start_us * _US, (start_us + duration_us) * _US, str(event.get("tid")))
+    # names repeat a million times
+    name, thread = sys.intern(str(event.get("name", ""))), sys.intern(str(event.get("tid")))
+    return TraceSpan(name, start_us * _US, (start_us + duration_us) * _US, thread)
 
 
 def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
@@ -211,7 +215,7 @@ def _host_works(trace: Trace, ranges: Sequence[tuple[Mapping[str, Any], TraceSpa
         if not span.name.startswith(_AROUND):
             yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread)
     for arguments, span in ranges:
-        if span.name.startswith("gloo:"):
+        if span.name.startswith(_GLOO):
             exchange = _gloo(arguments, span.name, trace.world)
             yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread, exchange)
 

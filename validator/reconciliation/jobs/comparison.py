@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.records import CommunicationPart
-from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.validator.reconciliation.explain import times
 from scaleproof.validator.reconciliation.parts import WAITING, split
 
@@ -57,6 +57,18 @@ class PhaseDifference:
     def plain(self) -> dict[str, Any]:
         """As plain data for JSON."""
         return vars(self) | {"difference_s": self.difference_s}
+
+
+def with_passes(measured: Run, predicted: Run) -> Run:
+    """The measured run; where its trace does not show which kernels are backward passes, with its computation divided into
+    forward and backward as predicted, and without spans, which are not."""
+    forward, backward = Phase.FORWARD.label, Phase.BACKWARD.label
+    ours_s = predicted.phase_s[forward] + predicted.phase_s[backward]
+    if not measured.phase_s or measured.phase_s[backward] > 0 or ours_s == 0:
+        return measured
+    passes_s = measured.phase_s[forward]
+    divided = {name: passes_s * predicted.phase_s[name] / ours_s for name in (forward, backward)}
+    return replace(measured, phase_s={**measured.phase_s, **divided}, spans=None)
 
 
 def phases(predicted: Run, measured: Run) -> list[PhaseDifference]:
@@ -120,8 +132,9 @@ def _differ(one: float, other: float) -> bool:
 
 
 def communication(predicted: Run, measured: Run) -> list[tuple[CommunicationPart, CommunicationPart]]:
-    """Communication of both sides by dimension and collective, the longest measured first; none if a side does not know it."""
-    if not (predicted.communication and measured.communication):
+    """Communication of both sides by dimension and collective, the longest measured first; none if a side does not
+    know it."""
+    if not (predicted.communication and measured.phase_s):
         return []
     sides = [{part.label: part for part in run.communication} for run in (predicted, measured)]
     nothing = {"calls": 0.0, "size_bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}

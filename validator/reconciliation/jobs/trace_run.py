@@ -138,6 +138,4 @@ def _note(ranks: Sequence[TracedRank], run: Run, scenario: Scenario, notes: Impo
             f"{traced} of {scenario.strategy.stages} pipeline stages are traced; give a rank of each, the means are over all"
         )
     if run.phase_s[Phase.BACKWARD.label] == 0:
-        notes.add(
-            "the trace does not show which kernels are backward passes; all of it counts as forward (profile the CPU, too)"
-        )
+        notes.add("the traces do not show which kernels are backward passes; divided as predicted (profile the CPU, too)")
