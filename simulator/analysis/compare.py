@@ -10,6 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import slowed
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_energy_J,
+    format_number,
+    format_percent,
+    format_time_s,
+    format_USD,
+)
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.run.predicted import predicted_run
@@ -37,6 +46,16 @@ _DRAWS: Final = 64
 _MIN_VARIANCE_SHARE: Final = 0.01
 # Relative slowdown of a quantity in the finite differences of the breakdown.
 _SLOWDOWN: Final = 0.05
+# text of a value by its unit
+_FORMS: Final[dict[str, Callable[[float], str]]] = {
+    "s": format_time_s,
+    "samples/s": format_number,
+    "tokens/s": format_number,
+    "bytes": format_bytes,
+    "J": format_energy_J,
+    "USD": format_USD,
+    "": format_percent,
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,12 @@ class Effect:
         """Relative change from a to b; None if it is undefined."""
         return self.b / self.a - 1 if self.a and self.b is not None else None
 
+    def texts(self) -> tuple[str, str]:
+        """Both values with their unit; a dash for one that is not known."""
+        form = _FORMS[self.unit]
+        a, b = ("–" if value is None else form(value) for value in (self.a, self.b))
+        return a, b
+
 
 @dataclass(frozen=True)
 class BreakdownDifference:
@@ -77,7 +102,8 @@ class BreakdownDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total."""
+    """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
+    gpus: of both, without servers."""
 
     a: Run
     b: Run
@@ -85,6 +111,12 @@ class Comparison:
     effects: tuple[Effect, ...]
     parts: tuple[BreakdownDifference, ...]
     speedup: SpeedupInterval
+    gpus: tuple[int, int]
+
+    def __repr__(self) -> str:
+        sides = [f"{name.upper()}: {run.facts()['run']}, {format_time_s(run.step_time_s)}" for name, run in self._sides()]
+        low, high = self.speedup.low, self.speedup.high
+        return "\n".join([*sides, f"B is {self.ratio:.3g} times as fast as A (90 % interval {low:.3g} to {high:.3g})"])
 
     @property
     def ratio(self) -> float:
@@ -101,6 +133,7 @@ class Comparison:
             "b": self.b.scenario,
             "frameworks": {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()},
             "changed": [asdict(one) for one in self.changed],
+            "gpus": list(self.gpus),
             "effects": [asdict(one) | {"change": one.change} for one in self.effects],
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
             "throughput_ratio": self.ratio,
@@ -109,7 +142,8 @@ class Comparison:
             "distinguishable": self.speedup.is_distinguishable,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per scenario; column names end in units."""
         import pandas as pd
 
@@ -131,7 +165,8 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     speedup = speedup_interval(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
-    return Comparison(*runs, differences(a, b), effects, parts, speedup)
+    gpus = a.strategy.training_ranks, b.strategy.training_ranks
+    return Comparison(*runs, differences(a, b), effects, parts, speedup, gpus)
 
 
 class _ComparedRun(NamedTuple):

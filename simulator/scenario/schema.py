@@ -13,6 +13,7 @@ from scaleproof.simulator.cluster.device.device import Optimizer, Precision, is_
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.library import renamed
 from scaleproof.simulator.model import AnyModel
@@ -133,6 +134,11 @@ class Scenario(Spec):
         except FieldError as error:
             raise FieldError(("cluster", *error.field), error.message) from None
 
+    def __repr__(self) -> str:
+        what = f"{self.model.name or self.model.kind} by {self.strategy.kind}"
+        where = f"{counted(self.strategy.ranks, 'rank')} of {self.cluster.name or 'a cluster'}"
+        return f"Scenario({self.name}: {what} on {where}, {counted(self.total_samples, 'sample')} per step)"
+
     @property
     def framework_is_default(self) -> bool:
         """Whether the scenario names no framework, so that it has the usual one of its strategy."""
@@ -204,16 +210,20 @@ class Scenario(Spec):
         Raises FieldError if a named framework does not support them.
         """
         copy = self.model_copy(update=update)
-        copy._take_framework()
+        copy._take_defaults()
         return copy
 
     @model_validator(mode="after")
-    def _framework_is_there(self) -> Self:
-        self._take_framework()
+    def _defaults_are_there(self) -> Self:
+        self._take_defaults()
         return self
 
-    def _take_framework(self) -> None:
-        """Fills in the default framework, and the strategy fields that the framework decides."""
+    def _take_defaults(self) -> None:
+        """Fills in the number of microbatches where their size is given, the default framework, and the strategy fields that
+        the framework decides."""
+        # `_parts_fit` reports samples that workers do not divide
+        if self.total_samples % self.strategy.workers == 0:
+            self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
