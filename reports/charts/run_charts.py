@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import CAUSE_COLOURS, GREY, INK, MEMORY_COLOURS, label
-from scaleproof.reports.pages.text import cause_words, milliseconds, percent, spaced
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.reports.pages.text import cause_words, percent, spaced, time_unit
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 # maximum number of bars in a figure; the tables have all
@@ -33,22 +33,21 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
     if not bars:
         return None
     # the remainder may be slightly negative, which a stack cannot show
-    parts = [{cause: max(0.0, bar.run.breakdown_s.get(cause, 0.0)) * 1e3 for cause in BREAKDOWN} for bar in bars]
+    unit, per_s = time_unit(max(bar.run.step_time_s for bar in bars))
+    parts = [{cause: max(0.0, bar.run.breakdown_s.get(cause, 0.0)) * per_s for cause in BREAKDOWN} for bar in bars]
 
     def hover_text(row: int, cause: str) -> str:
-        run, part_s = bars[row].run, parts[row][cause] / 1e3
+        run, part_s = bars[row].run, parts[row][cause] / per_s
         share = percent(part_s / run.step_time_s)
-        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {format_time_s(part_s)}, {share} of the step"
 
     rows = _rows(bars)
     marks = _stacked(rows, parts, CAUSE_COLOURS, hover_text)
-    x = ChartAxis("ms per step", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
+    x = ChartAxis(f"step time, {unit}", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
-    caption = (
-        "A bar is one step of a training rank, the mean over ranks and steps; its parts are what the rank did or waited for. "
-        "Bars of equal length with different parts are right for the wrong reason."
+    return Chart(
+        "breakdown", "Time per step by cause", (view,), "Mean step time per GPU, by cause.", height_px=_height_px(rows)
     )
-    return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
 
 
 def _breakdown_finding(runs: Sequence[Run]) -> str:
@@ -85,10 +84,8 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     ends = [*capacities, *(sum(part.values()) for part in used)]
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
-    caption = (
-        "A bar is the peak of the training rank that needs the most memory, by holder; the line is the capacity of a rank."
-    )
-    return Chart("memory", "Memory per rank against capacity", (view,), caption, height_px=_height_px(rows))
+    caption = "Peak memory of the fullest rank, by what it holds. Line: capacity."
+    return Chart("memory", "Memory per GPU against capacity", (view,), caption, height_px=_height_px(rows))
 
 
 def _memory_finding(runs: Sequence[Run]) -> str:

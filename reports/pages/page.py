@@ -17,7 +17,7 @@ from scaleproof.reports.read.results import Results
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")
@@ -76,6 +76,8 @@ def _render(page: Page) -> str:
         "ms": text.milliseconds,
         "signed_ms": text.signed_milliseconds,
         "rate": text.rate,
+        "compact": text.compact,
+        "duration": format_time_s,
         "percent": text.percent,
         "signed_percent": text.signed_percent,
         "family_name": text.family_name,

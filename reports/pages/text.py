@@ -14,6 +14,8 @@ FAIR: Final = 0.25
 NOTHING: Final = "–"
 # entries of a breakdown whose names do not explain themselves
 _CAUSES: Final = {"slowest_rank": "waiting for the slowest device"}
+# time from which axes are in seconds
+_LONG_S: Final = 10.0
 _SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 
 
@@ -144,6 +146,11 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit of an axis that ends at some time, and the number of units in a second: milliseconds up to ten seconds."""
+    return ("ms", 1e3) if longest_s < _LONG_S else ("s", 1.0)
+
+
 def rate(per_second: float | None) -> str:
     """Three significant digits or all before the point: '1,234', '56.7'."""
     if per_second is None:
@@ -152,11 +159,38 @@ def rate(per_second: float | None) -> str:
     return f"{per_second:,.{digits}f}"
 
 
+def compact(amount: float) -> str:
+    """Three significant digits: '308k' from 308,351, '1.13M'; as `rate` below ten thousand."""
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if amount >= size * (1 - 5e-4):
+            scaled = amount / (size if prefix != "k" else 1e3)
+            digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
+            return f"{scaled:,.{digits}f}{prefix}"
+    return rate(amount)
+
+
+def compact_range(low: float, high: float) -> str:
+    """'261–364k': a common prefix is written once."""
+    first, last = compact(low), compact(high)
+    return f"{first[:-1] if first[-1].isalpha() and first[-1] == last[-1] else first}–{last}"
+
+
+def ratio(value: float) -> str:
+    """'3.99x'."""
+    return f"{value:.3g}x"
+
+
 def percent(share: float) -> str:
     """'6.2 %' below ten, '14 %' from there; whole numbers without decimals."""
     value = share * 100
     text = f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
     return f"{text.removesuffix('.0')}{_SPACE}%".replace("-", "−")
+
+
+def percent_range(low: float, high: float) -> str:
+    """'10–39 %'."""
+    first, last = percent(low), percent(high)
+    return last if first == last else f"{first.removesuffix(f'{_SPACE}%')}–{last}"
 
 
 def signed_percent(share: float | None) -> str:
