@@ -45,9 +45,8 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
     marks = _stacked(rows, parts, CAUSE_COLOURS, hover_text)
     x = ChartAxis(f"step time, {unit}", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
-    return Chart(
-        "breakdown", "Time per step by cause", (view,), "Mean step time per GPU, by cause.", height_px=_height_px(rows)
-    )
+    caption = "Mean step time per GPU, by cause."
+    return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
 
 
 def _breakdown_finding(runs: Sequence[Run]) -> str:

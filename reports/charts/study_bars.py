@@ -36,9 +36,8 @@ def _bars(study: Studied, column: str, name: str, heading: str) -> Chart | None:
     views = []
     for choices in study.choices:
         rows = alternatives(study, choices, best["x"])
-        known = [
-            rows.loc[line] for line in study.lines if line in rows.index and rows.loc[line][column] == rows.loc[line][column]
-        ]
+        there = rows[rows[column].notna()]
+        known = [there.loc[line] for line in study.lines if line in there.index]
         if len(known) > 1:
             views.append(_view(study, column, known, choices))
     if not views or views[0].choices != best["choices"]:

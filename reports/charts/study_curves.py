@@ -124,9 +124,8 @@ def _curves(
             views.append(View(x, y, (*drawn, *overlay(lines)), _at_end(study, lines, column), choices))
     name, heading, caption = names
     choosers = tuple((one.name, one.words) for one in study.circumstances)
-    return Chart(
-        name, f"{heading} by {'number of GPUs' if study.across == 'GPUs' else study.across}", tuple(views), caption, choosers
-    )
+    heading += f" by {'number of GPUs' if study.across == 'GPUs' else study.across}"
+    return Chart(name, heading, tuple(views), caption, choosers)
 
 
 def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row]]:

@@ -47,7 +47,7 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
         " · ".join(part for part in ("scaleproof", f"study {found.name}", found.cluster_name) if part),
         study_text.headline(study, closely, ranks) + ".",
         study_text.lede(study, ranks),
-        study_text.facts(study, closely, sensitivity),
+        study_text.facts(study, sensitivity),
         notes,
         [section for section in sections if section.pictures or section.before or section.after],
         sheets,

@@ -75,14 +75,19 @@ def lead_words(lead: Lead) -> str:
         return f"no difference{per_gpu} between {lead.first} and {lead.second}"
     if lead.is_tie:
         return f"{lead.first} and {lead.second} are a statistical tie{per_gpu} ({percent(lead.share)} apart)"
-    return f"{lead.first} beats {lead.second} by {percent(lead.share)}{per_gpu}"
+    return f"{lead.first} beats {lead.second} {_by(lead.share)}{per_gpu}"
+
+
+def _by(share: float) -> str:
+    """'by 39 %', 'by a factor of 4.4'"""
+    return f"by {percent(share)}" if share < 1 else f"by a factor of {share + 1:.2g}"
 
 
 def _cost_words(lead: Lead) -> str:
     """'per dollar, H100 beats B200 by 20 %'"""
     if lead.is_tie:
         return f"per dollar, a statistical tie ({lead.first} {percent(lead.share)} ahead)"
-    return f"per dollar, {lead.first} beats {lead.second} by {percent(lead.share)}"
+    return f"per dollar, {lead.first} beats {lead.second} {_by(lead.share)}"
 
 
 def _no_fit(study: Studied) -> str:
@@ -142,7 +147,7 @@ def _since(study: Studied, best: pd.Series[Any], lead: Lead) -> str:
     return f"is {percent_range(leads.min(), leads.max())} {where}"
 
 
-def facts(study: Studied, chosen: Sequence[Chosen], sensitivity: Sensitivity | None) -> list[tuple[str, str]]:
+def facts(study: Studied, sensitivity: Sensitivity | None) -> list[tuple[str, str]]:
     """The key figures below the headline, as (number, description)."""
     best = study.best
     if best is None:

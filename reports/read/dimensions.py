@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,7 +105,8 @@ def _stem(names: Sequence[str]) -> str:
     """The parts that all names have: 'tp4' of 'tp4-dp16' and 'tp4-dp64'."""
     if len(names) == 1:
         return names[0]
-    shared = os.path.commonprefix([f"{name}-" for name in names])
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*(f"{name}-" for name in names), strict=False))
+    shared = "".join(letters[0] for letters in same)
     # the last part may be cut
     return shared[: max((match.start() for match in _BETWEEN.finditer(shared)), default=0)]
 
@@ -144,12 +145,9 @@ def _cluster_names(study: Study, axis: StudyAxis) -> list[str]:
     words = [_setting_words(axis.field, value) for value in axis.values]
     if len(words) > _MOST_CLUSTERS:
         return words
-    place = study.axes.index(axis)
+    places = [[i if one is axis else 0 for one in study.axes] for i in range(len(words))]
     try:
-        clusters = [
-            study.scenario([i if number == place else 0 for number in range(len(study.axes))]).cluster
-            for i in range(len(words))
-        ]
+        clusters = [study.scenario(place).cluster for place in places]
     except ScaleproofError:
         return words
     devices = [one.device.name.partition("-")[0].upper() for one in clusters]

@@ -96,9 +96,8 @@ def studied(found: StudyFolder) -> Studied:
     points["line"] = _line(lines, strategies, found)
     points["x"] = points["gpus"] if across is None else np.array(across.numbers)[across.codes]
     points["x_words"] = [f"{x:,.0f}" for x in points["gpus"].fillna(0)] if across is None else across.of_points
-    points["choices"] = (
-        list(zip(*(one.of_points for one in circumstances), strict=True)) if circumstances else [()] * len(points)
-    )
+    choices = zip(*(one.of_points for one in circumstances), strict=True)
+    points["choices"] = list(choices) if circumstances else [()] * len(points)
     unit = _rates(points, found.model_kind)
     return Studied(found, points, across.name if across else "GPUs", tuple(circumstances), unit, strategies)
 
