@@ -94,8 +94,10 @@ def _memory_finding(runs: Sequence[Run]) -> str:
     if not sizes:
         return ""
     over = sum(size > capacity for size, capacity in sizes if size and capacity)
+    if over and len(sizes) == 1:
+        return "It needs more memory than a GPU has"
     if over:
-        return f"{over} of {len(sizes)} need more memory than a rank has"
+        return f"{over} of {len(sizes)} need more memory than a GPU has"
     fullest = max(size / capacity for size, capacity in sizes if size and capacity)
     return (
         f"The fullest takes {percent(fullest)} of its memory"

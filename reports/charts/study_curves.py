@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks, looks
+from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks, looks, whiskers
 from scaleproof.reports.charts.style import GREY, INK
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.results import Case
@@ -89,9 +88,7 @@ def _intervals(name: str, rows: Rows, colour: str, as_band: bool) -> list[Mark]:
     """The 90 % intervals as a band, or as a vertical bar at each point."""
     if as_band:
         return [Band(name, colour, *([row[column] for row in rows] for column in ("x", "rate_low", "rate_high")))]
-    x = [place for row in rows for place in (row["x"], row["x"], math.nan)]
-    y = [end for row in rows for end in (row["rate_low"], row["rate_high"], math.nan)]
-    return [Line(name, colour, x, y)] if rows else []
+    return [whiskers(name, colour, [(row["x"], row["rate_low"], row["rate_high"]) for row in rows])] if rows else []
 
 
 def _line(name: str, rows: Rows, colour: str, symbol: Symbol, y: Sequence[float], texts: Sequence[str]) -> Line:

@@ -17,7 +17,7 @@ from scaleproof.reports.read.results import Results
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.common.units import format_bytes
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")
@@ -77,7 +77,7 @@ def _render(page: Page) -> str:
         "signed_ms": text.signed_milliseconds,
         "rate": text.rate,
         "compact": text.compact,
-        "duration": format_time_s,
+        "duration": text.duration,
         "percent": text.percent,
         "signed_percent": text.signed_percent,
         "family_name": text.family_name,

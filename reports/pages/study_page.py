@@ -8,6 +8,7 @@ from typing import Final
 
 from scaleproof.reports.charts import run_charts, study_bars, study_curves, study_maps
 from scaleproof.reports.pages import study_text
+from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.chosen_points import MOST_CHOSEN, Chosen, chosen, sensitivity_chart, sensitivity_of
@@ -36,7 +37,10 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
         chart = sensitivity_chart(sensitivity, closely[0].line)
         intro = "The fastest configuration with 1 % more of each quantity of the cluster, the batch and the servers."
         sections.append(Section("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
-    sections += [_pareto(study), _timelines(closely), _wrong(found)]
+    sections.append(_pareto(study))
+    if closely:
+        sections.append(evidence_section([(closely[0].line, closely[0].scenario)]))
+    sections += [_timelines(closely), _wrong(found)]
     sheets = {"points.csv": csv_tables.frame_csv(found.points)}
     if closely:
         sheets |= {"breakdown.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "breakdown_s")}
@@ -106,10 +110,7 @@ def _timelines(closely: Sequence[Chosen]) -> Section:
         drawn = side_by_side(case)
         if chart is not None and drawn is not None:
             pictures.append(Picture(chart, drawn))
-    intro = (
-        "Each row is a rank, or a class of equivalent ranks; time runs to the right. Thin bars are communication that overlaps "
-        "with the rank’s own work."
-    )
+    intro = "A row is a rank, or a class of equivalent ranks; thin bars are overlapped communication."
     return Section("timelines", "Timelines", "One step, rank by rank", intro, pictures)
 
 

@@ -38,6 +38,7 @@ class Part(BaseModel):
     """A component of predicted − measured step time. A side is None if it lacks the component."""
 
     name: str
+    group: str = ""
     difference_s: FiniteFloat
     predicted_s: FiniteFloat | None = None
     measured_s: FiniteFloat | None = None
@@ -130,12 +131,19 @@ class _SummaryFile(BaseModel):
     breakdown_s: dict[str, FiniteFloat] = {}
     framework: str = ""
     framework_is_default: bool = False
+    tokens: PositiveInt | None = None
+    model_flops: _PositiveFinite | None = None
+    hardware_flops: _PositiveFinite | None = None
+    peak_flops: _PositiveFinite | None = None
     efficiency: dict[str, _PositiveFinite | None] | None = None
     baseline: dict[str, str | None] | None = None
     prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
     memory_bytes_per_rank: FiniteFloat | None = None
     memory_bytes: dict[str, FiniteFloat] | None = None
     capacity_bytes: FiniteFloat | None = None
+    fits: bool | None = None
+    fit_by: str = ""
+    cost_USD: dict[str, _PositiveFinite] | None = None
     provenance: dict[str, str] = {}
     rank_names: tuple[str, ...] = ()
 

@@ -118,7 +118,11 @@ def test_memory_is_drawn_against_the_capacity_of_a_rank() -> None:
     widths = {mark.name: sum(mark.width) for mark in chart.views[0].marks if isinstance(mark, Boxes)}
     assert widths == {"gradients": 9, "activations": 33, "unheard of": 3}
     colours = {mark.name: mark.colour for mark in chart.views[0].marks if isinstance(mark, Boxes)}
-    assert colours == {"gradients": MEMORY_COLOURS["gradients"], "activations": MEMORY_COLOURS["activations"], "unheard of": GREY}
+    assert colours == {
+        "gradients": MEMORY_COLOURS["gradients"],
+        "activations": MEMORY_COLOURS["activations"],
+        "unheard of": GREY,
+    }
     assert sum(widths.values()) == 45
     assert chart.views[0].finding == "1 of 1 need more memory than a rank has"
 

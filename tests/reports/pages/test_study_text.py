@@ -43,7 +43,10 @@ def _with_rates(study: Studied, **rates: list[float]) -> Studied:
 def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied, closely: list[Chosen]) -> None:
     ranks = ranking(study)
     text = headline(study, closely, ranks)
-    assert re.fullmatch(r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2; ring beats servers by a factor of 4.4; per dollar, ring.*", text)
+    assert re.fullmatch(
+        r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2; ring beats servers by a factor of 4.4; per dollar.*",
+        text,
+    )
     under = lede(study, ranks)
     assert under.startswith("three-layers with ring, network bandwidth 40 Gbit/s, the fastest of 12 configurations that fit. ")
     assert "at all sizes and has a probability of over" in under
