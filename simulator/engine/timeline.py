@@ -189,10 +189,10 @@ class Timeline:
         )
         for tasks, ranks, phase in sides:
             start_s, end_s = self.start_s[step, tasks], self.end_s[step, tasks]
-            moves = program.amount[tasks] > 0
+            calls = program.calls[tasks] * (program.amount[tasks] > 0)
             changes = {
-                "rank": ranks, "size_bytes": program.amount[tasks], "calls": moves.astype(np.int32),
-                "communication": program.communication[tasks], "message_bytes": program.message_bytes[tasks] * moves,
+                "rank": ranks, "size_bytes": program.amount[tasks], "calls": calls,
+                "communication": program.communication[tasks], "message_bytes": program.message_bytes[tasks] * calls,
                 "first_layer": program.first_layer[tasks], "last_layer": program.last_layer[tasks],
             }  # fmt: skip
             yield self._task_spans(tasks, step, stream, phase, start_s, start_s, end_s) | changes
