@@ -66,7 +66,7 @@ coverage: .venv/trust
 mutants: .venv/trust
 	$(BIN)/python -m tests.mutants
 
-# Tries far more than tests do, and prints the figures that docs/reliability.md shows. Hours on two cores.
+# Tries far more than tests do, and prints the figures that docs/measured/reliability.md shows. Hours on two cores.
 trust: .venv/installed
 	$(BIN)/python -m tests.trust.fuzz 10000
 	$(BIN)/python -m tests.trust.kill 25
@@ -94,7 +94,7 @@ measured: .venv/installed
 screenshots: .venv/installed
 	$(BIN)/python docs/scripts/screenshots.py
 
-# Uses $(PYTHON) as it is, with its own torch; docs/guides/gpu-check.md says more.
+# Uses $(PYTHON) as it is, with its own torch; docs/guides/calibrate.md says more.
 gpu-check:
 	$(PYTHON) -m scaleproof.validator.calibration.gpu_check --out out/gpu-check
 

@@ -1,4 +1,4 @@
-"""Measures again what docs/background/servers-and-rings.md shows: servers and rings as workers are added, paced, and forecasts.
+"""Measures again what docs/measured/servers-and-rings.md shows: servers and rings as workers are added, paced, and forecasts.
 
 Writes docs/measured/servers-and-rings.json and draws docs/images/servers-and-rings.png, in minutes, on hosts of a network
 inside this machine: it needs root and iproute2. Run: make measured

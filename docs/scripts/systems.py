@@ -1,4 +1,4 @@
-"""Prints the table of docs/guides/systems.md, as it is forecast today: `python docs/scripts/systems.py`."""
+"""Prints the table of docs/reference/systems.md, as it is forecast today: `python docs/scripts/systems.py`."""
 
 from __future__ import annotations
 

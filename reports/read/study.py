@@ -17,6 +17,7 @@ from scaleproof.reports.read.study_folder import StudyFolder
 from scaleproof.simulator.analysis.study.study import Numbers
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_number
+from scaleproof.simulator.scenario.fields import GPUS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,6 +174,8 @@ def _value_words(value: object) -> str:
 
 def short(field: str) -> str:
     """'network bandwidth' from 'cluster.network.bandwidth'."""
+    if field == GPUS:
+        return "GPUs"
     parts = field.split(".")
     return " ".join(parts[1:] if len(parts) > 1 else parts).replace("_", " ")
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
-from scaleproof.simulator.analysis.sensitivity.sensitivity import rebuilt
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
@@ -136,7 +135,7 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
 def _cell(scenario: Scenario, strategy: Strategy, unevenness: Perturbations) -> Cell:
     try:
         # validated again, since a perturbation may name ranks that this strategy does not have
-        run = timed(rebuilt(scenario, strategy=strategy, unevenness=unevenness))
+        run = timed(scenario.rebuilt(strategy=strategy, unevenness=unevenness))
     except FieldError as error:
         return Cell(problem=str(error))
     staleness, dropped = (run.servers.version_staleness.mean, run.servers.dropped) if run.servers else (0.0, 0.0)

@@ -101,5 +101,9 @@ class Cluster(Spec):
         """Number of devices of all nodes."""
         return self.nodes * self.node.devices
 
+    def with_nodes(self, nodes: int) -> Self:
+        """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""
+        return self if nodes <= self.nodes else self.rebuilt(nodes=nodes)
+
 
 __all__ = ["Cluster", "CollectiveSettings", "Device", "Link", "Node"]

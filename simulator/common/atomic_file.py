@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import glob
+import functools
 import os
+import platform
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file atomically: to a temporary file that is then renamed.
 
-    Temporary files that killed processes left of this file are deleted. Raises OSError with the path.
+    The first time in a folder, temporary files that killed processes left in it are deleted. Raises OSError with the path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        if _has_ended(left.name.split(".")[-2]):
-            left.unlink(missing_ok=True)
-    # with the process id, since another process may write the same file
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _delete_left(path.parent.absolute())
+    # with the machine and the process, since another process may write the same file
+    aside = path.with_name(f".{path.name}{_writer(os.getpid())}")
     try:
         aside.write_bytes(content)
         with aside.open("rb") as file:
@@ -32,12 +31,26 @@ def write_atomically(path: Path, content: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _has_ended(process: str) -> bool:
+@functools.lru_cache(maxsize=1024)
+def _delete_left(folder: Path) -> None:
+    """Deletes temporary files whose process on this machine has ended; once per folder, since large ones take long to list."""
+    for left in folder.glob(".*.part"):
+        process = left.name.split(".")[-2]
+        if process.isdecimal() and left.name.endswith(_writer(int(process))) and _has_ended(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _writer(process: int) -> str:
+    """End of the names of temporary files that a process of this machine writes."""
+    return f".{platform.node()}.{process}.part"
+
+
+def _has_ended(process: int) -> bool:
     """Whether no process of this machine has the number."""
     try:
-        os.kill(int(process), 0)
-    except (ValueError, PermissionError):
-        return False
+        os.kill(process, 0)
     except ProcessLookupError:
         return True
+    except PermissionError:
+        pass
     return False

@@ -13,12 +13,14 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from scaleproof.simulator.common import units
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.errors import InputError, UnitError
+from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import KINDS, Strategy
 
+# The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
+GPUS: Final = "gpus"
 # Fields of text that do not affect results.
 _TEXTS: Final = ("description", "source", "provenance")
 _NONE: Final = "–"
@@ -47,7 +49,14 @@ class FieldUnit(NamedTuple):
         """The shortest text that parses to exactly this number, such as '25 Gbit/s' for 3.125e9."""
         if value == 0:
             return f"0 {self.symbol}"
-        return next((text for text in self._texts(value) if self.parse(text) == value), f"{value * self.per!r} {self.symbol}")
+        return next((text for text in self._texts(value) if self._reads(text, value)), f"{value * self.per!r} {self.symbol}")
+
+    def _reads(self, text: str, value: float) -> bool:
+        """Whether text parses to exactly this number. Rounded text may be out of range."""
+        try:
+            return self.parse(text) == value
+        except UnitError:
+            return False
 
     def _texts(self, value: float) -> Iterator[str]:
         """Candidate texts, the shortest first; units outside the handy range only after all short texts in it."""
@@ -124,6 +133,8 @@ class Change:
 
 def value_at(scenario: Scenario, path: str) -> Value:
     """The value of a field such as `cluster.network.bandwidth` of a scenario. Raises InputError if there is no such field."""
+    if path == GPUS:
+        return Value(scenario.strategy.training_ranks, None)
     value: Value = Value(scenario, None)
     for at, key in enumerate(path.split(".")):
         known = dict(fields_of(value))
@@ -145,6 +156,8 @@ class Field(NamedTuple):
 
 def field_at(path: str) -> Field:
     """The field at a path, for any kind of parts on the path. Raises InputError if no scenario has such a field."""
+    if path == GPUS:
+        return Field(FieldInfo.from_annotation(Count), GPUS)  # type: ignore[arg-type]
     specs: list[type[Spec]] = [Scenario]
     info: FieldInfo | None = None
     names: list[str] = []

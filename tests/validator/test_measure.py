@@ -146,6 +146,7 @@ def test_a_killed_rank_is_named_with_its_phase_and_measured_steps_are_kept(
     assert processes.own_ranks() == []
 
 
+@pytest.mark.full
 def test_only_the_hung_rank_is_named_not_the_waiting_ones(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_unsupported_models_precisions_and_data_are_rejected(
         measure(make_scenario(RING, models["mlp"], data=str(tmp_path / "text")))
 
 
+@pytest.mark.full
 def test_ranks_started_by_torchrun_join_and_all_get_the_run(tmp_path: Path) -> None:
     training = {"warmup_steps": 2}
     plain = {"model": GPT, "cluster": CLUSTER, "strategy": RING, "batch": 16, "steps": 3, "training": training}

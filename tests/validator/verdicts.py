@@ -28,6 +28,11 @@ def at_night(*values: Any) -> list[Any]:
     return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.nightly) for value in values]
 
 
+def in_bulk(*values: Any) -> list[Any]:
+    """Parameters of tests that run with all tests only, since one of each kind is enough before a commit."""
+    return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.full) for value in values]
+
+
 def main_of(run: Run, rank: int) -> Spans:
     """What holds a rank up, in its order."""
     assert run.spans is not None

@@ -22,7 +22,6 @@ import numpy as np
 
 from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import MapAxis, x_axis, y_axis
-from scaleproof.simulator.analysis.sensitivity.sensitivity import rebuilt, with_nodes
 from scaleproof.simulator.analysis.study.batched_replay import step_times_s
 from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
 from scaleproof.simulator.common.errors import InputError, one_line
@@ -271,9 +270,9 @@ class _Predictor:
             self._loaded[overrides] = load(self.reference, (*self.overrides, *overrides)) if overrides else self.base
         base = self._loaded[overrides]
         strategy = contender.strategy(base, {axis.inner: value for axis, value in values if axis.is_of_strategy})
-        cluster = with_nodes(base.cluster, strategy.nodes_needed(base.cluster))
+        cluster = base.cluster.with_nodes(strategy.nodes_needed(base.cluster))
         named = {} if contender.framework is None else {"framework": contender.framework}
-        return rebuilt(base, strategy=strategy, cluster=cluster, **named)
+        return base.rebuilt(strategy=strategy, cluster=cluster, **named)
 
     def winner(self, x: float, y: float) -> str:
         """The winner at a point among the strategies that fit; "" where none fits."""

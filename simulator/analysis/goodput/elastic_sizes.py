@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.sensitivity.sensitivity import rebuilt
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
@@ -100,6 +99,6 @@ class ElasticSizes:
         if scenario.batch.total and scenario.batch.total % workers:
             return None
         try:
-            return rebuilt(scenario, strategy=scenario.strategy.model_copy(update={"workers_": workers}))
+            return scenario.rebuilt(strategy=scenario.strategy.model_copy(update={"workers_": workers}))
         except FieldError:
             return None

@@ -8,23 +8,18 @@ everything that takes time, so that their elasticities add up to 1 (Euler); the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-
-S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True)
@@ -103,10 +98,11 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
-    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches."""
+    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches, or
+    by whole microbatches if their size is given."""
     scenario = differences.scenario
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
-    unit = scenario.strategy.microbatches
+    unit = getattr(scenario.strategy, "micro_batch_size", None) or scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
     low, high = (samples - by if samples > by else samples), samples + by
     field, value = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)
@@ -114,7 +110,7 @@ def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
     factor = 1 if field == "per_worker" else workers
     label = (name, f"batch.{field}", f"{value:,}")
     try:
-        few, many = (rebuilt(scenario, batch=Batch(**{field: number * factor})) for number in (low, high))
+        few, many = (scenario.rebuilt(batch=Batch(**{field: number * factor})) for number in (low, high))
         slope = _slope(differences.samples_per_s(few), differences.samples_per_s(many), low, high)
     except FieldError as error:
         return Elasticity(*label, None, f"another batch is not valid: {error}")
@@ -130,27 +126,13 @@ def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
         return Elasticity(*label, None, "there are no servers")
     more = strategy.model_copy(update={"servers_": servers + 1})
     try:
-        cluster = with_nodes(scenario.cluster, more.nodes_needed(scenario.cluster))
-        larger = rebuilt(scenario, strategy=more, cluster=cluster)
+        cluster = scenario.cluster.with_nodes(more.nodes_needed(scenario.cluster))
+        larger = scenario.rebuilt(strategy=more, cluster=cluster)
         value = _slope(differences.own_samples_per_s, differences.samples_per_s(larger), servers, servers + 1)
     except FieldError as error:
         return Elasticity(*label, None, f"one more is not valid: {error}")
     grown = f", on {cluster.nodes} nodes" if cluster.nodes > scenario.cluster.nodes else ""
     return Elasticity(*label, value, f"from {servers} to {servers + 1}{grown}")
-
-
-def rebuilt(scenario: Scenario, **parts: Any) -> Scenario:
-    """The scenario with some parts replaced, validated like a loaded one. Raises FieldError."""
-    return _rebuilt(scenario, parts)
-
-
-def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""
-    return cluster if nodes <= cluster.nodes else _rebuilt(cluster, {"nodes": nodes})
-
-
-def _rebuilt(spec: S, parts: Mapping[str, Any]) -> S:
-    return type(spec).model_validate({name: getattr(spec, name) for name in spec.model_fields_set} | dict(parts))
 
 
 def _slope(few: float, many: float, low: float, high: float) -> float:

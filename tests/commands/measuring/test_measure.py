@@ -61,6 +61,7 @@ def write_second_scenario(folder: Path) -> None:
     (folder / "other.yaml").write_text(SCENARIO.replace("pipeline, stages: 2, microbatches: 4", "data_parallel, workers: 2"))
 
 
+@pytest.mark.full
 def test_several_scenarios_print_a_line_each_and_resume_skips_measured_ones(folder: Path) -> None:
     write_second_scenario(folder)
     command = ["measure", "mine.yaml", "other.yaml", "--out", "out", "--verify"]
@@ -153,6 +154,7 @@ def test_a_full_disk_stops_measuring_and_keeps_finished_runs(
     assert load_run(folder / "out" / "other" / "measured").ranks == 2
 
 
+@pytest.mark.full
 def test_runs_are_listed_as_text_and_as_json(folder: Path) -> None:
     assert run(folder, "measure", "mine.yaml", "--out", "out").returncode == 0
     (folder / "out" / "broken").mkdir()
@@ -196,6 +198,7 @@ def test_reconcile_resumes_without_measuring_again(folder: Path) -> None:
     assert json.loads(file.read_text())["step_times_s"] == first
 
 
+@pytest.mark.full
 def test_an_error_above_the_bound_sets_the_exit_code(folder: Path) -> None:
     slow = "cluster.node.link.latency=100 ms"
     done = run(folder, "reconcile", "mine.yaml", "--set", slow, "--max-error", "25%", "--out", "out")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
@@ -72,7 +72,11 @@ def test_written_numbers_are_read_back_unchanged(value: float) -> None:
         assert one.parse(one.exactly(value)) == value
 
 
-@given(number=st.decimals(0, 10**6, allow_nan=False), name=st.sampled_from(TIME.names + RATE.names + SIZE.names + PRICE.names))
+@example(number=Decimal("1.5e-21"), name="ns")
+@given(
+    number=st.decimals("1e-18", 10**6, allow_nan=False),
+    name=st.sampled_from(TIME.names + RATE.names + SIZE.names + PRICE.names),
+)
 def test_values_are_written_with_full_precision(number: Decimal, name: str) -> None:
     one = next(one for one in (TIME, RATE, SIZE, PRICE) if name in one.names)
     value = one.parse(f"{number} {name}")

@@ -52,6 +52,7 @@ def test_hosts_of_a_lab_are_nodes() -> None:
         assert "link rate" in where.lab
 
 
+@pytest.mark.full
 def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
     (lines,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
     assert lines.endswith("exit 0"), lines

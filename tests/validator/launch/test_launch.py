@@ -65,6 +65,7 @@ def test_a_rank_that_exits_without_a_result_counts_as_failed() -> None:
         run_on_ranks(faults.leave_early, 2, 1)
 
 
+@pytest.mark.full
 def test_ranks_without_progress_are_ended() -> None:
     with pytest.raises(RankError, match="made no progress for 5 s in its work"):
         run_on_ranks(faults.sleep_for_ever, 2, timeout_s=5.0)
@@ -90,6 +91,7 @@ def test_kill_9_of_any_rank_is_reported(rank: int, for_memory: bool, monkeypatch
     assert str(error.value).endswith(": probably out of memory; give fewer ranks or a smaller model") is for_memory
 
 
+@pytest.mark.full
 def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_another() -> None:
     ranks: list[int] = []
 

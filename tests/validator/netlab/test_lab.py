@@ -103,6 +103,7 @@ def test_a_link_of_wrong_rate_is_found() -> None:
     assert [line for line in warnings if line.startswith("host 1 to host 2: ") and " measured, 200 Mbit/s requested" in line]
 
 
+@pytest.mark.full
 @needs_netlab
 @pytest.mark.parametrize("place", ["in the host", "in the fabric"])
 def test_a_missing_limit_at_one_end_is_found(place: str) -> None:
@@ -125,6 +126,7 @@ _UNLIMITED = (
 )
 
 
+@pytest.mark.full
 @needs_netlab
 def test_a_too_slow_host_among_slow_ones_is_found() -> None:
     """No single neighbour takes as much as it may send."""
@@ -137,6 +139,7 @@ def test_a_too_slow_host_among_slow_ones_is_found() -> None:
     assert not [line for line in report.warnings if line.startswith("host 2 to")]
 
 
+@pytest.mark.full
 @needs_netlab
 def test_hosts_that_cannot_reach_each_other_are_named() -> None:
     with Netlab(lab_cluster(2)) as lab:

@@ -10,7 +10,7 @@ import scaleproof
 from scaleproof.simulator.common import catalog
 from scaleproof.validator.published.data_parallel_scaling import predict, predict_among
 from scaleproof.validator.published.score import Prediction
-from tests.accuracy_page import ALL, shown
+from tests.docs.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "data_parallel_scaling.csv"
 BASE = "the base that the rest is predicted from"

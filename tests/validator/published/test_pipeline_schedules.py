@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.common import catalog
 from scaleproof.validator.published.pipeline_schedules import PipelineRow, parse_row, predict, step_s
-from tests.accuracy_page import ALL, shown
+from tests.docs.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "pipeline_schedules.csv"
 

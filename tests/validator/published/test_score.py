@@ -25,7 +25,7 @@ from scaleproof.validator.published.score import (
     tables_at,
     totals,
 )
-from tests.accuracy_page import ALL, shown
+from tests.docs.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "collectives.csv"
 ROW = {

@@ -19,7 +19,7 @@ from scaleproof.simulator.scenario.published.calibrations import calibration_of,
 from scaleproof.simulator.scenario.published.tables import folder
 from scaleproof.validator.published.score import ROW_COLUMNS, Options, Prediction, score, summarise
 from scaleproof.validator.published.transformer_training import predict
-from tests.accuracy_page import ALL, CALIBRATED, shown
+from tests.docs.accuracy_page import ALL, CALIBRATED, shown
 
 TABLE = folder() / "transformer_training.csv"
 # Mean errors of step times in percent, with nothing fitted and with constants of other rows.

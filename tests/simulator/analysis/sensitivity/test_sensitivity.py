@@ -10,7 +10,7 @@ import pytest
 
 import scaleproof
 from scaleproof.commands.text.sensitivity import describe
-from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity, rebuilt, sensitivity, with_nodes
+from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity, sensitivity
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
@@ -150,12 +150,12 @@ def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
 
 def test_changed_scenarios_are_validated_again(small: Make) -> None:
     with pytest.raises(FieldError, match="4 workers do not divide 47 samples"):
-        rebuilt(small(), batch=Batch(total=47))
+        small().rebuilt(batch=Batch(total=47))
     tree = small("cluster.network.topology={kind: torus, dimensions: [2, 4]}").cluster
     with pytest.raises(FieldError):
-        with_nodes(tree, 9)
-    assert with_nodes(small().cluster, 3) is not None
-    assert with_nodes(small().cluster, 9).nodes == 9
+        tree.with_nodes(9)
+    assert small().cluster.with_nodes(3) is not None
+    assert small().cluster.with_nodes(9).nodes == 9
 
 
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:

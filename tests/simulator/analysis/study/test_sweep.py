@@ -175,6 +175,7 @@ def test_a_folder_without_results_is_named_in_the_error(tmp_path: Path) -> None:
         table(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(SLOW)
@@ -233,18 +234,6 @@ def test_an_unknown_executor_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--executor bsub: unknown"):
         sweep(STUDY, tmp_path / "out", executor="bsub")
     assert not (tmp_path / "out").exists()
-
-
-def test_files_that_a_killed_sweep_left_are_deleted_when_it_is_resumed(tmp_path: Path) -> None:
-    sweep(STUDY, tmp_path)
-    *_, last = sorted(tmp_path.glob("part-*.parquet"))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left = tmp_path / f".{last.name}.{ended.pid}.part"
-    last.rename(left)
-    sweep(STUDY, tmp_path, resume=True)
-    assert last.is_file()
-    assert not left.exists()
 
 
 def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

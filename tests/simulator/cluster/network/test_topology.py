@@ -242,6 +242,7 @@ def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:
         assert crossed == pytest.approx(float(one // 2 != other // 2))
 
 
+@pytest.mark.full
 def test_too_many_links_are_rejected_quickly() -> None:
     with pytest.raises(InputError, match=r"more than 500000 links between switches; give fewer"):
         topology("leaf_spine", per_leaf=1, spines=1000, routing="hashed").wire(1000, BANDWIDTH)

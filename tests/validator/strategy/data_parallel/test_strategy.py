@@ -44,6 +44,7 @@ def test_emulated_workers_are_averaged(overlap: bool, make_scenario: MakeScenari
     assert deviation(paced(make_scenario(strategy, precision="fp64"))) < 1e-9
 
 
+@pytest.mark.full
 def test_batch_norms_use_each_workers_statistics(make_scenario: MakeScenario) -> None:
     training = {"precision": "fp64", "optimizer": "sgd", "learning_rate": 1e-3}
     scenario = make_scenario({**WORKERS, "bucket": "8 MiB", "shares": [2, 4]}, RESNET, steps=1, batch=6, **training)

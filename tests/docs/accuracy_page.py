@@ -1,4 +1,4 @@
-"""Tables of docs/background/accuracy.md; tests/test_readme.py compares them with today's score."""
+"""Tables of docs/measured/accuracy.md; tests/docs/test_commands.py compares them with today's score."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parent.parent / "docs" / "background" / "accuracy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measured" / "accuracy.md"
 ALL = "scaleproof score"
 CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --calibrated"
 

@@ -11,7 +11,7 @@ from scaleproof.reports.claims.claim import names, read
 from scaleproof.reports.claims.evaluate import evaluate
 from scaleproof.reports.claims.quantities import KINDS
 
-PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "claims.md").read_text()
 
 
 def test_the_example_of_the_page_is_a_valid_claim(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "add-a-strategy.md").read_text()
 EXAMPLE = ROOT / "examples" / "gossip-strategy"
 

@@ -19,7 +19,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy import KINDS
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()
 PICTURES = ROOT / "docs" / "pictures"
 COMMANDS: list[list[str]] = runpy.run_path(str(ROOT / "docs" / "scripts" / "pictures.py"))["commands"]()

@@ -20,7 +20,7 @@ from scaleproof.simulator.scenario.load import load
 
 # Commands that take longer than all others together.
 _LONG = ("score", "claims")
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
 
 

@@ -1,4 +1,4 @@
-"""docs/background/accuracy.md agrees with the output of the commands that it shows."""
+"""docs/measured/accuracy.md agrees with the output of the commands that it shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from scaleproof.simulator.common import catalog
-from tests.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
+from tests.docs.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
 
 TABLES = ("collectives", "data_parallel_scaling", "layer_times", "pipeline_schedules", "transformer_training")
 

@@ -12,7 +12,7 @@ from scaleproof.simulator.frameworks.library import names
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "guides" / "frameworks.md").read_text()
 SCRIPT = runpy.run_path(str(DOCS / "scripts" / "frameworks.py"))
 GPUS = ("model=llama-2-7b", "cluster=dgx-h100", "training.precision=bf16")

@@ -1,4 +1,4 @@
-"""docs/guides/systems.md: its table equals current predictions and lists all shipped systems."""
+"""docs/reference/systems.md: its table equals current predictions and lists all shipped systems."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from scaleproof.simulator.common import catalog
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "guides" / "systems.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference" / "systems.md").read_text()
 SCRIPT = runpy.run_path(str(DOCS / "scripts" / "systems.py"))
 
 

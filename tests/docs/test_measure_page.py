@@ -13,7 +13,7 @@ from scaleproof.simulator.strategy import KINDS
 from scaleproof.validator.launch.preflight.capabilities import MEASURED
 from scaleproof.validator.launch.preflight.refusals import STRATEGY
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "guides" / "measure.md").read_text()
 ROWS: dict[str, str] = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
 
