@@ -113,9 +113,11 @@ def _field_hint(words: Sequence[str]) -> str:
     """How to set a field of the scenario, if an unknown option has the name of one."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.aliases import canonical
-    from scaleproof.simulator.scenario.fields import field_at
+    from scaleproof.simulator.scenario.fields import GPUS, field_at
 
     name = next((word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")), "")
+    if name == GPUS:
+        return "; to change the number of GPUs, write --set gpus=N"
     for part in ("strategy", "training", "batch", "cluster"):
         field = ".".join(canonical((part, name)))
         try:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from scaleproof.commands.arguments import NAME, Command
+from scaleproof.commands.gpus import add_gpus, loaded
 from scaleproof.commands.output import print_result
 
 
@@ -16,15 +17,16 @@ def mount(commands: Any) -> None:
         compare.add(side, NAME)
         compare.add_overrides(f"a field of {side} only", f"--set-{side.lower()}")
     compare.add_overrides("a field of both")
+    add_gpus(compare, "compare both on N GPUs and the global batch of A: keeps their degrees, changes the workers")
     compare.add("--json", "print the comparison as JSON, in SI units")
 
 
 def _compare(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.compare import describe
     from scaleproof.simulator.analysis.compare import compare
-    from scaleproof.simulator.scenario.load import load
 
-    a = load(options.a, [*options.overrides, *options.set_a])
-    b = load(options.b, [*options.overrides, *options.set_b])
+    a = loaded(options.a, [*options.overrides, *options.set_a], options.gpus, "A on ")
+    batch = (f"batch.total={a.total_samples}",)
+    b = loaded(options.b, [*options.overrides, *options.set_b], options.gpus, "B on ", batch)
     comparison = compare(a, b)
     return print_result(options, comparison.plain, lambda: describe(comparison))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Command, listed
+from scaleproof.commands.gpus import add_gpu_counts, say_added
 from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def mount(commands: Any) -> None:
     across = "horizontal axis (bandwidth between nodes, or inside a single node, from 0.1 to 10 times the scenario's)"
     crossover.add("--x FIELD[=FROM..TO]", across, default="")
     upward = "vertical axis, also FIELD=ONE,TWO,... (powers of two of workers, up to the number of devices)"
-    crossover.add("--y FIELD[=FROM..TO]", upward, default="workers")
+    crossover.add("--y FIELD[=FROM..TO]", upward)
+    add_gpu_counts(crossover, "the same as --y gpus=N,...: all strategies on N GPUs")
     crossover.add(
         "--strategies NAMES",
         "strategies to compare, such as ring,tree,ps-1,ps-half,ps-all,scenario (those that suit the scenario)",
@@ -35,9 +37,16 @@ def mount(commands: Any) -> None:
 def _crossover(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.crossover import describe
     from scaleproof.simulator.analysis.crossover.crossover import crossover
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.scenario.load import load
 
+    if options.gpus and options.y:
+        raise InputError("--gpus: is the vertical axis, and so is --y; give one of them")
+    y = f"gpus={','.join(map(str, options.gpus))}" if options.gpus else options.y or "workers"
     with working("predicting all strategies, and locating borders"):
-        result = crossover(options.scenario, options.x, options.y, options.strategies, options.points, options.overrides)
+        result = crossover(options.scenario, options.x, y, options.strategies, options.points, options.overrides)
+    if options.gpus:
+        say_added(load(options.scenario, options.overrides).cluster, options.gpus)
     if options.out:
         _write(result, options.out)
     return print_result(options, result.plain, lambda: describe(result))

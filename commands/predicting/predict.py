@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleproof.commands.arguments import Command
+from scaleproof.commands.gpus import add_gpus, loaded
 from scaleproof.commands.output import print_result
 
 
@@ -14,6 +15,7 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
     predict.add_scenario()
+    add_gpus(predict)
     predict.add("--json", "print the run as JSON")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
@@ -28,9 +30,8 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.run import chrome_trace
     from scaleproof.simulator.run.files import save
     from scaleproof.simulator.scenario import dump
-    from scaleproof.simulator.scenario.load import load
 
-    scenario = load(options.scenario, options.overrides)
+    scenario = loaded(options.scenario, options.overrides, options.gpus)
     run = predict(scenario)
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):

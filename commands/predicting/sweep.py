@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.arguments import Command
+from scaleproof.commands.gpus import add_gpu_counts, say_added
 from scaleproof.commands.text.tables import wrapped
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     sweep = Command(commands, "sweep", _sweep, "predict all points of a study")
     sweep.parser.description = "Predict a scenario over axes of its fields."
-    sweep.add("STUDY", "a YAML file with a scenario and axes, or a name from 'scaleproof list'")
+    sweep.add("STUDY", "a YAML file with a scenario and axes, or a name from 'scaleproof list'; with --gpus also a scenario")
+    add_gpu_counts(sweep, "numbers of GPUs as a further axis: keeps batch and degrees, changes the workers")
     sweep.add("--out DIR", "folder of the result tables, written as points finish", type=Path, required=True)
     sweep.add("--resume", "continue an earlier sweep in --out")
     sweep.add("--intervals", "also compute the 90%% interval of each step time; takes twice as long")
@@ -40,8 +42,11 @@ def mount(commands: Any) -> None:
 def _sweep(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.study.study import read
     from scaleproof.simulator.analysis.study.sweep import sweep
+    from scaleproof.simulator.scenario.fields import GPUS
 
-    study = read(options.study, options.overrides)
+    study = read(options.study, options.overrides, {GPUS: list(options.gpus)} if options.gpus else {})
+    if study.cluster is not None:
+        say_added(study.cluster, options.gpus)
     if len(study) > _MANY:
         print(f"{len(study):,} points, some {len(study) / _POINTS_PER_S / 60:,.0f} min on two cores", file=sys.stderr)
     with _progress(len(study), options.out) as advance:

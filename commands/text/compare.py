@@ -42,7 +42,7 @@ _FORMS: Final[dict[str, Callable[[float], str]]] = {
 def describe(comparison: Comparison) -> str:
     """Console text of a comparison."""
     a, b = comparison.a, comparison.b
-    lines = [_headline("A", a), _headline("B", b)]
+    lines = [_headline("A", a), _headline("B", b), *_unequal_terms(comparison)]
     if comparison.changed:
         rows = [(f"  {change.field}", _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
         lines += ["", *table([("what changed", "A", "B"), *rows])]
@@ -58,6 +58,15 @@ def describe(comparison: Comparison) -> str:
 
 def _headline(label: str, run: Run) -> str:
     return f"{label}  {run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}; framework: {run.framework_words}"
+
+
+def _unequal_terms(comparison: Comparison) -> Iterator[str]:
+    """A remark on different numbers of GPUs, or samples per step, and how to make them equal."""
+    pairs = {"GPUs": comparison.gpus, "samples a step": (comparison.a.samples, comparison.b.samples)}
+    differing = ", ".join(f"{a:,} and {b:,} {unit}" for unit, (a, b) in pairs.items() if a != b)
+    if differing:
+        remedy = f"--gpus {comparison.gpus[0]} compares them on equal GPUs and batch"
+        yield from wrapped(f"A and B differ in scale: {differing}; {remedy}")
 
 
 def _effect(effect: Effect) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ def describe(found: Crossover) -> str:
     texts = [found.y.text(value) for value in found.y.values]
     margin = max(map(len, texts))
     rows = {text: _row(found, value, letters) for value, text in zip(found.y.values, texts, strict=True)}
-    lines = wrapped(f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}")
+    lines = wrapped(f"{found.scenario}: {found.best}, by {found.x.name} and {found.y.name}")
     lines += [line for name in found.strategies for line in _legend(found, name, f"  {letters[name]}  {name:<{longest}}  ")]
-    lines += [*_infeasible(found, letters), "", f"  {found.y.field}"]
+    lines += [*_infeasible(found, letters), "", f"  {found.y.name}"]
     lines += [f"  {text:>{margin}} │{rows[text]}" for text in reversed(texts)]
     lines += [f"  {'':>{margin}} └{'─' * _WIDTH}", *_scale(found, margin), *_key("".join(rows.values())), ""]
     return "\n".join([*lines, *_borders(found)])
@@ -92,7 +92,7 @@ def _scale(found: Crossover, margin: int) -> Iterator[str]:
         begin = min(max(0, round(share * (_WIDTH - 1)) - len(text) // 2), _WIDTH - len(text))
         line[begin : begin + len(text)] = text
     yield f"  {'':>{margin}}  {''.join(line)}".rstrip()
-    yield f"  {'':>{margin}}  {found.x.field:^{_WIDTH}}".rstrip()
+    yield f"  {'':>{margin}}  {found.x.name:^{_WIDTH}}".rstrip()
 
 
 def _key(rows: str) -> Iterator[str]:

@@ -38,8 +38,8 @@ def _draw(figure: Figure, found: Crossover) -> None:
     axes.minorticks_off()
     axes.grid(visible=False)
     axes.set_yticks(range(len(found.y.values)), [found.y.text(value) for value in found.y.values])
-    axes.set_xlabel(found.x.field)
-    axes.set_ylabel(found.y.field)
+    axes.set_xlabel(found.x.name)
+    axes.set_ylabel(found.y.name)
     title(axes, f"{label(found.scenario)}: {found.best}\nlines: borders and their 90 % intervals")
     names = [name for name in (*found.strategies, "") if name in seen]
     handles = [Patch(facecolor=colours[name], label=label(name or "none fits")) for name in names]

@@ -16,6 +16,7 @@ from scaleproof.simulator.analysis.study.axes import StudyAxis
 from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_number
+from scaleproof.simulator.scenario.fields import GPUS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,5 +201,7 @@ def _number_words(value: float) -> str:
 
 def short(field: str) -> str:
     """'network bandwidth' from 'cluster.network.bandwidth'."""
+    if field == GPUS:
+        return "GPUs"
     parts = field.split(".")
     return " ".join(parts[1:] if len(parts) > 1 else parts).replace("_", " ")

@@ -10,8 +10,8 @@ import numpy as np
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Mark, View
 from scaleproof.reports.charts.style import FAINT
 from scaleproof.reports.pages.text import milliseconds
-from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
-from scaleproof.reports.timeline.timeline import COLOURS, NAMES, rank_name
+from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, span_words, typical_step
+from scaleproof.reports.timeline.timeline import COLOURS, rank_name
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
 # A rank's own work, and overlapped communication below it: offset of the middle, and height, in rows.
@@ -52,7 +52,7 @@ def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart
         row += 0.6
     longest_ms = max(step.length_ms for step in steps)
     marks: list[Mark] = []
-    for kind, (colour, words) in _kinds().items():
+    for kind, (colour, words) in _kinds(steps).items():
         if kind in found:
             left, width, middle, height, texts, labels = zip(*found[kind], strict=True)
             marks.append(Boxes(words, colour, left, width, middle, height, texts, labels if any(labels) else ()))
@@ -62,9 +62,9 @@ def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart
     return Chart(name, heading, (view,), height_px=round(110 + _ROW_PX * row), along=True)
 
 
-def _kinds() -> dict[str, tuple[str, str]]:
+def _kinds(steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
     """Colour and name of each kind, in the order of a step."""
-    named = {str(int(kind)): (colour, NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items()}
+    named = {str(int(kind)): (colour, kind_words(int(kind), steps)) for kind, colour in COLOURS.items()}
     return named | {_WAITING: (FAINT, _WAITING)}
 
 
@@ -107,7 +107,7 @@ def _add_rank(found: dict[str, list[_Span]], step: Step, rank: int, row: float) 
 def _description(step: Step, i: int, kind: int) -> str:
     """'backward, stage 1, microbatch 3'."""
     spans = step.spans
-    words = [NAMES.get(kind) or Phase(kind).label]
+    words = [span_words(spans, i, kind)]
     words += [f"stage {spans.stage[i]}"] if spans.stage[i] >= 0 else []
     words += [f"microbatch {spans.microbatch[i]}"] if spans.microbatch[i] >= 0 else []
     words += ["overlapped with the rank's own work"] if spans.stream[i] != Stream.MAIN else []

@@ -14,7 +14,7 @@ from scaleproof.reports.charts import style
 from scaleproof.reports.charts.style import WIDTH_IN, Format, label, paler, render, title
 from scaleproof.reports.pages.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
-from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Stream
@@ -38,7 +38,6 @@ COLOURS: Final = {
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
 _DARK: Final = (Phase.BACKWARD, WEIGHT)
-NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
 # Tracks of a row as (offset below the middle, height): the rank's own work, and overlapped communication below it; a rank
@@ -209,9 +208,7 @@ def _legend(steps: Sequence[Step]) -> list[Patch]:
     from matplotlib.patches import Patch
 
     present = {int(kind) for step in steps for kind in np.unique(step.kind[step.end_ms > step.arrival_ms])}
-    patches = [
-        Patch(color=colour, label=NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items() if kind in present
-    ]
+    patches = [Patch(color=colour, label=kind_words(int(kind), steps)) for kind, colour in COLOURS.items() if kind in present]
     if any(_waits(step).any() for step in steps):
         patches.append(Patch(color=_WAITING_COLOUR, label="waiting for other ranks"))
     return patches

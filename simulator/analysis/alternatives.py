@@ -45,7 +45,7 @@ class Contender:
         strategy does not have.
         """
         own, (name, _, _) = scenario.strategy, self.name.partition(_AT)
-        workers = int(fields.get("workers", own.workers))
+        workers = int(fields.get("workers", own.training_ranks))
         servers = _SERVERS.fullmatch(name)
         if name == _SCENARIO:
             return _with(own, fields)
@@ -101,11 +101,11 @@ def _words(name: str, scenario: Scenario) -> str:
 
 
 def _of_kind(own: Strategy, kind: type[Strategy]) -> Strategy:
-    """A strategy of this kind with as many workers, and the fields in `_CARRIED` of the scenario's own."""
+    """A strategy of this kind with a worker on each GPU, and the fields in `_CARRIED` of the scenario's own."""
     if isinstance(own, kind):
         return own
     carried: dict[str, Any] = {field: getattr(own, field) for field in _CARRIED if field in type(own).model_fields}
-    return kind.model_validate({"workers": own.workers}).model_copy(update=carried)
+    return kind.model_validate({"workers": own.training_ranks}).model_copy(update=carried)
 
 
 def _with(strategy: Strategy, fields: Mapping[str, Any]) -> Strategy:

@@ -77,7 +77,8 @@ class BreakdownDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total."""
+    """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
+    gpus: of both, without servers."""
 
     a: Run
     b: Run
@@ -85,6 +86,7 @@ class Comparison:
     effects: tuple[Effect, ...]
     parts: tuple[BreakdownDifference, ...]
     speedup: SpeedupInterval
+    gpus: tuple[int, int]
 
     @property
     def ratio(self) -> float:
@@ -101,6 +103,7 @@ class Comparison:
             "b": self.b.scenario,
             "frameworks": {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()},
             "changed": [asdict(one) for one in self.changed],
+            "gpus": list(self.gpus),
             "effects": [asdict(one) | {"change": one.change} for one in self.effects],
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
             "throughput_ratio": self.ratio,
@@ -131,7 +134,8 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     speedup = speedup_interval(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
-    return Comparison(*runs, differences(a, b), effects, parts, speedup)
+    gpus = a.strategy.training_ranks, b.strategy.training_ranks
+    return Comparison(*runs, differences(a, b), effects, parts, speedup, gpus)
 
 
 class _ComparedRun(NamedTuple):

@@ -30,6 +30,14 @@ class Spec(BaseModel):
             del copied.__dict__[name]
         return copied
 
+    def defaulted(self, values: Mapping[str, Any]) -> Self:
+        """A copy in which some fields have other values, but count as not given if they did so before."""
+        if all(getattr(self, name) == value for name, value in values.items()):
+            return self
+        changed = self.model_copy(update=values)
+        object.__setattr__(changed, "__pydantic_fields_set__", set(self.model_fields_set))
+        return changed
+
     def rebuilt(self, **parts: Any) -> Self:
         """A copy with some fields replaced, by their names in Python, validated like a loaded one. Raises FieldError."""
         return type(self).model_validate({name: getattr(self, name) for name in self.model_fields_set} | parts)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleproof.simulator.common.communication import UNKNOWN
 from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.engine.servers import Applied, Busy
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
-from scaleproof.simulator.run.breakdown import TimeIntervals
+from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
 Block = dict[str, NDArray[Any]]
+# Columns of spans that describe their communication.
+_LABELS: Final = ("communication", "message_bytes", "calls", "first_layer", "last_layer")
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,32 @@ class Timeline:
         """Spans of the tasks of the main streams: their model-parallel collectives, which are all placed first, and their
         work."""
         program, start_s, end_s = self.program, self.start_s[step], self.end_s[step]
-        tasks = main.tasks[program.latency_s[main.tasks] > 0]
-        moved_s = start_s[tasks] + program.latency_s[tasks]
-        yield self._task_spans(tasks, step, Stream.MAIN, Phase.SYNCHRONISE, start_s[tasks], start_s[tasks], moved_s)
+        for tasks, begin, end, labels in self._in_passes:
+            began_s, moved_s = (start_s[tasks] + share * program.latency_s[tasks] for share in (begin, end))
+            yield self._task_spans(tasks, step, Stream.MAIN, Phase.SYNCHRONISE, began_s, began_s, moved_s) | labels
         tasks = main.tasks[program.amount[main.tasks] > 0]
         began_s = start_s[tasks] + program.latency_s[tasks]
         yield self._task_spans(tasks, step, Stream.MAIN, program.phase[tasks], began_s, began_s, end_s[tasks])
+
+    @cached_property
+    def _in_passes(self) -> list[tuple[Rows, Times | float, Times | float, Block]]:
+        """Collectives within tasks, by kind: the tasks, begin and end as shares of the latency of each, and labels."""
+        program = self.program
+        exchanges = (program.stream == MAIN_STREAM) & (program.kind == Kind.COMPUTE)
+        passes = np.flatnonzero(exchanges & (program.first_layer >= 0))
+        known = program.in_passes() if program.in_passes is not None and len(passes) else None
+        if known is None or not len(known.numbers):
+            return [(np.flatnonzero(exchanges & (program.latency_s > 0)), 0.0, 1.0, {})]
+        first, last = program.first_layer[passes], program.last_layer[passes]
+        totals = known.over(first, last, program.phase[passes] == Phase.BACKWARD)
+        kinds: list[tuple[Rows, Times | float, Times | float, Block]] = []
+        for kind, number in enumerate(known.numbers.tolist()):
+            own = totals.calls[kind] > 0
+            columns = (np.full(len(own), number), totals.message_bytes[kind], totals.calls[kind], first, last)
+            labels = {name: column[own] for name, column in zip(_LABELS, columns, strict=True)}
+            kinds.append((passes[own], totals.begin[kind, own], totals.end[kind, own], labels))
+        unlabelled = np.flatnonzero(exchanges & (program.first_layer < 0) & (program.latency_s > 0))
+        return [*kinds, (unlabelled, 0.0, 1.0, {})]
 
     def _waits(self, step: int, main: _MainStreams) -> Block:
         """Spans of the waiting before each task of the main streams.
@@ -82,13 +105,16 @@ class Timeline:
         waits = start_s > free_s
         tasks, free_s, start_s = main.tasks[waits], free_s[waits], start_s[waits]
         wait, before, began_s, ended_s = self._dependencies(step, tasks)
-        queue, queued_s, left_s = self._queued(step, tasks, np.unique(wait[self._is_collective[before]]), free_s, start_s)
-        owner = np.concatenate([wait, queue])
-        moved_s, stopped_s = np.concatenate([began_s, queued_s]), np.concatenate([ended_s, left_s])
-        moving = TimeIntervals(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner])).union()
+        queue, queued = self._queued(step, tasks, np.unique(wait[self._is_collective[before]]), free_s, start_s)
+        owner, moved = np.concatenate([wait, queue]), np.concatenate([before, queued])
+        moved_s = np.concatenate([began_s, self.start_s[step, queued]])
+        stopped_s = np.concatenate([ended_s, self.end_s[step, queued]])
+        in_wait = TimeIntervals(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner]))
+        moving, number = in_wait.divided(self.program.communication[moved].astype(np.int64))
         span = np.concatenate([moving.owner, np.arange(len(tasks))])
+        number = np.concatenate([number, np.full(len(tasks), UNKNOWN)])
         order = in_order(span)
-        span = span[order]
+        span, number = span[order], number[order]
         begin_s, end_s = (np.concatenate([moved_s, start_s])[order] for moved_s in (moving.start_s, moving.end_s))
         arrival_s = np.roll(end_s, 1)
         first = np.diff(span, prepend=-1) > 0
@@ -98,7 +124,7 @@ class Timeline:
         phase = np.where(only_waits, own, self._wait_phases(tasks, wait, before, ended_s))
         is_long = end_s > arrival_s
         span, times_s = span[is_long], (arrival_s[is_long], begin_s[is_long], end_s[is_long])
-        return self._task_spans(tasks[span], step, Stream.MAIN, phase[span], *times_s)
+        return self._task_spans(tasks[span], step, Stream.MAIN, phase[span], *times_s) | {"communication": number[is_long]}
 
     def _dependencies(self, step: int, tasks: Rows) -> tuple[Rows, Rows, Times, Times]:
         """Dependencies of tasks in a step, without those of their streams: index of the task, row of the dependency, its start
@@ -110,8 +136,8 @@ class Timeline:
         wait, before = np.concatenate([now.keys(), earlier.keys()]), np.concatenate([now.values, earlier.values])
         return wait, before, start_s, end_s
 
-    def _queued(self, step: int, tasks: Rows, waits: Rows, free_s: Times, start_s: Times) -> tuple[Rows, Times, Times]:
-        """Collectives of the rank during waits for a collective: index of the task, start and end.
+    def _queued(self, step: int, tasks: Rows, waits: Rows, free_s: Times, start_s: Times) -> tuple[Rows, Rows]:
+        """Collectives of the rank during waits for a collective: index of the task, and row of the collective.
 
         waits: indices of the tasks that wait for a collective; free_s, start_s: begin and end of all waits.
         """
@@ -130,7 +156,7 @@ class Timeline:
             first[mine] = offset + np.searchsorted(np.maximum.accumulate(end_s[own]), free_s[waits[mine]], side="right")
             stop[mine] = offset + np.searchsorted(begin_s[own], start_s[waits[mine]], side="left")
         queued = CsrLists.slices(by_rank.values, first, stop)
-        return waits[queued.keys()], begin_s[queued.values], end_s[queued.values]
+        return waits[queued.keys()], queued.values
 
     @cached_property
     def _is_collective(self) -> NDArray[np.bool_]:
@@ -163,7 +189,12 @@ class Timeline:
         )
         for tasks, ranks, phase in sides:
             start_s, end_s = self.start_s[step, tasks], self.end_s[step, tasks]
-            changes = {"rank": ranks, "size_bytes": program.amount[tasks]}
+            calls = program.calls[tasks] * (program.amount[tasks] > 0)
+            changes = {
+                "rank": ranks, "size_bytes": program.amount[tasks], "calls": calls,
+                "communication": program.communication[tasks], "message_bytes": program.message_bytes[tasks] * calls,
+                "first_layer": program.first_layer[tasks], "last_layer": program.last_layer[tasks],
+            }  # fmt: skip
             yield self._task_spans(tasks, step, stream, phase, start_s, start_s, end_s) | changes
 
     def _task_spans(
@@ -180,7 +211,7 @@ def _block(
     stage: ArrayLike = -1, microbatch: ArrayLike = -1,
 ) -> Block:  # fmt: skip
     """Columns of spans; scalars are repeated to the length of the times."""
-    columns = (rank, step, stream, phase, stage, microbatch, arrival_s, start_s, end_s, 0.0)
+    columns = (rank, step, stream, phase, stage, microbatch, arrival_s, start_s, end_s, 0.0, UNKNOWN, 0.0, 0, UNKNOWN, UNKNOWN)
     return {
         name: np.asarray(column) if np.ndim(column) else np.full(len(end_s), column)
         for name, column in zip(SPAN_COLUMNS, columns, strict=True)

@@ -118,6 +118,17 @@ def _twice(field: str, most: Callable[[Scenario], int]) -> Remedy:
     return remedy
 
 
+def _smaller_microbatches(scenario: Scenario) -> Iterator[Change]:
+    """Half the size of microbatches repeatedly where it is given, otherwise twice their number."""
+    size = getattr(scenario.strategy, "micro_batch_size", None)
+    if size is None:
+        yield from _twice("microbatches", lambda scenario: scenario.samples_per_worker)(scenario)
+        return
+    while size % 2 == 0:
+        size //= 2
+        yield from _strategy(scenario, "micro_batch_size", size)
+
+
 def _offload(*states: str) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Change]:
         is_allowed = "parameters" not in states or scenario.training.zero == 3
@@ -132,7 +143,7 @@ _REMEDIES: Final[tuple[Remedy, ...]] = (
     _sequence_parallel,
     _selective,
     _zero(1),
-    _twice("microbatches", lambda scenario: scenario.samples_per_worker),
+    _smaller_microbatches,
     _full,
     _zero(2),
     _twice("tensor", lambda scenario: scenario.cluster.node.devices),

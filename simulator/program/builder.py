@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
 from scaleproof.simulator.program.speed_profile import Pace
 from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses
@@ -50,6 +52,11 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "partner": (np.int32, -1),
     "behind": (np.int32, -1),
     "ready_after": (np.int32, -1),
+    "communication": (np.int16, UNKNOWN),
+    "message_bytes": (np.float64, 0.0),
+    "calls": (np.int32, 1),
+    "first_layer": (np.int32, UNKNOWN),
+    "last_layer": (np.int32, UNKNOWN),
 }
 
 
@@ -150,15 +157,17 @@ class ProgramBuilder:
     def computes(
         self, rank: ArrayLike, phase: ArrayLike, work_s: ArrayLike, after: Sequence[ArrayLike] = (),
         stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1, exchange_s: ArrayLike = 0.0,
+        first_layer: ArrayLike = UNKNOWN, last_layer: ArrayLike = UNKNOWN,
     ) -> Rows:  # fmt: skip
         """Adds a block of `compute` tasks.
 
         after: arrays of rows (below zero: none); each task follows its element of each array. exchange_s: exposed seconds of
-        collectives of the model-parallel group within each task.
+        collectives of the model-parallel group within each task. first_layer, last_layer: layers that each task passes, unknown
+        for tasks without such collectives.
         """
         return self._add_block(
             after, rank=rank, stream=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
-            latency_s=exchange_s, **self.compute_columns(rank, work_s),
+            latency_s=exchange_s, first_layer=first_layer, last_layer=last_layer, **self.compute_columns(rank, work_s),
         )  # fmt: skip
 
     def compute_columns(self, rank: ArrayLike, work_s: ArrayLike) -> dict[str, NDArray[Any]]:
@@ -177,40 +186,41 @@ class ProgramBuilder:
 
     def transfer(
         self, source: int, target: int, size_bytes: float, path: Path, phase: int, after: Sequence[int],
-        stage: int = -1, microbatch: int = -1, together: int = -1,
+        stage: int = -1, microbatch: int = -1, together: int = -1, labels: Communication = UNLABELLED,
     ) -> int:  # fmt: skip
         """Adds a transfer of `size_bytes` from one class to another along `path`."""
         return self._add(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            together=together, **self.path_columns(path, size_bytes),
+            together=together, **self.path_columns(path, size_bytes), **labels._asdict(),
         )  # fmt: skip
 
     def transfers(
         self, source: ArrayLike, target: ArrayLike, sizes_bytes: Sequence[float], paths: Sequence[Path], index: Rows,
         phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+        labels: Communication = UNLABELLED,
     ) -> Rows:  # fmt: skip
         """Adds a block of `transfer` tasks. index: which of `sizes_bytes` and `paths` each task has. after: as in
         `computes`."""
         path_columns = self._columns_of_paths(zip(sizes_bytes, paths, strict=True), index)
         return self._add_block(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            slot=slot, **path_columns,
+            slot=slot, **path_columns, **labels._asdict(),
         )  # fmt: skip
 
     def collective(
         self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1,
-        microbatch: int = -1, slot: int = -1,
+        microbatch: int = -1, slot: int = -1, labels: Communication = UNLABELLED,
     ) -> int:  # fmt: skip
         """Adds a collective that moves `size_bytes` through each member. Collectives of one group run one after another."""
         self._members.add(self._rows, members)
         return self._add(
             after, kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage,
-            microbatch=microbatch, slot=slot, **self.path_columns(path, size_bytes),
+            microbatch=microbatch, slot=slot, **self.path_columns(path, size_bytes), **labels._asdict(),
         )  # fmt: skip
 
     def collectives(
         self, members: Sequence[int], sizes_and_paths: Sequence[tuple[float, Path]], index: Rows, phase: int, after: ArrayLike,
-        stage: int = -1, slot: ArrayLike = -1,
+        stage: int = -1, slot: ArrayLike = -1, labels: Communication = UNLABELLED,
     ) -> Rows:  # fmt: skip
         """Adds a block of `collective` tasks of the same members.
 
@@ -218,7 +228,7 @@ class ProgramBuilder:
         """
         rows = self._add_block(
             (), kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage, slot=slot,
-            **self._columns_of_paths(sizes_and_paths, index),
+            **self._columns_of_paths(sizes_and_paths, index), **labels._asdict(),
         )  # fmt: skip
         self._members.add_pairs(rows[:, None], members)
         self.follow(rows[:, None], after)
@@ -303,8 +313,8 @@ class ProgramBuilder:
             column = put(column, rows, row_values)
         return column
 
-    def build(self) -> Program:
-        """The program with all tasks added so far."""
+    def build(self, in_passes: Callable[[], PassCommunication] | None = None) -> Program:
+        """The program with all tasks added so far. in_passes: as in `Program`."""
         columns: dict[str, Any] = {name: self._column(name) for name in _COLUMNS}
         return Program(
             RankClasses(
@@ -327,4 +337,5 @@ class ProgramBuilder:
             members=self._members.csr(self._rows),
             consistency=self._consistency,
             units=self._units,
+            in_passes=in_passes,
         )

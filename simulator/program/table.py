@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
 from scaleproof.simulator.program.speed_profile import Pace
 
@@ -86,6 +87,10 @@ class Program:
     the receiver had sent in the opposite direction before that, −1 for none: if that transfer's own receiver had announced
     earlier, the announcement is queued behind the transfer and arrives when it has ended.
 
+    communication, message_bytes, calls, first_layer, last_layer: labels of transfers and collectives, as in
+    `simulator.common.communication.Communication`; a COMPUTE task has the layers that it passes. in_passes: computes the labels
+    of the collectives within COMPUTE tasks; only runs with spans need them.
+
     dependencies: rows that must have ended. carried: rows of the previous step that must have ended, in addition to the
     stream's order. members: classes that take part in a COLLECTIVE. consistency: model of the servers. units: the work of a
     run in which ranks do not all take the same number of steps.
@@ -117,11 +122,17 @@ class Program:
     partner: NDArray[np.int32]
     behind: NDArray[np.int32]
     ready_after: NDArray[np.int32]
+    communication: NDArray[np.int16]
+    message_bytes: NDArray[np.float64]
+    calls: NDArray[np.int32]
+    first_layer: NDArray[np.int32]
+    last_layer: NDArray[np.int32]
     dependencies: CsrLists
     carried: CsrLists
     members: CsrLists
     consistency: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
+    in_passes: Callable[[], PassCommunication] | None = None
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.csr import in_order
-from scaleproof.simulator.run.run import BREAKDOWN, COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Spans, Stream
+from scaleproof.simulator.run.communication import in_flight
+from scaleproof.simulator.run.records import CommunicationPart
+from scaleproof.simulator.run.run import BREAKDOWN, COMPUTE_PHASES, Phase, Spans, Stream
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class StepBreakdown:
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
     communication_s: Mapping[str, float]
+    communication: tuple[CommunicationPart, ...]
     spans: Spans
     step_time_interval_s: tuple[float, float] | None = None
 
@@ -37,6 +38,7 @@ class StepBreakdown:
             phase_s=_divided(self.phase_s, count),
             breakdown_s=_divided(self.breakdown_s, count),
             communication_s=_divided(self.communication_s, count),
+            communication=tuple(part.divided(count) for part in self.communication),
             step_time_interval_s=interval_s and (interval_s[0] / count, interval_s[1] / count),
         )
 
@@ -50,7 +52,11 @@ class StepBreakdown:
             {name: seconds * self.step_time_s / known_s for name, seconds in parts_s.items()}
             for parts_s in (self.phase_s, self.breakdown_s, self.communication_s)
         )
-        return replace(self, phase_s=phase_s, breakdown_s=breakdown_s | {"other": 0.0}, communication_s=communication_s)
+        communication = tuple(part.scaled(self.step_time_s / known_s) for part in self.communication)
+        return replace(
+            self, phase_s=phase_s, breakdown_s=breakdown_s | {"other": 0.0}, communication_s=communication_s,
+            communication=communication,
+        )  # fmt: skip
 
     def with_slowest(self, slowest: float) -> StepBreakdown:
         """The times with "compute" split into its mean over the ranks and the waiting for the slowest rank.
@@ -89,12 +95,12 @@ def from_spans(
     # measured steps vary, so that the parts are scaled to the step time
     total_s = np.full(len(servers), step_ends_s[-1] - step_ends_s[0]) if elapsed_s is None else elapsed_s
     scale = np.divide(step_time_s, total_s, out=np.full(len(servers), 1 / (len(step_ends_s) - 1)), where=total_s > 0)
-    share = count / count[~servers].sum() * scale
+    share_of_ranks = count / count[~servers].sum()
+    share = share_of_ranks * scale
     main = steady.where(steady.stream == Stream.MAIN)
     breakdown = _breakdown_s(main, share[main.rank])
     breakdown["other"] = step_time_s - sum(breakdown.values())
-    moving_s = _moving_s(main, steady.where(steady.stream == Stream.COMMUNICATION), share)
-    exposed_s = breakdown["exposed_communication"]
+    communication = in_flight(main, steady.where(steady.stream == Stream.COMMUNICATION), share)
     return StepBreakdown(
         ranks=int(count.sum()),
         compute_ranks=int(count[~servers].sum()),
@@ -102,7 +108,8 @@ def from_spans(
         step_times_s=tuple(float(t) for t in np.diff(step_ends_s)),
         phase_s=_phase_s(main, share[main.rank]),
         breakdown_s=breakdown,
-        communication_s={"exposed": exposed_s, "hidden": max(0.0, moving_s - exposed_s)},
+        communication_s={"exposed": breakdown["exposed_communication"], "hidden": communication.hidden_s},
+        communication=communication.parts(steady, share_of_ranks / (len(step_ends_s) - 1)),
         spans=spans,
     )
 
@@ -144,45 +151,3 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
         "waiting_for_input": (doing + waiting)[main.phase == Phase.INPUT].sum(),
     }
     return {name: float(value) for name, value in parts.items()}
-
-
-def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> float:
-    """Mean seconds per step and training rank with transfers in flight, exposed or hidden; overlaps count once.
-
-    share: weight of each rank. Transfers that outlast a rank's last step count at its beginning, where those of the step before
-    would be.
-    """
-    begin_s, end_s = np.full((2, len(share)), np.inf) * [[1.0], [-1.0]]
-    np.minimum.at(begin_s, main.rank, main.arrival_s)
-    np.maximum.at(end_s, main.rank, main.end_s)
-    exchanges = main.where(np.isin(main.phase, COMMUNICATION_PHASES))
-    late = communication.where(communication.end_s > end_s[communication.rank])
-    earlier_s = (end_s - begin_s)[late.rank]
-    rank = np.concatenate([exchanges.rank, communication.rank, late.rank])
-    start_s = np.concatenate([exchanges.start_s, communication.start_s, late.start_s - earlier_s])
-    stop_s = np.concatenate([exchanges.end_s, communication.end_s, late.end_s - earlier_s])
-    moving = TimeIntervals(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).union()
-    return float(((moving.end_s - moving.start_s) * share[moving.owner]).sum())
-
-
-class TimeIntervals(NamedTuple):
-    """Time intervals from start to end, each of one owner (a number, zero or more). All arrays have shape (intervals,)."""
-
-    owner: NDArray[np.int64]
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
-
-    def union(self) -> TimeIntervals:
-        """The union of each owner's intervals: disjoint intervals that do not touch, sorted by owner and start."""
-        keep = self.end_s > self.start_s
-        owner = np.concatenate([self.owner[keep]] * 2)
-        time_s = np.concatenate([self.start_s[keep], self.end_s[keep]])
-        change = np.repeat([1, -1], len(owner) // 2)
-        # stable: where one interval ends as another starts, the start stays first, so that they merge
-        order = np.argsort(time_s, kind="stable")
-        order = order[in_order(owner[order])]
-        owner, time_s, change = owner[order], time_s[order], change[order]
-        # the changes of each owner add up to zero, so the running sum starts at zero for every owner
-        depth = np.cumsum(change)
-        begins, ends = (change > 0) & (depth == 1), depth == 0
-        return TimeIntervals(owner[begins], time_s[begins], time_s[ends])

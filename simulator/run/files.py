@@ -14,7 +14,14 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.run.records import Scaling, ServerStatistics, StageMemory, TargetEstimate, Verification
+from scaleproof.simulator.run.records import (
+    CommunicationPart,
+    Scaling,
+    ServerStatistics,
+    StageMemory,
+    TargetEstimate,
+    Verification,
+)
 from scaleproof.simulator.run.run import DERIVED, Run, Spans
 
 SPANS_FILE: Final = "spans.npz"
@@ -27,6 +34,7 @@ _RECORDS: Final[dict[str, TypeAdapter[Any]]] = {
     "servers": TypeAdapter(ServerStatistics),
     "to_target": TypeAdapter(TargetEstimate),
     "verified": TypeAdapter(Verification),
+    "communication": TypeAdapter(tuple[CommunicationPart, ...]),
     "memory_by_stage": TypeAdapter(tuple[StageMemory, ...]),
 }
 

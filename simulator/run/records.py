@@ -1,9 +1,9 @@
-"""Records that are parts of a Run: scaling, servers, the estimate of a target loss, memory of a stage, and verification."""
+"""Records that are parts of a Run: communication, scaling, servers, the estimate of a target loss, memory, verification."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -25,6 +25,38 @@ class Scaling:
         speed_ups, baselines = plain.get("speed_up") or {}, plain.get("baseline") or {}
         known = {kind: value for kind, value in (plain.get("efficiency") or {}).items() if value is not None}
         return {kind: Scaling(value, speed_ups.get(kind), baselines.get(kind) or "") for kind, value in known.items()}
+
+
+@dataclass(frozen=True)
+class CommunicationPart:
+    """Communication of one dimension and collective, per step, in the mean over training ranks.
+
+    dimension, collective: such as "TP" and "all-reduce"; "other" if a strategy does not label them. calls: messages that a rank
+    sends, or collectives that it takes part in. size_bytes: of the messages, or of the whole buffers of the collectives, of all
+    calls. time_s: seconds with them in flight; where several are, the first to start counts. exposed_s: those of them that the
+    rank waits for. Collectives within passes that overlap with compute count with their exposed seconds only.
+    """
+
+    dimension: str
+    collective: str
+    calls: float
+    size_bytes: float
+    time_s: float
+    exposed_s: float
+
+    @property
+    def label(self) -> str:
+        """The dimension and the collective, such as "TP all-reduce"."""
+        return f"{self.dimension} {self.collective}"
+
+    def divided(self, count: float) -> CommunicationPart:
+        """The part of one of `count` equal parts of the step."""
+        whole = self.calls, self.size_bytes, self.time_s, self.exposed_s
+        return CommunicationPart(self.dimension, self.collective, *(value / count for value in whole))
+
+    def scaled(self, factor: float) -> CommunicationPart:
+        """The part with its times multiplied by `factor`."""
+        return replace(self, time_s=self.time_s * factor, exposed_s=self.exposed_s * factor)
 
 
 @dataclass(frozen=True)

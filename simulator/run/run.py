@@ -14,7 +14,15 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.records import Scaling, ServerStatistics, StageMemory, TargetEstimate, Verification
+from scaleproof.simulator.common.communication import UNKNOWN
+from scaleproof.simulator.run.records import (
+    CommunicationPart,
+    Scaling,
+    ServerStatistics,
+    StageMemory,
+    TargetEstimate,
+    Verification,
+)
 
 Origin = Literal["predicted", "measured"]
 
@@ -66,7 +74,14 @@ SPAN_COLUMNS: Final[dict[str, type]] = {
     "start_s": np.float64,
     "end_s": np.float64,
     "size_bytes": np.float64,
+    "communication": np.int16,
+    "message_bytes": np.float64,
+    "calls": np.int32,
+    "first_layer": np.int32,
+    "last_layer": np.int32,
 }
+# Values of columns that spans may lack, since measurements do not know them.
+_ABSENT: Final = {"communication": UNKNOWN, "message_bytes": 0.0, "calls": 0, "first_layer": UNKNOWN, "last_layer": UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,11 @@ class Spans:
     arrival_s: the rank is ready; start_s: work or transfer begins; end_s: it is complete. [arrival, start) is waiting for other
     ranks, [start, end) is work or transfer; compute never waits, so that its arrival is its start. A WAIT span is waiting for a
     server from arrival to end, an INPUT span waiting for samples. Times have the same origin on all ranks.
-    stage, microbatch: −1 where they do not apply.
+    stage, microbatch: −1 where they do not apply. size_bytes: bytes through the rank.
+
+    communication: dimension and collective, by `simulator.common.communication.number_of`. message_bytes: size of the messages,
+    or of the whole buffers of collectives. calls: number of messages or collectives that the span stands for, 0 for waiting.
+    first_layer, last_layer: layers that they concern. Measured spans lack these columns.
     """
 
     rank: NDArray[np.int32]
@@ -89,14 +108,21 @@ class Spans:
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     size_bytes: NDArray[np.float64]
+    communication: NDArray[np.int16]
+    message_bytes: NDArray[np.float64]
+    calls: NDArray[np.int32]
+    first_layer: NDArray[np.int32]
+    last_layer: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.rank)
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> Spans:
-        """Spans from any sequences of equal length, one per column."""
-        return cls(**{name: np.asarray(columns[name], dtype=kind) for name, kind in SPAN_COLUMNS.items()})
+        """Spans from any sequences of equal length, one per column; the columns of labels may be absent."""
+        length = len(columns["rank"])
+        filled = {name: np.full(length, value) for name, value in _ABSENT.items() if name not in columns} | dict(columns)
+        return cls(**{name: np.asarray(filled[name], dtype=kind) for name, kind in SPAN_COLUMNS.items()})
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in the order of `SPAN_COLUMNS`."""
@@ -118,6 +144,7 @@ class Run:
     breakdown_s: step time by cause, adding up to step_time_s; "slowest_rank" is the predicted difference between the compute
     time of the slowest rank that others wait for and the mean. communication_s: mean seconds per step and training rank with
     transfers in flight: "exposed" while the rank waits for them, "hidden" while it computes or waits for something else.
+    communication: the same by dimension and collective, the most exposed first; only predicted runs know it.
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
     peak_flops: FLOP/s of a training rank's device at the training precision.
     scaling: weak and strong scaling, by these words.
@@ -146,6 +173,7 @@ class Run:
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
     communication_s: Mapping[str, float] = field(default_factory=dict)
+    communication: tuple[CommunicationPart, ...] = ()
     framework: str = ""
     framework_is_default: bool = False
     tokens: int | None = None

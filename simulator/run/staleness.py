@@ -83,9 +83,11 @@ def _idle_at_the_end(timeline: Timeline, window: Window) -> Spans:
     last_s = np.nan_to_num(ends_s, nan=0.0).max(axis=0)
     rank = timeline.program.rank[[tasks[-1] for tasks in _training_tasks(timeline.program)]]
     step = np.isfinite(ends_s).sum(axis=0)
-    columns = (rank, step, Stream.MAIN, Phase.SYNCHRONISE, -1, -1, last_s, window.end_s, window.end_s, 0.0)
-    all_columns = {name: np.broadcast_to(column, len(rank)) for name, column in zip(SPAN_COLUMNS, columns, strict=True)}
-    return Spans.of(all_columns).where(last_s < window.end_s)
+    columns = {
+        "rank": rank, "step": step, "stream": Stream.MAIN, "phase": Phase.SYNCHRONISE, "stage": -1, "microbatch": -1,
+        "arrival_s": last_s, "start_s": window.end_s, "end_s": window.end_s, "size_bytes": 0.0,
+    }  # fmt: skip
+    return Spans.of({name: np.broadcast_to(column, len(rank)) for name, column in columns.items()}).where(last_s < window.end_s)
 
 
 def _with_step_before(timeline: Timeline) -> Timeline:

@@ -10,6 +10,7 @@ from scaleproof.simulator.common.yaml_file import FieldPath, Located
 # By the abbreviated field, the field that it stands for.
 FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("gbs",): ("batch", "total"),
+    ("global_batch_size",): ("batch", "total"),
     ("batch", "gbs"): ("batch", "total"),
     ("batch", "global"): ("batch", "total"),
     ("strategy", "dp"): ("strategy", "workers"),
@@ -19,6 +20,11 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("strategy", "cp"): ("strategy", "context"),
     ("strategy", "ep"): ("strategy", "expert"),
     ("strategy", "ga"): ("strategy", "microbatches"),
+    ("strategy", "gradient_accumulation_steps"): ("strategy", "microbatches"),
+    ("mbs",): ("strategy", "micro_batch_size"),
+    ("micro_batch_size",): ("strategy", "micro_batch_size"),
+    ("strategy", "mbs"): ("strategy", "micro_batch_size"),
+    ("batch", "mbs"): ("strategy", "micro_batch_size"),
     ("strategy", "zero"): ("training", "zero"),
     ("precision",): ("training", "precision"),
     ("optimizer",): ("training", "optimizer"),

@@ -37,7 +37,7 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     the text does not depend on shipped files. Shipped frameworks are always given by name, which stands for a version.
     """
     plain = {"name": scenario.name, **_plain(scenario)}
-    plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
+    plain["strategy"] = _strategy(scenario)
     plain["framework"] = _framework(scenario)
     if by_name:
         _name_parts(plain, scenario)
@@ -46,8 +46,7 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
-    always = (*always, *_decided_by_frameworks(scenario)) if part == "strategy" else always
-    plain = _plain(getattr(scenario, part), always)
+    plain = _strategy(scenario, always) if part == "strategy" else _plain(getattr(scenario, part), always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
 
@@ -81,6 +80,14 @@ def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     defaults = {info.alias or name: info.get_default(call_default_factory=True) for name, info in fields.items()}
     values = fields_of(Value(part, None))
     return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
+
+
+def _strategy(scenario: Scenario, always: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of the strategy: microbatches by their size if that is given, otherwise by their number."""
+    plain = _plain(scenario.strategy, (*always, *_decided_by_frameworks(scenario)))
+    if plain.get("micro_batch_size") is not None:
+        plain.pop("microbatches", None)
+    return plain
 
 
 def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:

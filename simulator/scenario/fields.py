@@ -14,11 +14,13 @@ from pydantic.fields import FieldInfo
 
 from scaleproof.simulator.common import units
 from scaleproof.simulator.common.errors import InputError, UnitError
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import KINDS, Strategy
 
+# The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
+GPUS: Final = "gpus"
 # Fields of text that do not affect results.
 _TEXTS: Final = ("description", "source", "provenance")
 _NONE: Final = "–"
@@ -131,6 +133,8 @@ class Change:
 
 def value_at(scenario: Scenario, path: str) -> Value:
     """The value of a field such as `cluster.network.bandwidth` of a scenario. Raises InputError if there is no such field."""
+    if path == GPUS:
+        return Value(scenario.strategy.training_ranks, None)
     value: Value = Value(scenario, None)
     for at, key in enumerate(path.split(".")):
         known = dict(fields_of(value))
@@ -152,6 +156,8 @@ class Field(NamedTuple):
 
 def field_at(path: str) -> Field:
     """The field at a path, for any kind of parts on the path. Raises InputError if no scenario has such a field."""
+    if path == GPUS:
+        return Field(FieldInfo.from_annotation(Count), GPUS)  # type: ignore[arg-type]
     specs: list[type[Spec]] = [Scenario]
     info: FieldInfo | None = None
     names: list[str] = []

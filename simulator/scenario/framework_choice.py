@@ -137,13 +137,8 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
     values = decided(framework, strategy.plan, zero, precision)
-    update: dict[str, Any] = {name: values.get(name, default) for name, default in free.items()}
-    if all(getattr(strategy, name) == value for name, value in update.items()):
-        return strategy
-    changed = strategy.model_copy(update=update)
-    # so that another framework decides anew
-    object.__setattr__(changed, "__pydantic_fields_set__", set(given))
-    return changed
+    # they count as not given, so that another framework decides anew
+    return strategy.defaulted({name: values.get(name, default) for name, default in free.items()})
 
 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.fields import differences
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import Strategy
+from pydantic import ConfigDict
 
-# Fields that `with_gpus` changes, in the order in which they are reported.
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.fields import differences
+from scaleproof.simulator.scenario.read import validated
+from scaleproof.simulator.scenario.schema import Batch, Scenario
+from scaleproof.simulator.strategy import AnyStrategy, Strategy
+
+# Fields that depend on the number of GPUs, in the order in which changes are reported.
 _CHANGED: Final = ("strategy.workers", "strategy.microbatches", "cluster.nodes")
-# Number of GPU counts below and above that are tried for the hint of an error.
+# Maximum number of GPU counts below, and above, that are tried for the hint of an error.
 _MOST_TRIED: Final = 50
 
 
@@ -28,62 +34,105 @@ def with_gpus(scenario: Scenario, gpus: int) -> Scenario:
     """
     if gpus == scenario.strategy.training_ranks:
         return scenario
+    parts = _Parts.model_construct(strategy=scenario.strategy, cluster=scenario.cluster, batch=scenario.batch)
+    return _built(parts, gpus, lambda number: scenario.rebuilt(**parts.on(number)))
+
+
+def read_with_gpus(located: Located, gpus: int, fixed: Collection[str] = ()) -> Scenario:
+    """The scenario of YAML on `gpus` GPUs, as from `with_gpus`. It need not be valid on the number of GPUs that the YAML gives.
+
+    fixed: fields that stay as the YAML gives them, where `with_gpus` would change them: strategy.microbatches,
+    batch.per_worker. Raises InputError.
+    """
+    if "strategy.workers" in fixed:
+        raise InputError(f"{gpus:,} GPUs determine strategy.workers, which is also given; leave out one of both")
     try:
-        return _changed(scenario, gpus)
-    except InputError as error:
-        possible = " and ".join(f"{count:,}" for count in _nearest(scenario, gpus))
-        hint = f"; nearest possible: {possible} GPUs" if possible else ""
-        raise InputError(f"{gpus:,} GPUs: {error}{hint}") from None
+        parts = validated(_Parts, located).model_copy(update={"fixed": frozenset(fixed)})
+    except ScenarioError:
+        # reports the problems of all parts
+        return validated(Scenario, located)
+    return _built(parts, gpus, lambda number: validated(Scenario, Located(located.data | parts.on(number), located.places)))
 
 
-def gpus_note(before: Scenario, after: Scenario) -> str:
-    """What `with_gpus` changed, such as '64 GPUs: strategy.workers 8 (was 4), cluster.nodes 8 (was 4)'; "" if nothing."""
+def gpus_note(before: Scenario | None, after: Scenario) -> str:
+    """What `with_gpus` changed, such as '64 GPUs: strategy.workers 8 (was 4), cluster.nodes 8 (was 4)'; "" if nothing.
+
+    before: None if the scenario was not valid before.
+    """
+    gpus = f"{after.strategy.training_ranks:,} GPUs"
+    if before is None:
+        return f"{gpus}: strategy.workers {after.strategy.workers:,}, cluster.nodes {after.cluster.nodes:,}"
     by_field = {change.field: change for change in differences(before, after)}
     changes = [f"{field} {by_field[field].b} (was {by_field[field].a})" for field in _CHANGED if field in by_field]
+    if before.total_samples != after.total_samples:
+        changes.append(f"global batch {after.total_samples:,} (was {before.total_samples:,})")
     if not changes:
         return ""
     added = after.cluster.nodes - before.cluster.nodes
     name = before.cluster.name or "the cluster"
     grown = f"; {name} has {before.cluster.devices:,} GPUs, {added:,} nodes are added" if added else ""
-    return f"{after.strategy.training_ranks:,} GPUs: {', '.join(changes)}{grown}"
+    return f"{gpus}: {', '.join(changes)}{grown}"
 
 
-def _changed(scenario: Scenario, gpus: int) -> Scenario:
-    """The scenario on `gpus` GPUs. Raises InputError where that is not possible."""
-    strategy = scenario.strategy
-    per_worker = _gpus_per_worker(strategy)
-    if gpus % per_worker:
-        raise InputError(f"not a multiple of the {per_worker} GPUs of a worker ({_degrees(strategy)})")
-    workers, total = gpus // per_worker, scenario.total_samples
-    if total % workers:
-        message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
-        raise InputError(f"{message}; give another number, or set batch.total={_near(total, workers)}")
-    update: dict[str, Any] = {"workers_": workers}
-    if strategy.microbatches > 1 and "microbatches_" in type(strategy).model_fields:
-        update["microbatches_"] = _microbatches(scenario, workers)
-    changed = strategy.model_copy(update=update)
-    cluster = scenario.cluster.with_nodes(changed.nodes_needed(scenario.cluster))
-    return scenario.rebuilt(strategy=changed, cluster=cluster, batch=Batch(total=total))
+class _Parts(Spec):
+    """The parts of a scenario that depend on the number of GPUs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    cluster: Cluster
+    strategy: AnyStrategy
+    batch: Batch
+    fixed: frozenset[str] = frozenset()
+
+    @property
+    def total_samples(self) -> int:
+        """Samples per step, over all workers."""
+        return self.batch.total or (self.batch.per_worker or 1) * self.strategy.workers
+
+    @property
+    def gpus_per_worker(self) -> int:
+        """Number of GPUs of a worker."""
+        return self.strategy.training_ranks // self.strategy.workers
+
+    def on(self, gpus: int) -> dict[str, Any]:
+        """The parts on `gpus` GPUs, by name. Raises InputError where that is not possible."""
+        strategy, total, per_worker = self.strategy, self.total_samples, self.gpus_per_worker
+        _check_is_scalable(strategy)
+        if gpus % per_worker:
+            raise InputError(f"not a multiple of the {per_worker} GPUs of a worker ({_degrees(strategy)})")
+        workers = gpus // per_worker
+        if "batch.per_worker" in self.fixed:
+            total = (self.batch.per_worker or 1) * workers
+        if total % workers:
+            message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
+            near = max(1, round(total / workers)) * workers
+            raise InputError(f"{message}; give another number, or set batch.total={near}")
+        update: dict[str, Any] = {"workers_": workers}
+        follow = "strategy.microbatches" in self.fixed or getattr(strategy, "micro_batch_size", None) is not None
+        if strategy.microbatches > 1 and not follow:
+            update["microbatches_"] = self._microbatches(total // workers)
+        changed = strategy.model_copy(update=update)
+        nodes = changed.nodes_needed(self.cluster)
+        return {"strategy": changed, "cluster": self.cluster.with_nodes(nodes), "batch": Batch(total=total)}
+
+    def _microbatches(self, samples: int) -> int:
+        """Number of microbatches of a worker with `samples` samples, of the same size as before. Raises InputError."""
+        size, rest = divmod(self.total_samples, self.strategy.workers * self.strategy.microbatches)
+        if rest or size == 0:
+            # the given microbatches do not divide the batch, which validation reports
+            return self.strategy.microbatches
+        if samples % size:
+            raise InputError(f"{samples:,} samples per worker are not a multiple of the micro-batch of {size:,}")
+        return samples // size
 
 
-def _gpus_per_worker(strategy: Strategy) -> int:
-    """Number of GPUs of a worker. Raises InputError for strategies whose number of workers is fixed."""
+def _check_is_scalable(strategy: Strategy) -> None:
+    """Raises InputError for strategies whose number of workers is fixed."""
     if "workers_" not in type(strategy).model_fields:
-        message = (
+        raise InputError(
             f"a {strategy.kind} is one worker on {strategy.training_ranks} GPUs; set strategy.kind=hybrid for several "
             "workers of that many stages, or change strategy.stages"
         )
-        raise InputError(message)
-    return strategy.training_ranks // strategy.workers
-
-
-def _microbatches(scenario: Scenario, workers: int) -> int:
-    """Number of microbatches of each of `workers` workers, of as many samples as before. Raises InputError."""
-    size = scenario.samples_per_worker // scenario.strategy.microbatches
-    samples = scenario.total_samples // workers
-    if samples % size:
-        raise InputError(f"{samples:,} samples per worker are not a multiple of the micro-batch of {size:,}")
-    return samples // size
 
 
 def _degrees(strategy: Strategy) -> str:
@@ -93,27 +142,31 @@ def _degrees(strategy: Strategy) -> str:
     return " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
 
 
-def _near(total: int, workers: int) -> int:
-    """The multiple of `workers` that is nearest to `total`."""
-    return max(1, round(total / workers)) * workers
+def _built(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> Scenario:
+    """The scenario that `build` makes on `gpus` GPUs. Raises InputError with the nearest numbers on which it makes one."""
+    try:
+        return build(gpus)
+    except InputError as error:
+        possible = " and ".join(f"{count:,}" for count in _nearest(parts, gpus, build))
+        hint = f"; nearest possible: {possible} GPUs" if possible else ""
+        raise InputError(f"{gpus:,} GPUs: {error}{hint}") from None
 
 
-def _nearest(scenario: Scenario, gpus: int) -> list[int]:
+def _nearest(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> list[int]:
     """The largest possible number of GPUs below `gpus`, and the smallest above it."""
-    if "workers_" not in type(scenario.strategy).model_fields:
+    if "workers_" not in type(parts.strategy).model_fields:
         return []
-    per_worker = scenario.strategy.training_ranks // scenario.strategy.workers
-    counts = [workers * per_worker for workers in _divisors(scenario.total_samples)]
-    below = _first_possible(scenario, (count for count in reversed(counts) if count < gpus))
-    above = _first_possible(scenario, (count for count in counts if count > gpus))
+    counts = [workers * parts.gpus_per_worker for workers in _divisors(parts.total_samples)]
+    below = _first_possible((count for count in reversed(counts) if count < gpus), build)
+    above = _first_possible((count for count in counts if count > gpus), build)
     return [*below, *above]
 
 
-def _first_possible(scenario: Scenario, counts: Iterable[int]) -> list[int]:
-    """The first of the first numbers of GPUs on which the scenario can be trained, in a list; an empty one if there is none."""
+def _first_possible(counts: Iterable[int], build: Callable[[int], Scenario]) -> list[int]:
+    """The first possible number of GPUs among the first ones, in a list; an empty list if there is none."""
     for _, count in zip(range(_MOST_TRIED), counts, strict=False):
         try:
-            _changed(scenario, count)
+            build(count)
         except InputError:
             continue
         return [count]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
@@ -14,14 +14,24 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases
+from scaleproof.simulator.scenario.fields import GPUS
+from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 # A scenario by its name, its path, `published:ROW-ID`, or the fields of a YAML file; and overrides such as
-# {"strategy.workers": 8} or ["strategy.workers=8"].
+# {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
+
+# By field, the field next to it that an override of it replaces.
+_ALTERNATIVES: Final = {
+    ("batch", "total"): "per_worker",
+    ("batch", "per_worker"): "total",
+    ("strategy", "microbatches"): "micro_batch_size",
+    ("strategy", "micro_batch_size"): "microbatches",
+}
 
 
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
@@ -73,15 +83,28 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     if not isinstance(located.data, dict):
         raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
     resolve_parts(located, path.parent)
+    gpus, fixed = None, set()
     for override in overrides:
-        _apply(located, override)
+        if override.partition("=")[0] == GPUS:
+            gpus = _whole(override)
+        else:
+            fixed.add(_apply(located, override))
     _expand_shorthand(located)
     located.data.setdefault("name", path.stem)
-    return validated(Scenario, located)
+    return validated(Scenario, located) if gpus is None else read_with_gpus(located, gpus, fixed)
 
 
-def _apply(located: Located, override: str) -> None:
-    """Applies one `--set key.path=value`. The value is YAML; paths in it are relative to the working folder."""
+def _whole(override: str) -> int:
+    """The whole number of `gpus=64`. Raises InputError."""
+    text = override.partition("=")[2].strip()
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"--set {override}: expected a whole number of GPUs, such as gpus=64")
+    return int(text)
+
+
+def _apply(located: Located, override: str) -> str:
+    """Applies one `--set key.path=value`, and returns the field. The value is YAML; paths in it are relative to the working
+    folder."""
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
@@ -109,14 +132,13 @@ def _apply(located: Located, override: str) -> None:
     located.places[path] = where
     if path == ("cluster", "device", "memory"):
         forget_usable_memory(parent)
-    if path == ("batch", "total"):
-        parent.pop("per_worker", None)
-    if path == ("batch", "per_worker"):
-        parent.pop("total", None)
+    if path in _ALTERNATIVES:
+        parent.pop(_ALTERNATIVES[path], None)
     if len(path) == 1 and path[0] in catalog.PARTS:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
+    return ".".join(path)
 
 
 def _expand_shorthand(located: Located) -> None:

@@ -204,16 +204,20 @@ class Scenario(Spec):
         Raises FieldError if a named framework does not support them.
         """
         copy = self.model_copy(update=update)
-        copy._take_framework()
+        copy._take_defaults()
         return copy
 
     @model_validator(mode="after")
-    def _framework_is_there(self) -> Self:
-        self._take_framework()
+    def _defaults_are_there(self) -> Self:
+        self._take_defaults()
         return self
 
-    def _take_framework(self) -> None:
-        """Fills in the default framework, and the strategy fields that the framework decides."""
+    def _take_defaults(self) -> None:
+        """Fills in the number of microbatches where their size is given, the default framework, and the strategy fields that
+        the framework decides."""
+        # `_parts_fit` reports samples that workers do not divide
+        if self.total_samples % self.strategy.workers == 0:
+            self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(

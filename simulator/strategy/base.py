@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
@@ -50,6 +51,10 @@ class Strategy(Spec, ABC):
         """Optimizer steps of a worker in one step of the Program."""
         return 1
 
+    def for_samples(self, samples_per_worker: int) -> Self:
+        """The strategy with what depends on the samples of a step and worker. Raises FieldError where they do not suit it."""
+        return self
+
     @cached_property
     def plan(self) -> Plan:
         """Division and schedule of the replicas."""
@@ -89,7 +94,7 @@ class Strategy(Spec, ABC):
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Checks that the strategy fits the model and the batch; raises FieldError."""
         if samples_per_worker % self.microbatches:
-            nearest = _nearest_divisor(samples_per_worker, self.microbatches)
+            nearest = nearest_divisor(samples_per_worker, self.microbatches)
             message = f"{self.microbatches} microbatches do not divide {samples_per_worker} samples; give {nearest}"
             raise FieldError(("strategy", "microbatches"), message)
 
@@ -98,7 +103,7 @@ class Strategy(Spec, ABC):
         """Compiles one training step of `job`."""
 
 
-def _nearest_divisor(number: int, target: int) -> int:
+def nearest_divisor(number: int, target: int) -> int:
     """The divisor of `number` closest to `target`; the smaller of two equally close ones."""
     candidates = (target + sign * distance for distance in range(target) for sign in (-1, 1))
     return next(divisor for divisor in candidates if number % divisor == 0)

@@ -14,7 +14,7 @@ from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import ProgramTemplate, from_template
+from scaleproof.simulator.strategy.program_template import ProgramTemplate, from_template, in_passes
 
 # Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
 # machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
@@ -48,7 +48,8 @@ def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
-    return ProgramTemplate(context.builder.build(), context.recorder, plan.microbatches)
+    program = context.builder.build(in_passes(job, plan.microbatches))
+    return ProgramTemplate(program, context.recorder, plan.microbatches)
 
 
 def _check_units(units: int, microbatches: int) -> None:

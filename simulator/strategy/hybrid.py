@@ -15,6 +15,7 @@ from scaleproof.simulator.strategy.model_parallel.expert_dispatch import WirePre
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.replica_strategy import (
     GradientAveraging,
+    Microbatches,
     PipelineStages,
     ReplicaStrategy,
     averaging_options,
@@ -22,11 +23,10 @@ from scaleproof.simulator.strategy.replica_strategy import (
 )
 
 
-class Hybrid(GradientAveraging, PipelineStages, ReplicaStrategy):
+class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"
-    microbatches_: Count = Field(1, alias="microbatches")
     overlap: bool = Field(False, description="overlap the sum of buckets with the last microbatch's backward pass")
     tensor: Count = Field(1, description="ranks that share each layer's matrices")
     sequence_parallel: bool = Field(

@@ -161,7 +161,7 @@ class Job:
         """Compute seconds of each layer in the forward and the backward pass, shape (2, layers)."""
         forward_s, backward_s = self._of_layers(self._layer_s, samples)
         if self.recompute.kind != "none":
-            backward_s = backward_s + self._where_recomputed(self._of_layers(self._recompute_s, samples)[0])
+            backward_s = backward_s + self.where_recomputed(self._of_layers(self._recompute_s, samples)[0])
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
 
@@ -191,7 +191,7 @@ class Job:
             return layer_collectives_s
         forward_s, backward_s = layer_collectives_s
         repeated_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._repeated_collectives_s, samples)[0]
-        return np.stack([forward_s, backward_s + self._where_recomputed(repeated_s)])
+        return np.stack([forward_s, backward_s + self.where_recomputed(repeated_s)])
 
     def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
         """The job with recomputation decided stage by stage. stages: indices of the layers of each stage."""
@@ -201,8 +201,8 @@ class Job:
                 recomputed[number] = is_recomputed
         return replace(self, recomputed=tuple(recomputed))
 
-    def _where_recomputed(self, repeated_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds of recomputation of each layer, zero where it is not recomputed."""
+    def where_recomputed(self, repeated_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of the recomputation of each layer, zero where it is not recomputed; layers are the last axis."""
         is_recomputed = self.recomputed or [not layer.pinned_to_end for layer in self.layers]
         return np.where(is_recomputed, repeated_s, 0.0)
 
@@ -239,6 +239,11 @@ class Job:
         """Values of `of_layer` for all layers, shape (values, layers); called once per class of equivalent layers."""
         distinct, index = self._distinct_layers
         return np.array([of_layer(layer, samples) for layer in distinct])[index].T
+
+    @property
+    def distinct_layers(self) -> list[Layer]:
+        """One layer of each class of equivalent layers."""
+        return self._distinct_layers[0]
 
     @cached_property
     def _distinct_layers(self) -> tuple[list[Layer], NDArray[np.int64]]:

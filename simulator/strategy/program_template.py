@@ -13,6 +13,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,9 +24,11 @@ from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.batched import numbers, put
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
+from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes
 from scaleproof.simulator.strategy.plan import Plan
 
@@ -110,6 +113,11 @@ class _Transfers(NamedTuple):
     routes: Routes
 
 
+def in_passes(job: Job, microbatches: int) -> Callable[[], PassCommunication]:
+    """Function for the collectives within the passes of a job."""
+    return partial(pass_communication, job, microbatches)
+
+
 class ProgramTemplate:
     """A compiled program that can be refilled for other jobs with the same TemplateKey."""
 
@@ -132,7 +140,10 @@ class ProgramTemplate:
                 array = np.asarray(values)
                 one_each = array if array.shape == rows.shape else np.broadcast_to(array, rows.shape)
                 columns[name] = put(columns[name], rows, one_each)
-        return replace(self.program, resources=transfers.resources, routes=transfers.routes, **columns)
+        return replace(
+            self.program, resources=transfers.resources, routes=transfers.routes, in_passes=in_passes(job, self._microbatches),
+            **columns,
+        )  # fmt: skip
 
     def _transfers_on(self, cluster: Cluster) -> _Transfers:
         """Transfers on a cluster. Those of the latest clusters are cached by identity of the parts that they depend on."""

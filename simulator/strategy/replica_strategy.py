@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.base import Strategy, nearest_divisor
 from scaleproof.simulator.strategy.compile import check_size, compile_plan
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import Shares, check_shares
@@ -60,6 +60,15 @@ class GradientAveraging(Spec):
     shard_over: Count | None = Field(None, description="workers that shard states; all if absent (hybrid sharding)")
 
 
+class Microbatches(Spec):
+    """Fields of strategies that divide a worker's samples into microbatches: their number, or the samples of each."""
+
+    microbatches_: Count = Field(
+        1, alias="microbatches", description="number of microbatches of a worker and step (gradient accumulation steps)"
+    )
+    micro_batch_size: Count | None = Field(None, description="samples of a microbatch, in place of microbatches")
+
+
 class ReplicaStrategy(Strategy, ABC):
     """Strategies that are described completely by their plan."""
 
@@ -78,6 +87,21 @@ class ReplicaStrategy(Strategy, ABC):
     @property
     def microbatches(self) -> int:
         return self.plan.microbatches
+
+    def for_samples(self, samples_per_worker: int) -> Self:
+        """The strategy with the number of microbatches that follows from their size, if that is given."""
+        size: int | None = getattr(self, "micro_batch_size", None)
+        if size is None:
+            return self
+        number, rest = divmod(samples_per_worker, size)
+        if rest:
+            near = nearest_divisor(samples_per_worker, min(size, samples_per_worker))
+            message = f"micro-batches of {size} do not divide {samples_per_worker} samples per worker; give {near}"
+            raise FieldError(("strategy", "micro_batch_size"), message)
+        if "microbatches_" in self.model_fields_set and self.microbatches != number:
+            message = f"{samples_per_worker} samples per worker are {number} micro-batches of {size}, not {self.microbatches}"
+            raise FieldError(("strategy", "micro_batch_size"), f"{message}; leave out microbatches or micro_batch_size")
+        return self.defaulted({"microbatches_": number})
 
     @property
     @abstractmethod
@@ -131,4 +155,12 @@ def pipeline_options(fields: PipelineStages) -> dict[str, Any]:
     return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
 
 
-__all__ = ["GradientAveraging", "PipelineStages", "ReplicaStrategy", "Shares", "averaging_options", "pipeline_options"]
+__all__ = [
+    "GradientAveraging",
+    "Microbatches",
+    "PipelineStages",
+    "ReplicaStrategy",
+    "Shares",
+    "averaging_options",
+    "pipeline_options",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -76,6 +77,12 @@ def _measured(folder: Path) -> Any:
     }
 
 
+def _reconciled(folder: Path) -> Any:
+    """What was measured, and the names of the cases that were reconciled."""
+    cases = json.loads((folder / "out" / "reconcile.json").read_text())["cases"]
+    return _measured(folder), sorted(case["scenario"] for case in cases)
+
+
 def _prepare_study(folder: Path) -> None:
     (folder / "study.yaml").write_text(_STUDY)
 
@@ -103,11 +110,13 @@ def _prepare_prediction(folder: Path) -> None:
 
 _SWEEP: Final = ("sweep", "study.yaml", "--out", "out")
 _MEASURE: Final = ("measure", "one.yaml", "two.yaml", "--on", "local", "--out", "out")
+_RECONCILE: Final = ("reconcile", "one.yaml", "two.yaml", "--on", "local", "--out", "out")
 _CALIBRATE: Final = ("calibrate", "--from", "lab.points.parquet", "--out", "out/lab.yaml")
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "sweep": Subject(_prepare_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
     "calibrate": Subject(_points, _CALIBRATE, _CALIBRATE, _written),
     "measure": Subject(_prepare_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
+    "reconcile": Subject(_prepare_scenarios, _RECONCILE, (*_RECONCILE, "--resume"), _reconciled),
     "report": Subject(_prepare_prediction, ("report", "out"), ("report", "out"), _written),
 }
 

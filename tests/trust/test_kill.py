@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.skipif(not sys.platform.startswith("linux"), reason="k
 
 
 # measuring: tests/validator/test_kill.py
-@pytest.mark.parametrize("name", ["sweep", "calibrate", "report"])
+@pytest.mark.parametrize("name", ["sweep", "calibrate", "reconcile", "report"])
 def test_a_command_killed_once_leaves_consistent_results(name: str) -> None:
     assert kill(name, rounds=1, seed=4).rounds == 1
 

@@ -7,6 +7,7 @@ import io
 import json
 import resource
 import signal
+import sqlite3
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -136,6 +137,12 @@ def check_whole(path: Path) -> None:
 
         with Image.open(io.BytesIO(content)) as image:
             image.verify()
+    elif path.suffix == ".sqlite":
+        # the database rolls back what a killed process has not committed
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    elif path.name.endswith(".sqlite-journal"):
+        pass
     elif path.suffix in _ENDINGS:
         assert content.rstrip().endswith(_ENDINGS[path.suffix]), path
     else:

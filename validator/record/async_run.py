@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
 from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.run.breakdown import TimeIntervals, from_spans
+from scaleproof.simulator.run.breakdown import from_spans
+from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
@@ -71,7 +72,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     for name in _TIMES:
         rows[name] = np.clip(rows[name], window.begin_s, window.end_s)
     rows = rows[rows["end_s"] > rows["arrival_s"]]
-    spans = Spans.of({name: rows[name] for name in Spans.__dataclass_fields__})
+    spans = Spans.of({name: rows[name] for name in SPAN_COLUMNS if name in (rows.dtype.names or ())})
     times = from_spans(spans, np.array([window.begin_s, window.end_s]), servers=servers).divided(window.steps)
     interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
     times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
@@ -113,32 +114,33 @@ class Pushes:
 
     @classmethod
     def of(cls, rows: Rows, servers: NDArray[np.bool_]) -> Pushes:
-        """From servers' spans: receives, additions and replies name their worker as peer; updates name none."""
+        """From servers' spans: receives, additions and replies name their worker as peer; updates name none.
+
+        Updates are counted in the order in which servers recorded their spans, since the clock may stand still for a moment.
+        """
         own = rows[servers[rows["rank"]] & (rows["match"] >= 0)]
         is_update = (own["phase"] == Phase.OPTIMIZER) & (own["peer"] < 0)
-        updates_s = {
-            queue: np.sort(own["end_s"][is_update & (own["rank"] == queue[0]) & (own["group"] == queue[1])])
+        updates = {
+            queue: np.flatnonzero(is_update & (own["rank"] == queue[0]) & (own["group"] == queue[1]))
             for queue in set(zip(own["rank"].tolist(), own["group"].tolist(), strict=True))
         }
         arrivals, added, replies = (
-            _by_key(own[(own["phase"] == phase) & ~is_update]) for phase in (Phase.RECEIVE, Phase.OPTIMIZER, Phase.SEND)
+            _by_key(own, (own["phase"] == phase) & ~is_update) for phase in (Phase.RECEIVE, Phase.OPTIMIZER, Phase.SEND)
         )
         columns: list[tuple[float, ...]] = []
-        for key in replies:
-            sent_s, of_queue = replies[key]["start_s"], updates_s[key.server, key.bucket]
-            before = replies.get(key._replace(number=key.number - 1))
-            known = 0 if before is None else int(np.searchsorted(of_queue, before["start_s"], side="right"))
-            began_s = applied_s = sent_s
+        for key, reply in replies.items():
+            of_queue = updates[key.server, key.bucket]
+            began_s = applied_s = own["start_s"][reply]
             behind = DROPPED
             if key in added:
-                began_s = added[key]["start_s"]
-                update = int(np.searchsorted(of_queue, added[key]["end_s"]))
-                # the end of an addition and an update may be recorded as the same time
-                applied_s, behind = of_queue[update], max(0, update - known)
-            columns.append((*key, arrivals[key]["end_s"], began_s, applied_s, behind))
+                began_s = own["start_s"][added[key]]
+                known = np.searchsorted(of_queue, replies.get(key._replace(number=key.number - 1), -1))
+                update = np.searchsorted(of_queue, added[key])
+                applied_s, behind = own["end_s"][of_queue[update]], int(update - known)
+            columns.append((*key, own["end_s"][arrivals[key]], began_s, applied_s, behind))
         values = np.array(columns, dtype=float).reshape(-1, 8).T
-        rounds = min((len(one) for one in updates_s.values()), default=0)
-        rounds_s = np.max([one[:rounds] for one in updates_s.values()], axis=0)
+        rounds = min((len(one) for one in updates.values()), default=0)
+        rounds_s = np.max([own["end_s"][one[:rounds]] for one in updates.values()], axis=0)
         whole = (values[0], values[1], values[2], values[3], values[7])
         server, bucket, worker, number, behind_of = (column.astype(np.int64) for column in whole)
         return cls(server, bucket, worker, number, values[4], values[5], values[6], behind_of, rounds_s)
@@ -150,9 +152,11 @@ class Pushes:
         return result
 
 
-def _by_key(rows: Rows) -> dict[_Key, Any]:
-    columns = (rows[name].tolist() for name in ("rank", "group", "peer", "match"))
-    return {_Key(*key): row for key, row in zip(zip(*columns, strict=True), rows, strict=True)}
+def _by_key(rows: Rows, selected: NDArray[np.bool_]) -> dict[_Key, int]:
+    """Numbers of selected rows by the push that they are for."""
+    numbers = np.flatnonzero(selected).tolist()
+    columns = (rows[name][numbers].tolist() for name in ("rank", "group", "peer", "match"))
+    return {_Key(*key): number for key, number in zip(zip(*columns, strict=True), numbers, strict=True)}
 
 
 def _statistics(
@@ -270,5 +274,7 @@ def _clock_gaps(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: 
     _, begins = np.unique(np.stack([main["rank"], main["step"]]), axis=1, return_index=True)
     begin_s, made = main["arrival_s"][begins], main["step"][begins] + warmup - 1
     inside = (begin_s >= window.begin_s) & (begin_s < window.end_s)
-    gaps: NDArray[np.int64] = (made - np.searchsorted(slowest_s, begin_s, side="right"))[inside]
+    # the slowest worker has made no more pushes than any, though its last may be applied at the same reading of the clock
+    applied = np.minimum(np.searchsorted(slowest_s, begin_s, side="right"), made)
+    gaps: NDArray[np.int64] = (made - applied)[inside]
     return gaps

@@ -9,7 +9,7 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.scenario.fields import FieldUnit, Value, field_at, value_at
+from scaleproof.simulator.scenario.fields import GPUS, FieldUnit, Value, field_at, value_at
 from scaleproof.simulator.scenario.schema import Scenario
 
 # without a range, the axis extends this factor below and above the scenario's value
@@ -38,6 +38,11 @@ class MapAxis:
     def inner(self) -> str:
         """The last component of the field's path."""
         return self.field.rpartition(".")[2]
+
+    @property
+    def name(self) -> str:
+        """The field's name in texts and figures."""
+        return "GPUs" if self.field == GPUS else self.field
 
     @property
     def symbol(self) -> str:

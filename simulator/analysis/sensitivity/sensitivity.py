@@ -98,10 +98,11 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
-    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches."""
+    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches, or
+    by whole microbatches if their size is given."""
     scenario = differences.scenario
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
-    unit = scenario.strategy.microbatches
+    unit = getattr(scenario.strategy, "micro_batch_size", None) or scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
     low, high = (samples - by if samples > by else samples), samples + by
     field, value = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)

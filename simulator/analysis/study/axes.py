@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.yaml_file import on_one_line
-from scaleproof.simulator.scenario.fields import field_at
+from scaleproof.simulator.scenario.fields import GPUS, field_at
 
 _RANGE: Final = ("from", "to", "points", "factor", "log")
 # significant digits of the values of a range
@@ -62,7 +62,8 @@ class StudyAxis:
 
     def words(self, place: int) -> str:
         """A value with its field, such as 'strategy.workers 32'."""
-        return f"{self.field} {self.table_values[place] if self.named else on_one_line(self.values[place])}"
+        field = "GPUs" if self.field == GPUS else self.field
+        return f"{field} {self.table_values[place] if self.named else on_one_line(self.values[place])}"
 
 
 def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -16,15 +17,18 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.study.axes import StudyAxis
 from scaleproof.simulator.analysis.study.numeric_axes import is_number
-from scaleproof.simulator.cluster import Device
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
 _FOLDER: Final = "studies"
+_GPUS: Final = f"{GPUS}="
 MOST_POINTS: Final = 10_000_000
 
 Numbers = NDArray[np.int64]
@@ -64,6 +68,14 @@ class Study:
         return build(copy.deepcopy(self.base), self.path, overrides)
 
     @property
+    def cluster(self) -> Cluster | None:
+        """The cluster of all points; None if they have different ones."""
+        if any(axis.field.partition(".")[0] == "cluster" for axis in self.axes):
+            return None
+        places = {path[1:]: place for path, place in self.base.places.items() if path[:1] == ("cluster",)}
+        return validated(Cluster, Located(self.base.data["cluster"], places))
+
+    @property
     def has_target(self) -> bool:
         """Whether points may model convergence to a target loss."""
         axes = (axis.field for axis in self.axes)
@@ -93,16 +105,18 @@ class Study:
         }
 
 
-def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
+def read(
+    reference: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    more_axes: Mapping[str, Any] = MappingProxyType({}),
+) -> Study:
     """Reads a study from a file, by the name of a shipped study, or from a mapping with the content of a file.
 
-    overrides: change its scenario. Raises NotFoundError, or ScenarioError with `file:line:column: field: problem; remedy`.
+    overrides: change its scenario. more_axes: values by field, in addition to the study's axes, or in place of axes with the
+    same fields; with some, the reference may also be that of a scenario. Raises NotFoundError, or ScenarioError with
+    `file:line:column: field: problem; remedy`.
     """
-    if isinstance(reference, Mapping):
-        path, located = Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
-    else:
-        path = _file(str(reference))
-        located = yaml_file.read(path)
+    path, located = _located(reference, bool(more_axes))
     data = located.data
     if not isinstance(data, dict):
         raise ScenarioError([f"{located.place(())}: a study is a mapping with scenario and axes"])
@@ -110,15 +124,55 @@ def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
         if key not in _KEYS:
             raise ScenarioError([f"{located.place((key,))}: {key}: unknown key; a study has {', '.join(_KEYS)}"])
     base, base_path = _base(located, path)
-    build(base, base_path, overrides)
+    counts = [override for override in overrides if override.startswith(_GPUS)]
     try:
-        axes = _axes(data)
+        axes = _axes(data, {**({GPUS: [_count(counts[-1])]} if counts else {}), **more_axes})
+        _apply(base, base_path, [override for override in overrides if override not in counts], axes)
         study = Study(base, base_path, axes, _groups(axes, data.get("zip", [])))
         if len(study) > MOST_POINTS:
             raise FieldError(("axes",), f"{len(study):,} points; a study has at most {MOST_POINTS:,}")
     except FieldError as error:
         raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
     return study
+
+
+def _count(override: str) -> Any:
+    """The value of 'gpus=64', which its axis checks."""
+    text = override.removeprefix(_GPUS)
+    return int(text) if text.isdecimal() else text
+
+
+def _apply(base: Located, path: Path, overrides: Sequence[str], axes: Sequence[StudyAxis]) -> None:
+    """Applies overrides to a study's scenario and checks it; it need not be valid on its own number of GPUs if that is an axis.
+
+    Raises InputError, FieldError for two axes that both determine the number of workers.
+    """
+    gpus = next((axis.values[0] for axis in axes if axis.field == GPUS), None)
+    if gpus is not None and any(axis.field == "strategy.workers" for axis in axes):
+        message = "the number of GPUs, another axis, determines the workers; leave one of both out"
+        raise FieldError(("axes", "strategy.workers"), message)
+    try:
+        build(base, path, overrides)
+    except ScenarioError:
+        if gpus is None:
+            raise
+        build(base, path, [*overrides, f"{_GPUS}{gpus}"])
+
+
+def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -> tuple[Path, Located]:
+    """The path and content of a study, or of a study of a scenario without axes. Raises NotFoundError or ScenarioError."""
+    if isinstance(reference, Mapping):
+        return Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
+    try:
+        path = _file(str(reference))
+    except NotFoundError:
+        if not allows_scenario:
+            raise
+        return Path("study"), Located({"scenario": str(reference)}, {(): str(reference)})
+    located = yaml_file.read(path)
+    if allows_scenario and isinstance(located.data, dict) and not {"scenario", "axes"} & located.data.keys():
+        return path, Located({"scenario": path.name}, {(): str(path)})
+    return path, located
 
 
 def _file(reference: str) -> Path:
@@ -149,9 +203,10 @@ def _base(located: Located, path: Path) -> tuple[Located, Path]:
     return yaml_file.read(file), file
 
 
-def _axes(data: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
-    given = data.get("axes")
-    if not isinstance(given, dict) or not given:
+def _axes(data: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
+    """The study's axes and more ones. Raises FieldError."""
+    given = data.get("axes", {})
+    if not isinstance(given, dict) or not (given := {**given, **more}):
         raise FieldError(("axes",), "missing; give fields and their values, such as strategy.workers: [1, 2, 4]")
     return tuple(itertools.starmap(StudyAxis.of, given.items()))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.common.communication import Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program import Rows, Use
 from scaleproof.simulator.run.run import Phase
@@ -27,21 +28,42 @@ REPLICA_GROUPS: Final = ("replicas", "experts")
 
 
 class _CollectiveQuery(NamedTuple):
-    """A collective of a pipeline rank, as a query to the resource map. group: name of the group of ranks."""
+    """A collective of a pipeline rank, as a query to the resource map. group: name of the group of ranks.
+
+    dimension: that it is reported with.
+    """
 
     op: Op
     group: str
     size_bytes: float
+    dimension: Dimension
+
+    @property
+    def number(self) -> int:
+        """The number of the dimension and the collective."""
+        return number_of(self.dimension, Collective.of(self.op))
 
 
 class _RankCollectives(NamedTuple):
     """Collectives of a pipeline rank, arrays of shape (collectives,). slot: scheduling slots. queries: numbers of the queries.
-    after: tasks of the rank schedule that they follow. before: tasks that wait for them, −1 for none."""
+    first_layer, last_layer: layers whose gradients or parameters they move. after: tasks of the rank schedule that they follow.
+    before: tasks that wait for them, −1 for none."""
 
     slot: Rows
     queries: Rows
+    first_layer: Rows
+    last_layer: Rows
     after: Rows
     before: Rows
+
+
+class _Numbered(NamedTuple):
+    """Queries of tasks, arrays of shape (queries,). task: index of the task; the others as in `_RankCollectives`."""
+
+    task: Rows
+    queries: Rows
+    first_layer: Rows
+    last_layer: Rows
 
 
 class GradientSync:
@@ -74,7 +96,7 @@ class GradientSync:
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         collectives = _RankCollectives(*columns)
         order = np.argsort(collectives.slot, kind="stable")
-        slot, queries, after, before = (column[order] for column in collectives)
+        slot, queries, first_layer, last_layer, after, before = (column[order] for column in collectives)
         # queries are recorded in the order of the schedule
         _, first, index = np.unique(queries, return_index=True, return_inverse=True)
         by_appearance = np.argsort(first)
@@ -83,7 +105,13 @@ class GradientSync:
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
         members, label = self._members(rank), rank if self.plan.stages > 1 else -1
-        rows = self._add(members, recorded, by_appearance.argsort()[index], self._rows[:, after].T, label, hints)
+        moved = [queries_by_number[number] for number in queries[first[by_appearance]].tolist()]
+        index = by_appearance.argsort()[index]
+        labels = Communication(
+            np.array([query.number for query in moved])[index], np.array([query.size_bytes for query in moved])[index],
+            first_layer=first_layer, last_layer=last_layer,
+        )  # fmt: skip
+        rows = self._add(members, recorded, index, self._rows[:, after].T, labels, label, hints)
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
         sums: list[int] = rows[~is_awaited].tolist()
@@ -107,13 +135,14 @@ class GradientSync:
         number = self.context.recorder.query(partial(_concurrent, queries))
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
-        row = self._add(members, [number], np.array([0]), [after])
+        labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
+        row = self._add(members, [number], np.array([0]), [after], labels)
         for rank in pair:
             sums[rank] += row.tolist()
 
     def _add(
-        self, members: Sequence[int], recorded: Sequence[int], index: Rows, after: ArrayLike, label: int = -1,
-        slot: ArrayLike = -1,
+        self, members: Sequence[int], recorded: Sequence[int], index: Rows, after: ArrayLike, labels: Communication,
+        stage: int = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
         """Adds collectives with the sizes and paths of recorded queries; `index` selects the query of each. after: shape
         (collectives, tasks). Returns their rows."""
@@ -121,7 +150,7 @@ class GradientSync:
             return index
         recorder = self.context.recorder
         sizes_and_paths = [recorder.results[number] for number in recorded]
-        rows = self.context.builder.collectives(members, sizes_and_paths, index, Phase.SYNCHRONISE, after, label, slot)
+        rows = self.context.builder.collectives(members, sizes_and_paths, index, Phase.SYNCHRONISE, after, stage, slot, labels)
         recorder.record_transfers(rows, np.array(recorded)[index])
         return rows
 
@@ -147,37 +176,52 @@ class GradientSync:
         """Sums of the gradients that are complete after `gradient_tasks`: of the unit that a task passes if it is `cut`, else
         of the whole stage."""
 
-        def queries(begin: int) -> Iterator[_CollectiveQuery]:
+        def queries(begin: int) -> Iterator[tuple[_CollectiveQuery, range]]:
             for unit in self.units[stage][::-1] if begin < 0 else [self._unit_by_first_layer[begin]]:
                 buckets = (self.rank_layers.gradients.tensors[begin:end] for begin, end in itertools.pairwise(unit.bounds))
                 parts = [("replicas", tensors) for tensors in buckets]
                 parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
-                yield from itertools.chain.from_iterable(itertools.starmap(partial(self._summed, rank), parts))
+                for query in itertools.chain.from_iterable(itertools.starmap(partial(self._summed, rank), parts)):
+                    yield query, unit.layers
 
-        numbers = self._numbered(np.where(cut, self.context.schedule.begin[gradient_tasks], -1), queries)
-        after = gradient_tasks[numbers.keys()]
-        return _RankCollectives(self.context.schedule.slot[after] + SLOTS // 2, numbers.values, after, np.full(len(after), -1))
+        numbered = self._numbered(np.where(cut, self.context.schedule.begin[gradient_tasks], -1), queries)
+        after = gradient_tasks[numbered.task]
+        slot = self.context.schedule.slot[after] + SLOTS // 2
+        return _RankCollectives(slot, *numbered[1:], after, np.full(len(after), -1))
 
-    def _numbered(self, begin: Rows, queries: Callable[[int], Iterable[_CollectiveQuery]]) -> CsrLists:
-        """Numbers of the queries of tasks that begin with the layers `begin`."""
+    def _numbered(self, begin: Rows, queries: Callable[[int], Iterable[tuple[_CollectiveQuery, range]]]) -> _Numbered:
+        """Numbers and layers of the queries of tasks that begin with the layers `begin`."""
         known = self._query_numbers
         begins, index = np.unique(begin, return_inverse=True)
-        numbers = [[known.setdefault(query, len(known)) for query in queries(layer)] for layer in begins.tolist()]
-        return CsrLists.of(numbers).take(index)
+        found = [list(queries(layer)) for layer in begins.tolist()]
+        numbers, first, last = (
+            CsrLists.of([[value(query, layers) for query, layers in of_task] for of_task in found]).take(index)
+            for value in (
+                lambda query, _: known.setdefault(query, len(known)),
+                lambda _, layers: layers.start,
+                lambda _, layers: layers.stop - 1,
+            )
+        )
+        return _Numbered(numbers.keys(), numbers.values, first.values, last.values)
 
     def _summed(self, rank: int, group: str, tensors: Sequence[int]) -> Iterator[_CollectiveQuery]:
         """Queries that sum the gradients of a group of ranks with the same parameters."""
         plan, size = self.plan, self.job.reduced_bytes
         ranks = self._groups(rank, group)[0].size
         if self.job.zero:
-            yield _CollectiveQuery("reduce_scatter", group, float(sum(tensors) * size))
+            yield _CollectiveQuery("reduce_scatter", group, float(sum(tensors) * size), self._sharding)
             if group == "replicas" and plan.sharing < plan.workers:
-                yield _CollectiveQuery("all_reduce", "shards", sum(tensors) * size / ranks)
+                yield _CollectiveQuery("all_reduce", "shards", sum(tensors) * size / ranks, Dimension.DATA)
         elif plan.compression is None:
-            yield _CollectiveQuery("all_reduce", group, float(sum(tensors) * size))
+            yield _CollectiveQuery("all_reduce", group, float(sum(tensors) * size), Dimension.DATA)
         else:
             for collective in plan.compression.wire(tensors, size):
-                yield _CollectiveQuery(collective.op, group, collective.collective_bytes(ranks))
+                yield _CollectiveQuery(collective.op, group, collective.collective_bytes(ranks), Dimension.DATA)
+
+    @property
+    def _sharding(self) -> Dimension:
+        """The dimension of collectives over replicas that shard states or parameters."""
+        return Dimension.FSDP if self.job.zero == 3 else Dimension.ZERO
 
     def _parameters(self, *layers: range) -> dict[str, int]:
         """Number of parameters of some layers by the group of ranks that have the same ones."""
@@ -210,13 +254,19 @@ class GradientSync:
     def _gathered(self, unit_tasks: Rows, after: Rows) -> _RankCollectives:
         """Gathers of the parameters that tasks need."""
 
-        def queries(begin: int) -> Iterator[_CollectiveQuery]:
-            for group, count in self._parameters(self._unit_by_first_layer[begin].layers).items():
-                yield _CollectiveQuery("all_gather", group, float(count * self.job.gathered_bytes))
+        def queries(begin: int) -> Iterator[tuple[_CollectiveQuery, range]]:
+            layers = self._unit_by_first_layer[begin].layers
+            for group, count in self._parameters(layers).items():
+                yield self._gather(group, count), layers
 
-        numbers = self._numbered(self.context.schedule.begin[unit_tasks], queries)
-        before = unit_tasks[numbers.keys()]
-        return _RankCollectives(self.context.schedule.slot[before] - SLOTS + 1, numbers.values, after[numbers.keys()], before)
+        numbered = self._numbered(self.context.schedule.begin[unit_tasks], queries)
+        before = unit_tasks[numbered.task]
+        slot = self.context.schedule.slot[before] - SLOTS + 1
+        return _RankCollectives(slot, *numbered[1:], after[numbered.task], before)
+
+    def _gather(self, group: str, parameters: int) -> _CollectiveQuery:
+        """Query that gathers the shards of parameters of a group of ranks."""
+        return _CollectiveQuery("all_gather", group, float(parameters * self.job.gathered_bytes), self._sharding)
 
     def _recorded_query(self, rank: int, query: _CollectiveQuery) -> int:
         """Number of a recorded query for a collective of a pipeline rank."""
@@ -270,10 +320,19 @@ class GradientSync:
         rows = [context.builder.compute(member, Phase.OPTIMIZER, work_s, sums, label) for member in members]
         context.recorder.record_times(rows, members, times_of)
         if job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
-            counts = [part for stage in plan.stage_of[rank] for part in self._parameters(context.ranges[stage]).items()]
-            queries = [_CollectiveQuery("all_gather", group, float(count * job.gathered_bytes)) for group, count in counts]
-            numbers = [self._recorded_query(rank, query) for query in queries]
-            gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], label).tolist()
+            gathered = [
+                (self._gather(group, count), context.ranges[stage])
+                for stage in plan.stage_of[rank]
+                for group, count in self._parameters(context.ranges[stage]).items()
+            ]
+            numbers = [self._recorded_query(rank, query) for query, _ in gathered]
+            labels = Communication(
+                np.array([query.number for query, _ in gathered]),
+                np.array([query.size_bytes for query, _ in gathered]),
+                first_layer=np.array([layers.start for _, layers in gathered]),
+                last_layer=np.array([layers.stop - 1 for _, layers in gathered]),
+            )
+            gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], labels, label).tolist()
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.device.device import Device, Optimizer
+from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
@@ -83,7 +84,8 @@ class LocalSgd(Strategy):
             )
             moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.element_bytes, nodes)
             ready = begins if self.overlap else ends
-            averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready)]
+            labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.element_bytes)
+            averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)]
         for rank in ranks:
             builder.wait(rank, Phase.SYNCHRONISE, averages)
             builder.compute(rank, Phase.OPTIMIZER, self._outer_s(job, parameters))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
-from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, ReplicaStrategy, Shares, averaging_options
+from scaleproof.simulator.strategy.replica_strategy import (
+    GradientAveraging,
+    Microbatches,
+    ReplicaStrategy,
+    Shares,
+    averaging_options,
+)
 
 
-class DataParallel(GradientAveraging, ReplicaStrategy):
+class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
     """Every worker has the whole model, or with ZeRO a shard of it, and trains on its share of the samples.
 
     Gradients are averaged bucket by bucket, as in PyTorch's DistributedDataParallel, by the given algorithm or the library's
@@ -23,10 +29,13 @@ class DataParallel(GradientAveraging, ReplicaStrategy):
 
     kind: Literal["data_parallel"] = "data_parallel"
     first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="size at which the first bucket closes")
-    microbatches_: Count = Field(
-        1, alias="microbatches", description="passes whose gradients are accumulated before they are averaged"
-    )
     shares: Shares | None = None
+
+    def for_samples(self, samples_per_worker: int) -> Self:
+        if self.shares is not None and self.micro_batch_size is not None:
+            message = "workers have different shares of the samples; give microbatches instead"
+            raise FieldError(("strategy", "micro_batch_size"), message)
+        return super().for_samples(samples_per_worker)
 
     @cached_property
     def plan(self) -> Plan:

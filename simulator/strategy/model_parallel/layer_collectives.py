@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import Costing, costing, direct_costing, processors_taken, rendezvous_s
+from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, Routed
+from scaleproof.simulator.model.recompute import again
+from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import PLAIN, Dispatch
@@ -55,7 +59,7 @@ class LayerCollectives:
         if exchange.routed is not None:
             return self._routed_s(exchange, exchange.routed, layer, samples, job)
         collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
-            exchange.elements * samples * job.element_bytes
+            self.message_bytes(exchange, samples, job)
         )
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
@@ -77,6 +81,13 @@ class LayerCollectives:
             )
         return collective_s
 
+    def message_bytes(self, exchange: Exchange, samples: float, job: Job) -> float:
+        """Bytes of a collective's whole buffer."""
+        routed, element_bytes = exchange.routed, job.element_bytes
+        if routed is not None:
+            element_bytes = self.dispatch.element_bytes(routed, element_bytes)
+        return exchange.elements * samples * element_bytes
+
     def _weights_s(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
         """Seconds of the weight-gradient products that overlap with one sum of input gradients: half of the backward pass of
         the products that read the input."""
@@ -87,7 +98,7 @@ class LayerCollectives:
     def _routed_s(self, exchange: Exchange, routed: Routed, layer: Layer, samples: float, job: Job) -> float:
         """Exposed seconds of an all-to-all of tokens. If overlapped with another microbatch's compute, each takes processors
         from its part of it, the forward pass of one microbatch and the backward pass of another over the layer."""
-        size_bytes = exchange.elements * samples * self.dispatch.element_bytes(routed, job.element_bytes)
+        size_bytes = self.message_bytes(exchange, samples, job)
         if self.dispatch.deduplicated:
             collective_s = self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
         else:
@@ -121,6 +132,38 @@ class LayerCollectives:
         if key not in self._cache:
             self._cache[key] = concurrent_collective(op, self.group(axis), cluster)
         return self._cache[key]
+
+
+def pass_communication(job: Job, microbatches: int) -> PassCommunication:
+    """Collectives within the passes of one of `microbatches` equal parts of a worker's samples, recomputation included."""
+    samples, collectives = job.samples_per_worker / microbatches, cast(LayerCollectives, job.exchange)
+    kinds = {(one.axis, one.op) for layer in job.distinct_layers for one in layer.exchanges}
+    place_of = {kind: place for place, kind in enumerate(sorted(kinds, key=lambda kind: _number(*kind)))}
+    numbers = [_number(*kind) for kind in place_of]
+
+    def of_layer(layer: Layer) -> Sequence[float]:
+        """Seconds, bytes and calls by kind: forward, backward, and forward ones that the backward pass may repeat."""
+        values = np.zeros((3, len(numbers), 3))
+        repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
+        passes = [(int(one.backward), one) for one in layer.exchanges]
+        if job.recompute.kind != "none":
+            passes += [(2, one) for one in repeated if not one.backward]
+        for place, one in passes:
+            exposed_s = collectives.seconds(one, layer, samples, job)
+            values[:, place_of[one.axis, one.op], place] += exposed_s, collectives.message_bytes(one, samples, job), 1
+        return cast(Sequence[float], values.ravel())
+
+    values: NDArray[Any] = job.of_layers(of_layer).reshape(3, len(numbers), 3, len(job.layers))
+    values[:, :, 1] += job.where_recomputed(values[:, :, 2])
+    exposed_s, message_bytes, calls = values[:, :, :2]
+    return PassCommunication(np.array(numbers, dtype=np.int16), exposed_s, message_bytes, calls)
+
+
+def _number(axis: Axis, op: str) -> int:
+    """The number of the dimension and the kind of a layer's collective."""
+    by_tokens = Dimension.SEQUENCE if op in ("all_gather", "reduce_scatter") else Dimension.TENSOR
+    dimension = {"context": Dimension.CONTEXT, "expert": Dimension.EXPERT}.get(axis, by_tokens)
+    return number_of(dimension, Collective.of(op))
 
 
 def _sums_input_gradients(exchange: Exchange) -> bool:

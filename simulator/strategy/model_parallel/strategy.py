@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.graph import branches, inputs_of, owners_of, place_branches
@@ -142,7 +143,10 @@ class _PassTasks:
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
         path = self._resource_map.concurrent_messages(*places, size_bytes)
-        row = self.builder.transfer(self._rank(source), self._rank(target), size_bytes, path, Phase.SEND, (after,))
+        layer = source if gradient_of is None else gradient_of
+        labels = Communication.of(Dimension.MODEL, Collective.SEND, size_bytes, range(layer, layer + 1))
+        ranks = self._rank(source), self._rank(target)
+        row = self.builder.transfer(*ranks, size_bytes, path, Phase.SEND, (after,), labels=labels)
         if gradient_of is None:
             self._sent[key] = row
         return row
@@ -150,9 +154,10 @@ class _PassTasks:
     def _average(self, devices: Sequence[int], parameters: int) -> int:
         group = Group.of(list(devices), self.job.cluster.node.devices)
         nodes = sorted({self._places[device][0] for device in devices})
-        moved_bytes, path = self._resource_map.collective(
-            "all_reduce", group, float(parameters * self.job.element_bytes), nodes
-        )
+        size_bytes = float(parameters * self.job.element_bytes)
+        moved_bytes, path = self._resource_map.collective("all_reduce", group, size_bytes, nodes)
+        labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
         last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]
         ready = [self._backward[i] for i in last]
-        return self.builder.collective([self.ranks[device] for device in devices], moved_bytes, path, Phase.SYNCHRONISE, ready)
+        members = [self.ranks[device] for device in devices]
+        return self.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path
 from scaleproof.simulator.run.run import Phase
@@ -46,9 +47,14 @@ def _add_requests(
             up, down = _paths(
                 context, replica.places[stage][0], node, size_bytes, (replica.concurrent_senders * servers_per_class, ranks)
             )
-            push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, [replica.last_rows[stage]], stage)
+            labels = [
+                Communication.of(Dimension.SERVER, one, size_bytes, calls=servers_per_class)
+                for one in (Collective.PUSH, Collective.PULL)
+            ]
+            after = [replica.last_rows[stage]]
+            push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage, labels=labels[0])
             serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=bucket)
-            pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage)
+            pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage, labels=labels[1])
             for column, row in zip(rows, (push, serve, pull), strict=True):
                 column.append(row)
     for phase, waited in zip((Phase.SEND, Phase.WAIT, Phase.RECEIVE), rows, strict=True):

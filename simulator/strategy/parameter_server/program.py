@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
 from scaleproof.simulator.run.run import Phase
@@ -21,11 +22,14 @@ _PULLS: Final = 1
 
 
 class _Message(NamedTuple):
-    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them; requests: number that
-    each server receives."""
+    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them.
+
+    servers: number of servers that each group exchanges with. requests: number that each server receives.
+    """
 
     server: int
     inside: bool
+    servers: int
     requests: int
     size_bytes: float
     up: Path
@@ -80,7 +84,7 @@ class ServedStep:
     def _synchronise(self, group: WorkerGroup, number: int, bucket: Bucket, gradients: Sequence[int]) -> None:
         """Adds the push of a group's gradients, the pull of parameters, and the waits for both. gradients: tasks that compute
         the gradients."""
-        sums = self._collective(group, "reduce", bucket, gradients)
+        sums = self._collective(group, "reduce", number, gradients)
         pushes, services, pulls = [], [], []
         for message in self._messages(group, bucket):
             push, service = self._push(group, number, message, sums or gradients)
@@ -89,7 +93,7 @@ class ServedStep:
             pulls.append(self._pull(group, number, message, [service]))
         self._wait(group.members, Phase.SYNCHRONISE, sums)
         self._wait(group.members[:1], Phase.SEND, pushes)
-        self._wait_for_reply(group, _Reply(services, pulls, self._collective(group, "broadcast", bucket, pulls)))
+        self._wait_for_reply(group, _Reply(services, pulls, self._collective(group, "broadcast", number, pulls)))
 
     def _wait_for_reply(self, group: WorkerGroup, reply: _Reply) -> None:
         """Makes a group wait for a reply."""
@@ -123,7 +127,7 @@ class ServedStep:
         services = [service for _, service in pushes]
         both = zip(messages, services, strict=True)
         pulls = [self._pull(group, number, message, [service]) for message, service in both]
-        return _Reply(services, pulls, self._collective(group, "broadcast", self._buckets[number], pulls))
+        return _Reply(services, pulls, self._collective(group, "broadcast", number, pulls))
 
     def _forward(self, group: WorkerGroup) -> list[list[int]]:
         """Adds forward passes of a group, divided where another bucket is needed. Returns for each of these buckets the rows
@@ -159,7 +163,7 @@ class ServedStep:
             if bucket.layer < begin:
                 gradients = self._passes(group, Phase.BACKWARD, bucket.layer, begin)
                 begin = bucket.layer
-            ready = self._collective(group, "reduce", bucket, gradients) or gradients
+            ready = self._collective(group, "reduce", number, gradients) or gradients
             pushes.append([])
             for message in of_bucket:
                 connection = message.server, message.inside
@@ -205,7 +209,7 @@ class ServedStep:
                 # a server belongs to no device: its messages use all cards
                 up = self._resource_map.between(worker.node, server.node, size_bytes, out, into)
                 down = self._resource_map.between(server.node, worker.node, size_bytes, into, out)
-                yield _Message(self._ranks[server], False, workers, size_bytes, up, down, *service)
+                yield _Message(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
                 pairs, names, devices = (
                     worker.each * server.each,
@@ -216,7 +220,7 @@ class ServedStep:
                 down = self._resource_map.inside(
                     worker.node, *names[::-1], size_bytes, worker.each, server.each, pairs, devices[::-1]
                 )
-                yield _Message(self._ranks[server], True, worker.each, size_bytes, up, down, *service)
+                yield _Message(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
 
     def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
@@ -232,20 +236,32 @@ class ServedStep:
         """Adds a push; returns its row and that of its service."""
         worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PUSHES
         sizes = message.size_bytes, message.up
-        push = self._builder.transfer(worker, message.server, *sizes, Phase.SEND, after, together=concurrent_set)
+        labels = self._labels(number, Collective.PUSH, message.size_bytes, message.servers)
+        push = self._builder.transfer(worker, message.server, *sizes, Phase.SEND, after, together=concurrent_set, labels=labels)
         served = message.requests, message.service_s, message.update_s
         return push, self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
 
     def _pull(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> int:
         worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PULLS
         sizes = message.size_bytes, message.down
-        return self._builder.transfer(message.server, worker, *sizes, Phase.RECEIVE, after, together=concurrent_set)
+        labels = self._labels(number, Collective.PULL, message.size_bytes, message.servers)
+        return self._builder.transfer(
+            message.server, worker, *sizes, Phase.RECEIVE, after, together=concurrent_set, labels=labels
+        )
 
-    def _collective(self, group: WorkerGroup, op: Op, bucket: Bucket, after: Sequence[int]) -> list[int]:
+    def _labels(self, number: int, op: Collective | Op, size_bytes: float, calls: int = 1) -> Communication:
+        """Labels of a message or collective of a bucket."""
+        begin = self._buckets[number].layer
+        following = [*(bucket.layer for bucket in self._buckets[number + 1 :]), len(self._job.layers)]
+        return Communication.of(Dimension.SERVER, op, size_bytes, range(begin, max(begin + 1, following[0])), calls)
+
+    def _collective(self, group: WorkerGroup, op: Op, number: int, after: Sequence[int]) -> list[int]:
         """Adds a collective over a group's gradients or parameters of a bucket; nothing for a group of one worker or class."""
         if len(group.workers) < 2:
             return []
         ranks = Group.of(list(group.workers), self._job.cluster.node.devices)
-        moved_bytes, path = self._resource_map.collective(op, ranks, bucket.all_bytes, [group.leader.node])
+        size_bytes = self._buckets[number].all_bytes
+        moved_bytes, path = self._resource_map.collective(op, ranks, size_bytes, [group.leader.node])
         members = [self._ranks[worker] for worker in group.members]
-        return [self._builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after)]
+        labels = self._labels(number, op, size_bytes)
+        return [self._builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)]

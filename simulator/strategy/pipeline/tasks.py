@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.collectives.cost import library_of
+from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.program import ProgramBuilder, Rows
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
@@ -113,9 +114,11 @@ class Replica:
         schedule, context = self.context.schedule, self.context
         ranks = np.array(self.ranks)[schedule.rank]
         work_s, exchange_s = self._times_s(context.job_costs)
+        exchanges = (schedule.kind >= 0) & (schedule.kind != Pass.WEIGHT)
         rows = context.builder.computes(
             ranks, _PHASES[schedule.kind], work_s, stage=self._labels(), microbatch=schedule.microbatch, slot=schedule.slot,
-            exchange_s=exchange_s,
+            exchange_s=exchange_s, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
+            last_layer=np.where(exchanges, schedule.end - 1, UNKNOWN),
         )  # fmt: skip
         context.recorder.record_times(rows, ranks, self._times_s)
         return rows
@@ -182,6 +185,7 @@ class Replica:
                 np.arange(len(sources))[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
+                labels=self._sent_labels(crossing, sizes_bytes),
             )  # fmt: skip
             self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[:, None])
             self.context.builder.follow(self.rows[receivers], rows)
@@ -195,6 +199,12 @@ class Replica:
             if plan.overlap_sends:
                 self._announce_ready(*arguments)
         return sends
+
+    def _sent_labels(self, boundaries: Rows, sizes_bytes: Sequence[float]) -> Communication:
+        """Labels of the messages over some boundaries of stages, for all microbatches."""
+        layers = np.array([self.context.ranges[boundary][-1] for boundary in boundaries.tolist()], dtype=np.int64)[:, None]
+        number = number_of(Dimension.PIPELINE, Collective.SEND)
+        return Communication(number, np.array(sizes_bytes)[:, None], 1, layers, layers)
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
         """Makes messages from one rank to another follow each other, as on one stream."""

@@ -46,6 +46,8 @@ def test_zero_stages_are_suggested_in_order(small: Make) -> None:
 def test_smaller_microbatches_are_suggested_before_full_recomputation(small: Make) -> None:
     assert reported(small, *TALL, "strategy.workers=4", share=0.9) == "strategy.microbatches=2"
     assert reported(small, *TALL, "strategy.workers=4", share=0.4) == "strategy.microbatches=4"
+    by_size = ("strategy.workers=4", "strategy.micro_batch_size=16384")
+    assert reported(small, *TALL, *by_size, share=0.4) == "strategy.micro_batch_size=4096"
 
 
 @pytest.mark.parametrize(

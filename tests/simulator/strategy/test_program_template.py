@@ -51,6 +51,8 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
             found += [] if mine.dtype == theirs.dtype and np.array_equal(mine, theirs) else [name]
         elif field.name in ("ranks", "resources", "routes") or isinstance(mine, CsrLists):
             found += differences(mine, theirs, f"{name}.")
+        elif field.name == "in_passes":
+            found += differences(mine(), theirs(), f"{name}.")
         else:
             found += [] if mine == theirs else [name]
     return found

@@ -22,17 +22,23 @@ WARMUP = 2
 
 def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
     """Computes for half of each step and waits for the server in the other half, in which its push moves for a moment."""
+    ends_s = [late_s + (number + 1) * step_s for number in range(steps)]
+    return worker_with(late_s, *((end_s - step_s / 2, end_s - step_s / 2 + 0.1, end_s) for end_s in ends_s))
+
+
+def worker_with(begin_s: float, *steps: tuple[float, float, float]) -> bytes:
+    """A worker with steps (end of the computation, end of the push, end of the step)."""
     rows = []
-    for number in range(steps):
-        step, begin_s = number - WARMUP + 1, late_s + number * step_s
-        middle_s, end_s, labels = begin_s + step_s / 2, begin_s + step_s, {"group": 0, "match": number}
-        rows += [row(Phase.FORWARD, begin_s, middle_s, step), row(Phase.SEND, middle_s, middle_s + 0.1, step, **labels)]
-        rows += [row(Phase.WAIT, middle_s + 0.1, end_s, step, **labels), end(step, end_s)]
+    for number, (computed_s, pushed_s, end_s) in enumerate(steps):
+        step, labels = number - WARMUP + 1, {"group": 0, "match": number}
+        rows += [row(Phase.FORWARD, begin_s, computed_s, step), row(Phase.SEND, computed_s, pushed_s, step, **labels)]
+        rows += [row(Phase.WAIT, pushed_s, end_s, step, **labels), end(step, end_s)]
+        begin_s = end_s
     return recorded(*rows)
 
 
-def server(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
-    """A server with given pushes (worker, number, arrival, whether it counts), which takes 0.1 s for each that counts."""
+def server(*pushes: tuple[int, int, float, bool], steps: int, service_s: float = 0.1) -> bytes:
+    """A server with given pushes (worker, number, arrival, whether it counts), and its service time of each that counts."""
     rows, version = [], 0
     labels_of_messages = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
     for who, number, at_s, counts in pushes:
@@ -40,9 +46,9 @@ def server(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
         rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **labels_of_messages))
         if counts:
             rows.append(row(Phase.OPTIMIZER, at_s, at_s, 1, **labels, group=0))
-            rows.append(row(Phase.OPTIMIZER, at_s, at_s + 0.1, 1, group=0, match=version))
+            rows.append(row(Phase.OPTIMIZER, at_s, at_s + service_s, 1, group=0, match=version))
             version += 1
-        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **labels_of_messages))
+        rows.append(row(Phase.SEND, at_s + service_s, at_s + service_s, 1, **labels, **labels_of_messages))
     return recorded(*rows, end(steps, 100.0))
 
 
@@ -73,6 +79,18 @@ def test_staleness_counts_updates_by_others(make_scenario: MakeScenario) -> None
     assert servers.version_staleness.histogram.keys() == {"0", "1", "2"}, "the fast one updates twice for each of the slow"
     assert servers.dropped == 0
     assert servers.updates_per_s == pytest.approx(1.5, rel=0.15)
+
+
+def test_staleness_counts_updates_while_the_clock_stands_still(make_scenario: MakeScenario) -> None:
+    """Workers push in turn, each twice at every reading of the clock: there is one update by the other in between."""
+    readings_s = [2.0 * (number // 2) for number in range(10)]
+    pushes = [(who, number, reading_s, True) for number, reading_s in enumerate(readings_s) for who in range(2)]
+    own = worker_with(-2.0, *((reading_s,) * 3 for reading_s in readings_s))
+
+    servers = assemble(make_scenario(ASYNCHRONOUS, steps=8), [own, own, server(*pushes, steps=8, service_s=0.0)], 8).servers
+
+    assert servers is not None
+    assert servers.version_staleness.histogram.keys() == {"1"}
 
 
 def test_the_clock_gap_grows_without_synchronisation(make_scenario: MakeScenario) -> None:

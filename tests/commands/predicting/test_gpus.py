@@ -1,0 +1,70 @@
+"""The option --gpus of commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scaleproof.commands.main import main
+
+MEGATRON = "megatron-175b-3d-selene"
+
+
+def test_predict_reports_what_the_number_of_gpus_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "resnet50-ring-p100", "--gpus", "128", "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["ranks"] == 128
+    assert output.err == (
+        "note: 128 GPUs: strategy.workers 128 (was 32), cluster.nodes 32 (was 16); p100-25gbe has 64 GPUs, 16 nodes are added\n"
+    )
+
+
+def test_the_number_of_gpus_is_applied_after_other_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", MEGATRON, "--gpus", "512", "--set", "strategy.tp=16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 512
+    assert main(["predict", MEGATRON, "--gpus", "512", "--set", "strategy.dp=4"]) == 2
+    assert "512 GPUs determine strategy.workers, which is also given" in capsys.readouterr().err
+    assert main(["predict", MEGATRON, "--gpus", "128", "--set", "batch.per_worker=64", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 2 * 64
+
+
+def test_compare_brings_both_to_equal_gpus_and_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", MEGATRON, "resnet50-ring-p100"]) == 0
+    assert "A and B differ in scale: 512 and 32 GPUs, 256 and 2,048 samples a step; --gpus 512" in capsys.readouterr().out
+    assert main(["compare", MEGATRON, "resnet50-ring-p100", "--gpus", "64"]) == 0
+    output = capsys.readouterr()
+    assert "differ in scale" not in output.out
+    assert "note: B on 64 GPUs: strategy.workers 64 (was 32), global batch 256 (was 2,048)" in output.err
+
+
+def test_sweep_takes_a_scenario_with_numbers_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from scaleproof.simulator.analysis.study.store import table
+
+    assert main(["sweep", "resnet50-ring-p100", "--gpus", "32,128,100", "--out", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert "nodes are added for 128 and 100 GPUs" in output.err
+    assert "at GPUs 128" in output.out
+    points = table(tmp_path)
+    assert points["gpus"].tolist() == [32, 128, 100]
+    assert points["ranks"].tolist()[:2] == [32, 128]
+    assert "nearest possible: 64 and 128 GPUs" in points["error"][2]
+
+
+def test_gpus_and_workers_are_not_both_axes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("scenario: resnet50-ring-p100\naxes: {strategy.workers: [2, 4]}\n")
+    assert main(["sweep", str(study), "--gpus", "32", "--out", str(tmp_path / "out")]) == 2
+    assert "determines the workers; leave one of both out" in capsys.readouterr().err
+
+
+def test_crossover_compares_strategies_on_numbers_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crossover", "resnet50-ring-p100", "--gpus", "16,32", "--points", "2", "--strategies", "ring,ps-all"]) == 0
+    assert "by cluster.network.bandwidth and GPUs" in capsys.readouterr().out
+
+
+def test_the_option_is_hinted_at_where_a_command_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sensitivity", MEGATRON, "--gpus", "64"])
+    assert "write --set gpus=N" in capsys.readouterr().err
