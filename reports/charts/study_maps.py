@@ -177,7 +177,7 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
     steps = np.repeat(best["hours"].to_numpy(), 2)[1:], np.repeat(best["other"].to_numpy(), 2)[:-1]
     if len(best) > 1:
         marks.append(Line("Pareto front", INK, *(ends.tolist() for ends in steps), dashed=True))
-    return View(x, y, tuple(marks), f"{len(best)} of {len(points):,} points are on the front")
+    return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
 def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:

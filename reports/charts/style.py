@@ -52,6 +52,7 @@ COMMUNICATION_COLOURS: Final = {
     "MP": "#E4B5CF",
     "embedding": "#6B4A00",
     "PS": YELLOW,
+    "other": EXPOSED_COMMUNICATION,
 }
 PHASE_COLOURS: Final = {
     "forward": "#7FCBB4",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # probabilities above this are not stated exactly
 _SURE: Final = 0.98
+# alternatives out of memory that are named
+_MOST_NAMED: Final = 3
 # speed-ups below this share of the smallest size are not worth a word
 _LEAST_SPEED_UP: Final = 1.01
 
@@ -113,9 +115,18 @@ def lede(study: Studied, ranks: Ranking) -> str:
     sentences = [f"{study.found.model_name} with {', '.join(at) or study.found.strategy_name}{of}"]
     if ranks.speed and not ranks.speed.is_tie:
         sentences += _confidence(study, best, ranks.speed)
+    sentences += _without_fit(study)
     if best["rate_low"] == best["rate_low"] or ranks.speed:
         sentences.append("In parentheses: 90 % prediction intervals")
     return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _without_fit(study: Studied) -> list[str]:
+    """'TP8 does not fit into memory', of alternatives without a point that does."""
+    unfit = study.points[study.points["fits"].eq(False)]["line"]
+    lines = [line for line in dict.fromkeys(unfit) if line not in set(study.good["line"])]
+    named = lines if len(lines) <= _MOST_NAMED else [*lines[:_MOST_NAMED], f"{len(lines) - _MOST_NAMED} more"]
+    return [f"{' and '.join(named)} {'does' if len(lines) == 1 else 'do'} not fit into memory"] if lines else []
 
 
 def _circumstance(name: str, words: str) -> str:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
-from scaleproof.simulator.run.records import Scaling
+from scaleproof.simulator.run.records import CommunicationPart, Scaling
 from scaleproof.simulator.run.run import DERIVED, Origin, Phase, Run, Spans
 from scaleproof.simulator.scenario import dump
 
@@ -116,6 +116,15 @@ class Results:
         return tuple(case for case in self.cases if case.error is not None)
 
 
+class _PartOfCommunication(BaseModel):
+    dimension: str
+    collective: str
+    calls: FiniteFloat
+    size_bytes: FiniteFloat
+    time_s: FiniteFloat
+    exposed_s: FiniteFloat
+
+
 class _SummaryFile(BaseModel):
     """Run.summary() as JSON; unknown keys are ignored."""
 
@@ -129,6 +138,7 @@ class _SummaryFile(BaseModel):
     step_times_s: tuple[FiniteFloat, ...] = ()
     phase_s: dict[str, FiniteFloat] = {}
     breakdown_s: dict[str, FiniteFloat] = {}
+    communication: tuple[_PartOfCommunication, ...] = ()
     framework: str = ""
     framework_is_default: bool = False
     tokens: PositiveInt | None = None
@@ -150,6 +160,7 @@ class _SummaryFile(BaseModel):
     def run(self) -> Run:
         plain = self.model_dump()
         scaling = Scaling.by_kind(plain)
+        plain["communication"] = tuple(CommunicationPart(**part) for part in plain["communication"])
         return Run(**{name: value for name, value in plain.items() if name not in DERIVED}, scaling=scaling)
 
 
