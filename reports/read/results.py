@@ -191,14 +191,16 @@ class _ReconcileFile(BaseModel):
 def read(folder: Path) -> Results:
     """Reads a results folder. Raises InputError if it does not exist or has no results."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
+        raise InputError(f"{folder}: no such folder; give one that scaleproof predict, sweep or reconcile wrote with --out")
     if (folder / "reconcile.json").is_file():
         return _Reader(folder).reconciled()
     if has_runs(folder):
         return _Reader(folder).unreconciled(_case_folders(folder))
     if _is_bare(folder):
         return Results(notes=("the folder is empty",))
-    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} writes them")
+    raise InputError(
+        f"{folder}: no results here; scaleproof predict, sweep, reconcile, measure, crossover or claims writes some with --out"
+    )
 
 
 def has_runs(folder: Path) -> bool:
