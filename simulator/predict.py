@@ -36,12 +36,12 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> R
     return _with_memory(run, scenario, remedy)
 
 
-def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
+def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady, shares_links: bool = True) -> Run:
     """Predicts the step time of a scenario and its breakdown, without scaling efficiency, FLOPs, energy, cost and memory.
 
-    simulate: times the program. Raises FieldError for more steps than can be simulated.
+    simulate: times the program. shares_links: whether it models that messages share links. Raises FieldError for more steps than can be simulated.
     """
-    costs = scenario.job()
+    costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)

@@ -64,8 +64,8 @@ def _plan(options: argparse.Namespace) -> int:
     }
     sizes = options.gpus or (scenario.strategy.training_ranks,)
     try:
-        with working("estimating all configurations") as status:
-            plans = plan_sizes(scenario, sizes, search, options.out, status.update)
+        with working("estimating all configurations") as update:
+            plans = plan_sizes(scenario, sizes, search, options.out, update)
     except KeyboardInterrupt:
         if options.out:
             print(f"finished sizes are in {options.out}; the same command continues", file=sys.stderr)

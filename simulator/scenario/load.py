@@ -52,7 +52,7 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     changes = override_texts(overrides)
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
-    name = _name(reference)
+    name = reference_text(reference)
     if name.startswith(PUBLISHED):
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
@@ -62,12 +62,11 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     return build(located, path, changes)
 
 
-def _name(reference: object) -> str:
-    """A name or path as text. Raises InputError for another type."""
+def reference_text(reference: object, kind: str = "scenario") -> str:
+    """A name or path as text. Raises InputError for another type. kind: of what it is the name."""
     if isinstance(reference, str | Path):
         return str(reference)
-    kind = type(reference).__name__
-    raise InputError(f"expected the name of a scenario, a path, or a mapping with its fields; got {kind}")
+    raise InputError(f"expected the name of a {kind}, a path, or a mapping with its fields; got {type(reference).__name__}")
 
 
 def override_texts(overrides: Overrides) -> Sequence[str]:

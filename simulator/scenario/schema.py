@@ -139,6 +139,8 @@ class Scenario(Spec):
         where = f"{counted(self.strategy.ranks, 'rank')} of {self.cluster.name or 'a cluster'}"
         return f"Scenario({self.name}: {what} on {where}, {counted(self.total_samples, 'sample')} per step)"
 
+    __str__ = __repr__
+
     @property
     def framework_is_default(self) -> bool:
         """Whether the scenario names no framework, so that it has the usual one of its strategy."""

@@ -25,6 +25,7 @@ from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
+from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
@@ -86,9 +87,8 @@ class PlanResult:
 
     def __repr__(self) -> str:
         sure = "proved to be the best" if self.proved else "the best found"
-        first = (
-            f"{layout(self.configurations.row(self.best[0].row))}: {sure} of {len(self.configurations):,} by {self.objective}"
-        )
+        best = layout(self.configurations.row(self.best[0].row))
+        first = f"{best}: {sure} of {len(self.configurations):,} by {self.objective}"
         return f"{first}\n{self.best[0].run!r}"
 
     @naming_extras()
@@ -303,7 +303,10 @@ class _Search:
     def _replay(self, row: int) -> None:
         self._progress(f"replaying {layout(self._configurations.row(row))}")
         scenario = self._configurations.scenario(row)
-        run = accounted(timed(scenario, simulate=self._configurations.simulate(row)), scenario)
+        is_served = self._configurations.is_served(row)
+        # messages to parameter servers contend for links; all others are replayed as if nothing were shared
+        simulate = simulate_steady if is_served else replay.simulate
+        run = accounted(timed(scenario, simulate=simulate, shares_links=is_served), scenario)
         self.replayed += 1
         value = self._value(run)
         choice = PlanChoice(row, scenario, run, value, float(self._memory_bytes[row]))
