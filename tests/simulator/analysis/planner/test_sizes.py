@@ -86,7 +86,7 @@ def test_without_any_plan_the_problems_are_an_error(tmp_path: Path) -> None:
         plan_sizes(SCENARIO, [97], OPTIONS)
 
 
-def test_the_headline_answers_at_the_largest_size(plans: list[PlanRecord]) -> None:
+def test_the_headline_is_about_the_largest_size(plans: list[PlanRecord]) -> None:
     text = headline(plans)
     assert text.startswith("16 GPUs: ")
     assert " tokens/s (" in text
