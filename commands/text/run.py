@@ -3,7 +3,7 @@ evidence for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from scaleproof.commands.text.tables import sections, shares, table
@@ -21,7 +21,7 @@ from scaleproof.simulator.common.units import (
     format_time_s,
     format_USD,
 )
-from scaleproof.simulator.run.records import ServerStatistics
+from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 
@@ -149,6 +149,21 @@ def _communication(run: Run) -> Iterator[str]:
         least_s = _ROUNDING * run.step_time_s
         times = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
         yield ", ".join(f"{text} {name}" for name, text in times.items())
+        yield from communication_table(run.communication)
+
+
+def communication_table(parts: Iterable[CommunicationPart]) -> list[str]:
+    """Lines of a table with a row for each dimension and collective: exposed and hidden time, bytes and calls."""
+    return table([_communication_row(part) for part in parts], "<>>>>")
+
+
+def _communication_row(part: CommunicationPart) -> tuple[str, ...]:
+    exposed, hidden = (
+        f"{format_time_s(seconds)} {name}" if seconds > _ROUNDING * part.time_s else ""
+        for name, seconds in (("exposed", part.exposed_s), ("hidden", part.time_s - part.exposed_s))
+    )
+    calls = counted(round(part.calls), "call") if part.calls > 1 - _MIN_SHARE else f"{part.calls:.2g} calls"
+    return part.label, exposed, hidden, format_bytes(part.size_bytes), calls
 
 
 def _input(run: Run) -> Iterator[str]:
