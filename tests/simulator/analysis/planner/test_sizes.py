@@ -118,6 +118,7 @@ def test_unreadable_plans_are_notes_of_the_page(folder: Path, tmp_path: Path) ->
     assert "plan-9.json cannot be read" in build(tmp_path).path.read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_command_plans_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", "llama-2-7b-fsdp-a100", "--set", "batch=64", "--gpus", "16,8", "--top", "2"]
     assert main([*command, "--out", str(tmp_path)]) == 0
