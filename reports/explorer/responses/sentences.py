@@ -10,6 +10,7 @@ from scaleproof.simulator.common.units import (
     format_count,
     format_energy_J,
     format_number,
+    format_range,
     format_time_s,
     format_USD,
 )
@@ -140,7 +141,7 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     has_interval = run.prediction_interval_s is not None and low_s > 0
     ends = [throughput * run.step_time_s / end_s for end_s in (high_s, low_s)] if has_interval else []
     rates = f"90 %: {' to '.join(map(format_number, ends))}" if ends else None
-    times = f"90 %: {step_time(low_s)} to {step_time(high_s)}" if has_interval else None
+    times = f"90 %: {format_range(step_time(low_s), step_time(high_s))}" if has_interval else None
     each = format_number(throughput / run.compute_ranks)
     others = f"{format_number(run.samples_per_s)} samples/s" if unit == "tokens/s" else "all GPUs together"
     step, step_unit = step_time(run.step_time_s).split(" ")
