@@ -150,8 +150,8 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     return [
         _number("throughput", label, (format_number(throughput), unit), rates, others),
         _number("step", "Step time", (step, step_unit), times, f"one optimizer step, global batch {run.samples:,}"),
-        _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs, without recomputation"),
-        _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s per GPU", "model FLOPs utilisation"),
+        _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs"),
+        _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s", "model FLOPs utilisation"),
         _cost(run, scenario),
         *_energy(run),
     ]
@@ -167,10 +167,10 @@ def _number(key: str, label: str, value: tuple[str | None, str], detail: str | N
 
 
 def _flops(run: Run) -> str:
-    """'150 TFLOP/s per GPU'."""
+    """'150 TFLOP/s'."""
     if run.model_flops is None or run.step_time_s <= 0:
         return ""
-    return f"{format_count(run.model_flops / run.step_time_s / run.compute_ranks)}FLOP/s per GPU"
+    return f"{format_count(run.model_flops / run.step_time_s / run.compute_ranks)}FLOP/s"
 
 
 def _cost(run: Run, scenario: Scenario) -> dict[str, Any]:
