@@ -28,6 +28,7 @@ FAINT: Final = "#D5D8DD"
 COMPUTE: Final = GREEN
 EXPOSED_COMMUNICATION: Final = ORANGE
 BUBBLE: Final = GREY
+UNMODELLED: Final = "#5B6069"
 CAUSE_COLOURS: Final = {
     "compute": COMPUTE,
     "slowest_rank": YELLOW,
@@ -36,7 +37,7 @@ CAUSE_COLOURS: Final = {
     "waiting_for_server": "#B39B00",
     "waiting_for_ranks": FAINT,
     "waiting_for_input": SKY,
-    "other": "#5B6069",
+    "other": UNMODELLED,
 }
 # By parallel dimension, where it is known: gradients and shards of replicas, activations of a layer, of a sequence, of stages.
 COMMUNICATION_COLOURS: Final = {
@@ -51,6 +52,7 @@ COMMUNICATION_COLOURS: Final = {
     "MP": "#E4B5CF",
     "embedding": "#6B4A00",
     "PS": YELLOW,
+    "other": EXPOSED_COMMUNICATION,
 }
 PHASE_COLOURS: Final = {
     "forward": "#7FCBB4",
