@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from scaleproof.reports.charts import style
+from scaleproof.simulator.analysis.planner import words as plan_words
 from scaleproof.simulator.common.units import (
+    counted,
     format_bytes,
     format_count,
     format_energy_J,
@@ -17,6 +19,7 @@ from scaleproof.simulator.common.units import (
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # from this share of a step on, computing is what limits it
@@ -25,6 +28,8 @@ _MOSTLY: Final = 0.85
 _MIN_SHARE: Final = 0.002
 # and a holder of memory
 _MIN_MEMORY_SHARE: Final = 0.02
+# schedules that follow from the number of virtual stages
+_USUAL: Final = ("1f1b", "interleaved_1f1b")
 # steps from this duration on are in whole seconds
 _LONG_S: Final = 60.0
 # what each part of a step is called, and what it means
@@ -77,20 +82,17 @@ def rate(run: Run) -> tuple[float, str]:
 
 
 def layout(scenario: Scenario) -> str:
-    """'DP 8 × TP 8 × PP 8, VPP 3, MBS 1, GA 32, ZeRO 1, recompute full'."""
-    strategy, training = scenario.strategy, scenario.training
-    if not isinstance(strategy, ReplicaStrategy):
-        return strategy.kind.replace("_", " ")
-    plan = strategy.plan
-    degrees = (("DP", plan.workers), ("TP", plan.tensor), ("CP", plan.context), ("PP", plan.stages), ("EP", plan.expert))
-    parts = [" × ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "1 GPU"]
-    parts += [f"VPP {plan.chunks}"] if plan.chunks > 1 else []
-    parts += [plan.schedule.upper()] if plan.stages > 1 and plan.schedule not in ("1f1b", "interleaved_1f1b") else []
-    parts.append(f"MBS {scenario.samples_per_worker // plan.microbatches}")
-    parts += [f"GA {plan.microbatches}"] if plan.microbatches > 1 else []
-    parts += [f"ZeRO {training.zero}"] if training.zero else []
-    parts += [f"recompute {training.recompute}"] if training.recompute.kind != "none" else []
-    return ", ".join(parts)
+    """'DP8 TP8 PP8 VPP3, MBS 1, GA 32, recompute selective'."""
+    strategy, training, plan = scenario.strategy, scenario.training, scenario.strategy.plan
+    if not isinstance(strategy, ReplicaStrategy | ParameterServer):
+        return f"{strategy.kind.replace('_', ' ')} on {counted(strategy.training_ranks, 'GPU')}"
+    degrees = {name: getattr(plan, name) for name in ("workers", "tensor", "stages", "chunks", "context", "expert")}
+    samples = {"samples": scenario.samples_per_worker // plan.microbatches, "microbatches": plan.microbatches}
+    memory = {"zero": training.zero, "recompute": str(training.recompute)}
+    servers = {"servers": strategy.servers, "placement": strategy.placement} if isinstance(strategy, ParameterServer) else {}
+    is_unusual = plan.stages > 1 and plan.schedule not in _USUAL
+    schedule = f", {plan.schedule}" if is_unusual else ""
+    return plan_words.layout({**degrees, **samples, **memory, **servers}) + schedule
 
 
 def headline(run: Run, scenario: Scenario) -> str:
@@ -103,7 +105,7 @@ def headline(run: Run, scenario: Scenario) -> str:
 
 
 def details(run: Run, scenario: Scenario) -> str:
-    """'DP 8 × TP 8 × PP 8, MBS 1, GA 32; megatron-core-0.12'; what is trained where the headline does not say it."""
+    """'DP8 TP8 PP8, MBS 1, GA 32; megatron-core-0.12'; what is trained where the headline does not say it."""
     trained = f"{_subject(run, scenario)}, " if run.fits is False else ""
     return f"{trained}{layout(scenario)}; {run.framework}"
 

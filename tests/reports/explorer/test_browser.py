@@ -231,7 +231,7 @@ def test_strategies_that_do_not_fit_are_offered_with_what_they_need(page: Page, 
     assert page.url == before
     page.get_by_role("button", name="Use 32 GPUs").click()
     wait_for_full_answer(page)
-    assert "PP 32" in page.inner_text("#subject")
+    assert "PP32" in page.inner_text("#subject")
 
 
 def test_out_of_memory_is_the_headline_with_remedies(page: Page, explorer: str) -> None:
