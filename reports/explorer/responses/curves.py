@@ -27,7 +27,7 @@ _NEAREST: Final = re.compile(r"; nearest possible: .*")
 _LINKS: Final = {"network.bandwidth": "between nodes", "node.link.bandwidth": "inside a node"}
 _LONGEST_S: Final = 1.5
 # a prediction from this duration on is shown without intervals
-_SLOW_S: Final = 0.1
+_SLOW_S: Final = 0.2
 # steps of asynchronous workers, whose steps differ
 _FEW_STEPS: Final = 8
 
