@@ -135,7 +135,7 @@ def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
 
 
 def pareto(study: Studied) -> list[Chart]:
-    """Pareto fronts of time and memory, and of time and cost if known; none where an axis has no range to trade."""
+    """Pareto fronts of time and memory, and of time and cost if known; none where there is nothing to trade."""
     good = study.good
     if len(good) < 3:
         return []
@@ -149,7 +149,8 @@ def pareto(study: Studied) -> list[Chart]:
         known = good.assign(hours=hours, other=values)[values.notna()]
         if len(known) > 2 and min(_range(known["hours"]), _range(known["other"])) > _LEAST_RANGE:
             x, y = _along(f"hours for a {per}", known["hours"]), _along(title, known["other"], zero=False)
-            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (_front(study, known, x, y),), _CAPTION))
+            front = _front(study, known, x, y)
+            charts += [Chart(f"pareto-{words}", f"Time against {words}", (front,), _CAPTION)] if front else []
     return charts
 
 
@@ -164,7 +165,8 @@ def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
     return ChartAxis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
 
 
-def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View:
+def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View | None:
+    """All points and the steps of the front; None if one point is the best in both."""
     marks: list[Mark] = []
     for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
         mine = points[points["line"] == line]
@@ -175,8 +177,9 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
     best = ordered[ordered["other"] < np.minimum.accumulate(np.append(np.inf, ordered["other"].to_numpy()[:-1]))]
     # a point is as good as any that is worse in one and equal in the other: steps
     steps = np.repeat(best["hours"].to_numpy(), 2)[1:], np.repeat(best["other"].to_numpy(), 2)[:-1]
-    if len(best) > 1:
-        marks.append(Line("Pareto front", INK, *(ends.tolist() for ends in steps), dashed=True))
+    if len(best) < 2:
+        return None
+    marks.append(Line("Pareto front", INK, steps[0].tolist(), steps[1].tolist(), dashed=True))
     return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
