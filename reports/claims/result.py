@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from scaleproof.reports.claims.claim import Bound, Claim, Experiment, Test
 from scaleproof.reports.claims.evaluate import AxisPoint, ExperimentResult, evaluate, listed
-from scaleproof.reports.claims.measured import Record
+from scaleproof.reports.claims.measured import Record, read_all
 from scaleproof.reports.claims.quantities import KINDS, ratio
 
 
@@ -20,6 +21,9 @@ class Result:
     claim: Claim
     predicted: ExperimentResult
     record: Record | None
+
+    def __repr__(self) -> str:
+        return f"{self.claim.claim}\n  {verdict(self.predicted)}"
 
     @cached_property
     def measured(self) -> ExperimentResult | None:
@@ -43,9 +47,16 @@ class Result:
             "name": self.claim.name,
             "claim": self.claim.claim,
             "because": self.claim.because.strip(),
+            "source": self.claim.source,
             "predicted": _plain(self.predicted),
             "measured": measured,
         }
+
+
+def results_of(claims: Sequence[Claim]) -> list[Result]:
+    """Predictions of claims, with the records of their measurements next to the claims' files."""
+    records = {folder: read_all(folder) for folder in {claim.path.parent for claim in claims}}
+    return [Result(claim, evaluate(claim), records[claim.path.parent].get(claim.name)) for claim in claims]
 
 
 def _plain(found: ExperimentResult) -> dict[str, Any]:
@@ -75,12 +86,12 @@ def _plain_point(point: AxisPoint, test: Test) -> dict[str, Any]:
 
 
 def verdict(found: ExperimentResult) -> str:
-    """'holds when workers ≥ 8'."""
-    condition = found.condition
+    """'Depends: true only for workers ≥ 8'."""
+    words = {"holds": "True", "does not hold": "False", "holds when": f"Depends: true only for {found.condition}"}
     if len(found.telling) < len(found.points):
         scope = listed([found.experiment.axis.text(point.x) for point in found.telling])
-        return f"{found.verdict} {condition}".strip() + f", tested at {found.experiment.axis.name} {scope}"
-    return f"{found.verdict} {condition}".strip()
+        return f"{words[found.verdict]}, tested at {found.experiment.axis.name} {scope}"
+    return words[found.verdict]
 
 
 def day(date: str) -> str:

@@ -225,4 +225,6 @@ def _commands(found: Results, files: Iterable[str]) -> list[str]:
     on = next((run.provenance["on"] for run in measured if "on" in run.provenance), "local")
     verb = "reconcile" if any(case.predicted for case in found.cases) else "measure"
     allowed = f" --max-error {found.max_error:.6g}" if found.max_error is not None and verb == "reconcile" else ""
-    return [f"scaleproof {verb} {' '.join(names)} --on {shlex.quote(on)}{allowed} --out again", "scaleproof report again"]
+    # a job that ran elsewhere was read from its files
+    where = next((run.provenance["files"] for run in measured if "files" in run.provenance), f"--on {shlex.quote(on)}")
+    return [f"scaleproof {verb} {' '.join(names)} {where}{allowed} --out again", "scaleproof report again"]

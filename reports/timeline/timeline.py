@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.reports.charts import style
-from scaleproof.reports.charts.style import WIDTH_IN, Format, label, paler, render, title
+from scaleproof.reports.charts.style import WIDTH_IN, Format, figure_of, label, paler, render, title
 from scaleproof.reports.pages.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
@@ -72,6 +72,14 @@ def picture(scenario: Scenario, form: Format) -> bytes:
     return render(height_in, lambda figure: draw(figure, [step], [_finding(step, scenario.strategy)]), form, description)
 
 
+def run_figure(run: Run) -> Figure | None:
+    """A typical steady step of a run as a matplotlib figure; None if the run has no spans of a step."""
+    step = typical_step(run)
+    if step is None:
+        return None
+    return figure_of(height([step]), lambda figure: draw(figure, [step], [_finding(step, None)]))
+
+
 def height(steps: Sequence[Step]) -> float:
     """Height of a picture of steps, in inches."""
     return sum(0.87 + _ROW_IN * max(2, len(step.ranks)) for step in steps) + 0.3
@@ -87,7 +95,7 @@ def _first(step: Step) -> str:
     return f", first {len(step.ranks)} of {step.of} rows" if step.of > len(step.ranks) else ""
 
 
-def _finding(step: Step, strategy: Strategy) -> str:
+def _finding(step: Step, strategy: Strategy | None) -> str:
     """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it the shares other than computing."""
     run = step.run
     schedule = f", {strategy.plan.schedule}," if isinstance(strategy, ReplicaStrategy) and strategy.stages > 1 else ""

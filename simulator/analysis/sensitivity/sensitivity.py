@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Batch, Scenario
@@ -71,7 +71,8 @@ class Sensitivity:
             "rest": self.rest,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per parameter; elasticities have no unit."""
         import pandas as pd
 

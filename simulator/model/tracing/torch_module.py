@@ -76,7 +76,9 @@ def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...
     sys.path.insert(0, str(folder))
     try:
         function = _function(source, folder)
-        with torch.enable_grad(), _on_meta(torch):
+        with torch.enable_grad(), _on_meta(torch), warnings.catch_warnings():
+            # of torch's own encoder layers, which has no effect on what is traced
+            warnings.filterwarnings("ignore", message=".*nested_tensor.*")
             with _user_errors(source, "its function", folder):
                 returned = function()
             module, inputs = _checked(torch, source, returned)
@@ -98,6 +100,9 @@ def _refuse(source: str, message: str) -> NoReturn:
 def _function(source: str, folder: Path) -> Any:
     """The user's function. Raises FieldError if it cannot be imported."""
     module_name, _, name = source.removeprefix(_PREFIX).partition(":")
+    # a file is written as often as its module
+    if module_name.endswith(".py"):
+        module_name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
     if not (source.startswith(_PREFIX) and module_name and name):
         _refuse(source, "not of the form python:module:function")
     importlib.invalidate_caches()

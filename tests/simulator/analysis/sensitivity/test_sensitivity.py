@@ -160,7 +160,7 @@ def test_changed_scenarios_are_validated_again(small: Make) -> None:
 
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     found = sensitivity(small(SERVERS))
-    assert found.table().loc["servers", "field"] == "strategy.servers"
+    assert found.to_frame().loc["servers", "field"] == "strategy.servers"
     assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
     assert describe(found).splitlines()[-1].startswith("bottleneck: ")
     assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
