@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _PALER: Final = 0.25
 _MANY_CELLS: Final = 60
 _GIB: Final = 2.0**30
+# points from which on hover texts are short
+_MANY_POINTS: Final = 1000
 _EVEN: Final = "even"
 # relative range below which an axis has nothing to trade
 _LEAST_RANGE: Final = 0.03
@@ -170,7 +172,7 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
     marks: list[Mark] = []
     for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
         mine = points[points["line"] == line]
-        texts = [_front_text(study, point) for point in mine.to_dict("records")]
+        texts = [_front_text(study, point, is_short=len(points) > _MANY_POINTS) for point in mine.to_dict("records")]
         if len(mine):
             marks.append(Line(line, colour, mine["hours"].tolist(), mine["other"].tolist(), texts, symbol, joined=False))
     ordered = points.sort_values(["hours", "other"])
@@ -183,7 +185,10 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
     return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
-def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:
+def _front_text(study: Studied, point: Mapping[Any, Any], is_short: bool) -> str:
+    """The hover text of a point; is_short: its circumstances by their values alone, for pages with many points."""
+    if is_short:
+        return ", ".join([point["line"], size_of(study, point), *point["choices"]])
     around = [f"{one.name} {words}" for one, words in zip(study.circumstances, point["choices"], strict=True)]
     cost = f", {format_USD(point['cost_USD'])} per million {study.unit}" if point["cost_USD"] == point["cost_USD"] else ""
     size = f", {format_bytes(point['memory_bytes'])} a rank" if point["memory_bytes"] == point["memory_bytes"] else ""
