@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scaleproof.reports.charts import plan_curves, run_charts
+from scaleproof.reports.charts import plan_curves
+from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
 from scaleproof.reports.pages.text import rate, spaced

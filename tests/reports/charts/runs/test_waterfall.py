@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.reports.charts.chart import Boxes
+from scaleproof.reports.charts.runs.waterfall import waterfall
 from scaleproof.reports.charts.style import COMPUTE, EXPOSED_COMMUNICATION
-from scaleproof.reports.charts.waterfall import waterfall
 from scaleproof.reports.read.results import Case, Explanation, Part
 from tests.reports.example import CASES, make_run
 

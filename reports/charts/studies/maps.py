@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
-from scaleproof.reports.charts.study_curves import FAR, MOST_TICKS, size_of
+from scaleproof.reports.charts.studies.curves import FAR, MOST_TICKS, size_of
 from scaleproof.reports.charts.style import FAINT, INK, paler
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.ranking import NOTHING

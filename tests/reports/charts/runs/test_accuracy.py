@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.reports.charts import result_charts, run_charts
 from scaleproof.reports.charts.chart import Boxes, Line
+from scaleproof.reports.charts.runs import accuracy as result_charts
+from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.charts.style import GREY, MEMORY_COLOURS
 from scaleproof.reports.read.results import Case, read
 from scaleproof.simulator.run.records import Scaling
