@@ -99,11 +99,13 @@ def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, mea
         return f"{head}: {_reason(predicted, measured)}"
     reasons = {
         "bubble": "check the schedule, its microbatches and how layers are assigned to stages",
-        "waiting_for_ranks": "ranks that are slower than others make them wait; describe them in unevenness",
-        "waiting_for_server": "servers answer later than predicted (scaleproof calibrate --probe update)",
+        "waiting_for_ranks": "some ranks are slower than others; describe them in unevenness",
+        "waiting_for_server": "servers answer late (scaleproof calibrate --probe update)",
         "waiting_for_input": "batches arrive late; check the data loader, or describe it in input",
         "other": "the device is idle between kernels: launches, data, logging or synchronisation on the host",
     }
+    if measured_s < predicted_s:
+        return head
     return f"{head}: {reasons[name]}"
 
 

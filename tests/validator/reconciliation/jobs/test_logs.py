@@ -106,7 +106,7 @@ _DOTS = "." * 30
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (f"world_size {_DOTS} 32", r"train\.log:1: the job has 32 GPUs, job describes 64; add --set strategy\.w"),
+        (f"world_size {_DOTS} 32", r"train\.log:1: the job has 32 GPUs, job describes 64; add --set gpus=32"),
         (f"global_batch_size {_DOTS} 512", "a global batch of 512 sequences, job describes 256; add --set batch"),
         (f"seq_length {_DOTS} 4096", "sequences of 4096 tokens, job describes 8192; add --set model.sequence=4096"),
         (f"tensor_model_parallel_size {_DOTS} 4", "tensor parallelism over 4, job describes 1; set strategy.tensor=4"),

@@ -129,7 +129,7 @@ def test_unusable_traces_are_refused_in_one_line(scenario: Scenario, tmp_path: P
     unmarked = [event for event in two if "Step" not in event["name"]]
     with pytest.raises(InputError, match=r"no steps found, neither ProfilerStep marks nor an optimizer that repeats"):
         _job(scenario, [_bad(tmp_path, unmarked)])
-    with pytest.raises(InputError, match=r"the job has 4 ranks, ring-2 describes 2; add --set strategy\.workers=4"):
+    with pytest.raises(InputError, match=r"the job has 4 ranks, ring-2 describes 2; add --set gpus=4"):
         _job(scenario, [_bad(tmp_path, two, world=4)])
     with pytest.raises(InputError, match="are both of rank 0; give one trace per rank"):
         _job(scenario, [_bad(tmp_path, two), _bad(tmp_path, two, "rank1.json")])
