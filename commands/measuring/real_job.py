@@ -126,7 +126,7 @@ def _communication(predicted: Run, measured: Run) -> list[str]:
     def both(pair: Sequence[CommunicationPart], text: Callable[[CommunicationPart], str]) -> str:
         return " / ".join(text(part) if part.calls or part.time_s else "-" for part in pair)
 
-    rows = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
+    rows: list[tuple[str, ...]] = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
     for pair in communication(predicted, measured):
         cells: list[Callable[[CommunicationPart], str]] = [
             lambda part: f"{part.calls:.4g}",

@@ -139,8 +139,11 @@ def communication(predicted: Run, measured: Run) -> list[tuple[CommunicationPart
     if not (predicted.communication and measured.phase_s):
         return []
     sides = [{part.label: part for part in run.communication} for run in (predicted, measured)]
-    nothing = {"calls": 0.0, "size_bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
-    none = {label: replace(part, **nothing) for side in sides for label, part in side.items()}
+    none = {
+        label: CommunicationPart(part.dimension, part.collective, 0.0, 0.0, 0.0, 0.0)
+        for side in sides
+        for label, part in side.items()
+    }
     pairs = [(sides[0].get(label, part), sides[1].get(label, part)) for label, part in none.items()]
     return sorted(pairs, key=lambda pair: -pair[1].time_s)
 
