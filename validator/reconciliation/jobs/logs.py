@@ -31,12 +31,13 @@ class ReportedFact:
 @dataclass
 class JobLog:
     """Log of a job. software: that wrote it. records: of iterations, in the log's order; each has a time. facts: the last value
-    of each."""
+    of each. memory_bytes: the most that lines without times report of a GPU, 0 if none does."""
 
     path: Path
     software: str
     records: list[LogRecord] = field(default_factory=list)
     facts: dict[Fact, ReportedFact] = field(default_factory=dict)
+    memory_bytes: float = 0.0
 
 
 def names() -> list[str]:
@@ -78,6 +79,8 @@ def _parsed(path: Path, lines: Sequence[str], one: LogFormat) -> JobLog:
             record: LogRecord = {name: value for name, value in values if value is not None}
             if any(record.get(name, 0.0) > 0 for name in TIMES):
                 log.records.append(record)
+        if one.memory is not None:
+            log.memory_bytes = max(log.memory_bytes, one.memory.read(line) or 0.0)
         for index, (fact, pattern) in enumerate(one.facts):
             match = pattern.search(line)
             if match is not None and fact == "gpus_of":
