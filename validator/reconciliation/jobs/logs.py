@@ -55,18 +55,15 @@ def read(path: Path, format_name: str | None, notes: ImportNotes) -> JobLog:
     found = [_parsed(path, lines, one) for one in formats]
     log = max(found, key=lambda one: len(one.records))
     if not log.records:
-        expected = ", ".join(f"{one.name} ({_marked(one)})" for one in formats)
-        raise InputError(
-            f"{path}: no line reports the time of an iteration; expected a log of {expected}, or a CSV file of W&B"
-        )
+        raise InputError(f"{path}: no line reports the time of an iteration; expected {_expected(formats)}")
     return log
 
 
-def _marked(one: LogFormat) -> str:
-    """What a line with a time contains, from the sample."""
-    match = one.marks.search(one.sample)
-    text = match[0] if match else one.sample
-    return f"'… {text[-32:]} …'" if len(text) > 32 else f"'{text} …'"
+def _expected(formats: Sequence[LogFormat]) -> str:
+    if len(formats) == 1:
+        return f"lines such as {formats[0].sample.strip()!r}"
+    named = ", ".join(one.name for one in formats)
+    return f"a log of {named}, or a CSV file of W&B"
 
 
 def _parsed(path: Path, lines: Sequence[str], one: LogFormat) -> JobLog:
