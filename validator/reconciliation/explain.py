@@ -105,9 +105,9 @@ def explain(predicted: Run, measured: Run) -> Explanation:
 
 def _of_step_times(predicted: Run, measured: Run) -> Explanation:
     """The explanation where only the step time was measured."""
-    off_s, sides = predicted.step_time_s - measured.step_time_s, (predicted.step_time_s, measured.step_time_s)
+    off_s = predicted.step_time_s - measured.step_time_s
     sentence = f"{_signed_ms(off_s)} ms; a log has no phases: a trace of a few steps shows which of them differ (--trace)"
-    return Explanation(off_s, (ErrorPart("unmodelled", off_s, *sides),), (), (), (sentence,))
+    return Explanation(off_s, (), (), (), (sentence,))
 
 
 def label(name: str) -> str:

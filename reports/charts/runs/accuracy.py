@@ -47,8 +47,8 @@ def _look(family: str) -> tuple[str, Symbol]:
 
 
 def bars(cases: Sequence[Case]) -> list[Bar]:
-    """Bars of all cases, predicted above measured."""
-    return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs]
+    """Bars of all cases, predicted above measured; runs of a log alone have no parts."""
+    return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs if run.phase_s]
 
 
 def scaling(cases: Sequence[Case]) -> Chart | None:
