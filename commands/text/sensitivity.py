@@ -20,7 +20,7 @@ def describe(found: Sensitivity) -> str:
     run = found.run
     lines = [f"{run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}, {format_number(run.samples_per_s)} samples/s"]
     lines.append(f"  framework: {run.framework_words}")
-    titles = ("1 % more of", "now", "throughput", "90 % between", "")
+    titles = ("1 % more of", "now", "throughput", "90 % interval", "")
     lines += table([titles, *map(_row, (*found.cluster, *found.training))], "<>>><", indent="  ")
     return "\n".join([*lines, *(line for text in _verdict(found) for line in wrapped(text))])
 
