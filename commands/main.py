@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 from scaleproof import __version__
@@ -100,31 +101,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the command line. Scenarios may stand both before and after options, which argparse alone does not accept."""
-    parser = _parser()
+    parser = parser_of_commands()
     options, rest = parser.parse_known_args(arguments)
     if any(word.startswith("-") for word in rest) or (rest and "scenarios" not in options):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{_field_hint(rest)}")
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{_option_hint(parser, given, rest)}")
     if rest:
         options.scenarios += rest
     return options
 
 
-def _field_hint(words: Sequence[str]) -> str:
-    """How to set a field of the scenario, if an unknown option has the name of one."""
+def _option_hint(parser: _Parser, given: Sequence[str], unknown: Sequence[str]) -> str:
+    """The option that an unknown one may stand for, or how to set a field of the scenario that has its name."""
+    option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+    command = next((parser.commands[word] for word in given if word in parser.commands), parser)
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    field = _field(option[2:].replace("-", "_")) if "--set" in flags else ""
+    if field:
+        at = given.index(next(word for word in given if word.startswith(option)))
+        values = [given[at].partition("=")[2], *given[at + 1 : at + 2]]
+        value = next((value for value in values if value and not value.startswith("-")), "VALUE")
+        return f"; to change a field of the scenario, write --set {field}={value}"
+    close = difflib.get_close_matches(option, flags, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _field(name: str) -> str:
+    """The field of a scenario with the name of an option; empty if there is none."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.aliases import canonical
     from scaleproof.simulator.scenario.fields import GPUS, field_at
 
-    name = next((word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")), "")
     if name == GPUS:
-        return "; to change the number of GPUs, write --set gpus=N"
+        return name
     for part in ("strategy", "training", "batch", "cluster"):
         field = ".".join(canonical((part, name)))
         try:
             field_at(field)
         except InputError:
             continue
-        return f"; to change a field of the scenario, write --set {field}=VALUE"
+        return field
     return ""
 
 
@@ -132,6 +148,7 @@ class _Parser(argparse.ArgumentParser):
     """The parser of the command line: help by groups of commands, and errors that name the nearest command."""
 
     is_whole = False
+    commands: Mapping[str, argparse.ArgumentParser] = MappingProxyType({})
 
     def format_help(self) -> str:
         """Help with the commands in groups."""
@@ -152,7 +169,8 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of_commands() -> _Parser:
+    """The parser of the command line, with the parsers of all commands."""
     parser = _Parser(
         prog="scaleproof", description="Predict how fast distributed training runs, and prove the prediction by running it."
     )
@@ -160,5 +178,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in _COMMANDS:
         importlib.import_module(f"scaleproof.commands.{module}").mount(commands)
+    parser.commands = commands.choices
     parser.is_whole = True
     return parser

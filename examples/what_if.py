@@ -18,18 +18,18 @@ def main() -> None:
     # would a ring be better?
     both = compare(servers, load("resnet50-ring-p100"))
     print(f"a ring is {both.ratio:.2f} times as fast; distinguishable: {both.speedup.is_distinguishable}")
-    print(both.table()[["step_time_s", "samples_per_s", "compute_s", "exposed_communication_s"]].round(3))
+    print(both.to_frame()[["step_time_s", "samples_per_s", "compute_s", "exposed_communication_s"]].round(3))
 
     # what holds the servers up?
     found = sensitivity(servers)
     print(f"bottleneck: {found.bottleneck.name if found.bottleneck else 'none'}")
-    print(found.table()["elasticity"].dropna().round(2))
+    print(found.to_frame()["elasticity"].dropna().round(2))
 
     # at which bandwidth does a ring overtake as many servers as workers, where nodes have one GPU each?
     # framework costs are excluded, since frameworks differ as well
     overrides = ["framework=ideal", "cluster=aws-p2-xlarge"]
     where = crossover("resnet50-ring-p100", y="workers=4,8", strategies=["ring", "ps-all"], overrides=overrides, points=5)
-    borders = where.border_table().set_index("strategy.workers")
+    borders = where.borders_to_frame().set_index("strategy.workers")
     print((borders["cluster.network.bandwidth_Bps"] * 8 / 1e9).round(2).rename("the ring overtakes, Gbit/s"))
 
     # what would faster networks do?
@@ -39,7 +39,7 @@ def main() -> None:
 
     # and what is the best way to train something larger, on 32 GPUs?
     planned = plan(load("llama-2-7b-fsdp-a100"), 32, top=3)
-    print(planned.table()[["step_time_s", "framework", "workers", "zero"]].round(3))
+    print(planned.to_frame()[["step_time_s", "framework", "workers", "zero"]].round(3))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaleproof.api import collective, compare, evidence, model, plan, predict, report
+    from scaleproof.api import (
+        calibrate,
+        claims,
+        collective,
+        compare,
+        crossover,
+        evidence,
+        goodput,
+        measure,
+        model,
+        plan,
+        predict,
+        reconcile,
+        report,
+        sensitivity,
+        sweep,
+    )
     from scaleproof.commands.main import main
-    from scaleproof.simulator.analysis.crossover.crossover import crossover
-    from scaleproof.simulator.analysis.goodput import goodput
-    from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
-    from scaleproof.simulator.analysis.study.sweep import sweep
+    from scaleproof.results import (
+        ComparisonResult,
+        EvidenceResult,
+        RankedPlans,
+        ReconciliationResult,
+        RunResult,
+        SweepResult,
+    )
     from scaleproof.simulator.common.errors import (
         FieldError,
         InputError,
@@ -33,41 +53,34 @@ if TYPE_CHECKING:
     )
     from scaleproof.simulator.scenario.load import load
     from scaleproof.simulator.scenario.schema import Scenario
-    from scaleproof.validator.measure import MeasureOptions, measure
+    from scaleproof.validator.measure import MeasureOptions
 
 __version__ = "0.1.0"
 __all__ = [
-    "FieldError", "InputError", "MeasureOptions", "MissingDependencyError", "NotFoundError", "RunError", "ScaleproofError",
-    "Scenario", "ScenarioError", "collective", "compare", "crossover", "evidence", "goodput", "load", "main", "measure",
-    "model", "plan", "predict", "report", "sensitivity", "sweep",
+    "ComparisonResult", "EvidenceResult", "FieldError", "InputError", "MeasureOptions", "MissingDependencyError",
+    "NotFoundError", "RankedPlans", "ReconciliationResult", "RunError", "RunResult", "ScaleproofError", "Scenario",
+    "ScenarioError", "SweepResult", "calibrate", "claims", "collective", "compare", "crossover", "evidence", "goodput",
+    "load", "main", "measure", "model", "plan", "predict", "reconcile", "report", "sensitivity", "sweep",
 ]  # fmt: skip
 
-_ERRORS = "simulator.common.errors"
-_MODULES = {
-    "FieldError": _ERRORS,
-    "InputError": _ERRORS,
-    "MeasureOptions": "validator.measure",
-    "MissingDependencyError": _ERRORS,
-    "NotFoundError": _ERRORS,
-    "RunError": _ERRORS,
-    "ScaleproofError": _ERRORS,
-    "Scenario": "simulator.scenario.schema",
-    "ScenarioError": _ERRORS,
-    "collective": "api",
-    "compare": "api",
-    "crossover": "simulator.analysis.crossover.crossover",
-    "evidence": "api",
-    "goodput": "simulator.analysis.goodput",
-    "load": "simulator.scenario.load",
-    "main": "commands.main",
-    "measure": "validator.measure",
-    "model": "api",
-    "plan": "api",
-    "predict": "api",
-    "report": "api",
-    "sensitivity": "simulator.analysis.sensitivity.sensitivity",
-    "sweep": "simulator.analysis.study.sweep",
-}
+_NAMES = {
+    "api": (
+        "calibrate", "claims", "collective", "compare", "crossover", "evidence", "goodput", "measure", "model", "plan",
+        "predict", "reconcile", "report", "sensitivity", "sweep",
+    ),
+    "commands.main": ("main",),
+    "results": (
+        "ComparisonResult", "EvidenceResult", "RankedPlans", "ReconciliationResult", "RunResult", "SweepResult",
+    ),
+    "simulator.common.errors": (
+        "FieldError", "InputError", "MissingDependencyError", "NotFoundError", "RunError", "ScaleproofError",
+        "ScenarioError",
+    ),
+    "simulator.scenario.load": ("load",),
+    "simulator.scenario.schema": ("Scenario",),
+    "validator.measure": ("MeasureOptions",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,27 +1,36 @@
 """The functions of the package for scripts and notebooks.
 
 Wherever a scenario is expected, a name, a path or a mapping of its fields will do, with `overrides` such as
-`{"strategy.workers": 8}`.
+`{"strategy.workers": 8}`. Results have `to_frame()` and `plot()`, and notebooks show them as tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from scaleproof.results import (
+    ComparisonResult,
+    EvidenceResult,
+    RankedPlans,
+    ReconciliationResult,
+    RunResult,
+    SweepResult,
+)
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import Overrides, Reference, load
+from scaleproof.simulator.common.errors import InputError, naming_extras
+from scaleproof.simulator.scenario.load import Overrides, Reference, load, override_texts
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.compare import Comparison
-    from scaleproof.simulator.analysis.evidence import Evidence
-    from scaleproof.simulator.analysis.planner.search import PlanResult
+    from scaleproof.reports.claims.result import Result
+    from scaleproof.simulator.analysis.crossover.crossover import Crossover
+    from scaleproof.simulator.analysis.goodput import Goodput
+    from scaleproof.simulator.analysis.sensitivity.sensitivity import Sensitivity
     from scaleproof.simulator.model import AnyModel
-    from scaleproof.simulator.run.run import Run
+    from scaleproof.validator.measure import MeasureOptions, On
 
 
 def scenario(reference: Scenario | Reference, overrides: Overrides = ()) -> Scenario:
@@ -33,14 +42,15 @@ def scenario(reference: Scenario | Reference, overrides: Overrides = ()) -> Scen
     return reference
 
 
-def predict(reference: Scenario | Reference, overrides: Overrides = (), *, interval: bool = True) -> Run:
+def predict(reference: Scenario | Reference, overrides: Overrides = (), *, interval: bool = True) -> RunResult:
     """Predicts step time, throughput, breakdown, scaling efficiency, memory, energy and cost. Raises ScaleproofError.
 
     interval: whether to compute the 90 % prediction interval.
     """
     from scaleproof.simulator.predict import predict as predict_scenario
 
-    return predict_scenario(scenario(reference, overrides), interval=interval)
+    _check_flag("interval", interval)
+    return RunResult.of(predict_scenario(scenario(reference, overrides), interval=interval))
 
 
 def plan(
@@ -52,7 +62,7 @@ def plan(
     top: int = 10,
     servers: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> PlanResult:
+) -> RankedPlans:
     """Searches for the best ways to train a scenario's model on a number of GPUs, the scenario's own number if None.
 
     objective: time, cost, energy or tokens-per-dollar. top: number of results. servers: maximum number of parameter servers.
@@ -67,21 +77,158 @@ def plan(
     known = {name: name for name in get_args(Objective)}
     if objective not in known:
         raise InputError(f"objective: expected one of {', '.join(known)}, got {objective!r}")
-    return search(scenario(reference, overrides), gpus, known[objective], None, top, progress, servers)
+    return RankedPlans.of(search(scenario(reference, overrides), gpus, known[objective], None, top, progress, servers))
 
 
-def compare(a: Scenario | Reference, b: Scenario | Reference) -> Comparison:
+def compare(a: Scenario | Reference, b: Scenario | Reference) -> ComparisonResult:
     """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises ScaleproofError."""
     from scaleproof.simulator.analysis.compare import compare as compare_scenarios
 
-    return compare_scenarios(scenario(a), scenario(b))
+    return ComparisonResult.of(compare_scenarios(scenario(a), scenario(b)))
 
 
-def evidence(reference: Scenario | Reference, overrides: Overrides = ()) -> Evidence:
+@naming_extras()
+def sweep(
+    study: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    out: str | Path | None = None,
+    resume: bool = True,
+    intervals: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> SweepResult:
+    """Predicts all points of a study. Raises ScaleproofError. Needs the extra `studies`.
+
+    study: the name of a shipped study, a path, or a mapping with `scenario` and `axes`. overrides: of its scenario. out:
+    folder in which tables are saved as points finish. resume: whether points that the folder already has are not computed
+    again. intervals: whether to compute the 90 % interval of each step time. progress: called with numbers of finished points.
+    """
+    from scaleproof.simulator.analysis.study.study import read
+    from scaleproof.simulator.analysis.study.sweep import sweep as sweep_study
+
+    _check_flag("resume", resume)
+    _check_flag("intervals", intervals)
+    if not isinstance(study, str | Path | Mapping):
+        message = "expected the name of a study, a path, or a mapping with scenario and axes; got"
+        raise InputError(f"{message} {type(study).__name__}")
+    found = read(study, override_texts(overrides))
+    return SweepResult(found, sweep_study(found, out, resume=resume, intervals=intervals, progress=progress))
+
+
+def evidence(reference: Scenario | Reference, overrides: Overrides = ()) -> EvidenceResult:
     """Published runs that are similar to a scenario, and how well they are predicted. Raises ScaleproofError."""
     from scaleproof.simulator.analysis.evidence import evidence as similar
 
-    return similar(scenario(reference, overrides))
+    return EvidenceResult.of(similar(scenario(reference, overrides)))
+
+
+def sensitivity(reference: Scenario | Reference, overrides: Overrides = ()) -> Sensitivity:
+    """Elasticities of the throughput to the parameters of the cluster, the batch and the servers. Raises ScaleproofError."""
+    from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity as elasticities
+
+    return elasticities(scenario(reference, overrides))
+
+
+def goodput(reference: Scenario | Reference, overrides: Overrides = (), *, days: float = 30.0) -> Goodput:
+    """The effective training time ratio under failures, and its losses by cause. Raises ScaleproofError."""
+    from scaleproof.simulator.analysis.goodput import goodput as training_time_ratio
+
+    return training_time_ratio(scenario(reference, overrides), days)
+
+
+def crossover(
+    reference: str | Path,
+    x: str = "",
+    y: str = "workers",
+    strategies: Sequence[str] = (),
+    points: int = 9,
+    overrides: Overrides = (),
+) -> Crossover:
+    """The fastest strategy over two fields of a scenario. Raises ScaleproofError.
+
+    x, y: a field, or `field=from..to`; y also `field=one,two`. strategies: such as ring and ps; empty for all that apply.
+    points: number of values of x.
+    """
+    from scaleproof.simulator.analysis.crossover.crossover import crossover as strategy_map
+
+    return strategy_map(reference, x, y, strategies, points, override_texts(overrides))
+
+
+@naming_extras()
+def claims(*names: str) -> list[Result]:
+    """Results of claims of published articles, by name, by words of their text or by path; of all if none is given."""
+    from scaleproof.reports.claims.claim import names as all_names
+    from scaleproof.reports.claims.claim import read
+    from scaleproof.reports.claims.result import results_of
+
+    return results_of([read(name) for name in names or all_names()])
+
+
+@naming_extras()
+def measure(
+    reference: Scenario | Reference,
+    overrides: Overrides = (),
+    *,
+    on: On | None = None,
+    options: MeasureOptions | None = None,
+) -> RunResult:
+    """Trains a scenario and returns the measured run. Raises ScaleproofError. Needs the extra `validator`.
+
+    on: local, netlab or cluster; None for the ranks that torchrun or srun has started, otherwise local.
+    """
+    from scaleproof.validator.measure import MeasureOptions
+    from scaleproof.validator.measure import measure as measure_scenario
+
+    return RunResult.of(measure_scenario(scenario(reference, overrides), on, options or MeasureOptions()))
+
+
+@naming_extras()
+def reconcile(
+    references: Scenario | Reference | Sequence[Scenario | Reference],
+    overrides: Overrides = (),
+    *,
+    on: On | None = None,
+    out: str | Path | None = None,
+    options: MeasureOptions | None = None,
+) -> ReconciliationResult:
+    """Predicts and trains scenarios, and explains the differences. Raises ScaleproofError. Needs the extra `validator`.
+
+    on: as for `measure`. out: folder for the runs and reconcile.json, which `report` reads.
+    """
+    from scaleproof.validator.reconciliation.reconcile import reconcile as reconcile_scenarios
+
+    several = not isinstance(references, Scenario | str | Path | Mapping) and isinstance(references, Sequence)
+    scenarios = [scenario(one, overrides) for one in (references if several else [references])]  # type: ignore[list-item]
+    folder = None if out is None else Path(out)
+    cases = reconcile_scenarios(scenarios, lambda one: measure(one, on=on, options=options), folder, None, lambda _: None)
+    return ReconciliationResult(tuple(cases), folder)
+
+
+@naming_extras()
+def calibrate(
+    out: str | Path,
+    *,
+    on: On | None = None,
+    cluster: str | None = None,
+    budget_s: float = 35.0,
+    models: Sequence[str] = ("gpt-mini", "mlp-mini"),
+) -> Path:
+    """Measures this machine or a cluster, writes a cluster file and returns its path. Raises ScaleproofError. Needs the extra
+    `validator`.
+
+    cluster: name or path of the cluster's description, needed for on="netlab". budget_s: seconds for all probes together.
+    models: whose layers are timed.
+    """
+    from scaleproof.validator.calibration.calibrate import calibrate as measure_cluster
+    from scaleproof.validator.calibration.cluster_file.files import description, write
+    from scaleproof.validator.calibration.plan import ProbePlan
+
+    trained = [model(name) for name in models]
+    calibrated = measure_cluster(ProbePlan(trained, budget_s=budget_s), on, description(cluster) if cluster else None)
+    path = Path(out)
+    if calibrated is not None:
+        write(calibrated.cluster, path, calibrated.points)
+    return path
 
 
 def collective(op: str, size_bytes: float, ranks: int | Sequence[int], cluster: str, algorithm: str | None = None) -> float:
@@ -96,8 +243,15 @@ def model(reference: str, **changes: Any) -> AnyModel:
     return load_model(reference, **changes)
 
 
+@naming_extras()
 def report(folder: str | Path) -> Path:
-    """Writes the page of a results folder and returns its path. Raises ScaleproofError."""
+    """Writes the page of a results folder and returns its path. Raises ScaleproofError. Needs the extra `reports`."""
     from scaleproof.reports.pages.page import build
 
     return build(Path(folder)).path
+
+
+def _check_flag(name: str, value: object) -> None:
+    """Raises InputError for a value that is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name}: expected True or False, got {value!r}")

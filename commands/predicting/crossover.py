@@ -59,6 +59,6 @@ def _write(result: Crossover, folder: Path) -> None:
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
 
     with locked_folder(folder, "crossover", PATIENCE_S):
-        write_atomically(folder / "points.csv", result.table().to_csv(index=False).encode())
-        write_atomically(folder / "borders.csv", result.border_table().to_csv(index=False).encode())
+        write_atomically(folder / "points.csv", result.to_frame().to_csv(index=False).encode())
+        write_atomically(folder / "borders.csv", result.borders_to_frame().to_csv(index=False).encode())
         write_atomically(folder / "crossover.png", picture(result, "png"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Any
 
 from scaleproof.commands.arguments import NAME, Command, listed, positive
@@ -16,7 +18,8 @@ def mount(commands: Any) -> None:
     parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by replay."
     parser.add("SCENARIO", NAME)
     parser.add_overrides("a field, such as batch=1536")
-    parser.add("--gpus N", "number of devices to train on (the scenario's number of ranks)", type=positive)
+    parser.add("--gpus N", "number of GPUs to train on, or several: 64,128,256 (the scenario's number of ranks)", type=_counts)
+    parser.add("--out DIR", "write the best scenario of each size, all results and a page; finished sizes are kept", type=Path)
     parser.add("--servers N", "also plan up to N parameter servers, on machines of their own or shared ones", type=positive)
     parser.add(
         "--strategies KINDS",
@@ -34,22 +37,44 @@ def mount(commands: Any) -> None:
     parser.add("--json", "print the plan as JSON, in SI units")
 
 
+def _counts(text: str) -> tuple[int, ...]:
+    """Parses numbers of GPUs separated by commas, and sorts them."""
+    return tuple(sorted({positive(word) for word in listed(text)} or {positive(text)}))
+
+
 def _plan(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.plan import describe, plain
-    from scaleproof.simulator.analysis.planner.search import plan
+    from scaleproof.simulator.analysis.planner.sizes import plan_sizes
     from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load
 
     scenario = load(options.scenario, options.overrides)
-    ranks = options.gpus or scenario.strategy.training_ranks
-    nodes = -(-ranks // scenario.cluster.node.devices) + (options.servers or 0)
-    if nodes > scenario.cluster.nodes:
-        scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
-    memory_bytes = parse_bytes(options.memory) if options.memory else None
-    frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
-    space = options.servers, options.strategies, options.schedules, frameworks, options.headroom
-    with working("estimating all configurations") as status:
-        planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, status.update, *space)
-    intervals = planned.configurations.take([choice.row for choice in planned.best]).response()
-    return print_result(options, lambda: plain(planned, intervals), lambda: describe(planned, intervals))
+    search = {
+        "objective": options.objective,
+        "memory": parse_bytes(options.memory) if options.memory else None,
+        "top": options.top,
+        "servers": options.servers,
+        "strategies": options.strategies,
+        "schedules": options.schedules,
+        "frameworks": [shipped(name) for name in options.frameworks] if options.frameworks else None,
+        "headroom": options.headroom,
+    }
+    sizes = options.gpus or (scenario.strategy.training_ranks,)
+    try:
+        with working("estimating all configurations") as status:
+            plans = plan_sizes(scenario, sizes, search, options.out, status.update)
+    except KeyboardInterrupt:
+        if options.out:
+            print(f"finished sizes are in {options.out}; the same command continues", file=sys.stderr)
+        raise
+    page = _page(options.out) if options.out else ""
+    return print_result(options, lambda: plain(plans), lambda: describe(plans) + page)
+
+
+def _page(folder: Path) -> str:
+    """Writes the page of a folder of plans; lines that say what is where."""
+    from scaleproof.reports.pages.page import build
+
+    built = build(folder)
+    return f"\n\n{built.path}\n{folder}/best-*.yaml: scenarios for predict"

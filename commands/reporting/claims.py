@@ -12,7 +12,6 @@ from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
     from scaleproof.reports.claims.claim import Claim
-    from scaleproof.reports.claims.measured import Record
     from scaleproof.reports.claims.result import Result
     from scaleproof.simulator.run.run import Run
     from scaleproof.simulator.scenario.schema import Scenario
@@ -35,25 +34,17 @@ def mount(commands: Any) -> None:
 def _claims(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.claims import describe
     from scaleproof.reports.claims.claim import names, read
+    from scaleproof.reports.claims.result import results_of
 
     claims = [read(name) for name in options.names or names()]
     if options.on:
         _measure([claim for claim in claims if claim.netlab or options.names])
     with working("predicting all scenarios, and locating borders"):
-        results = _results(claims)
+        results = results_of(claims)
         plain = [result.plain() for result in results] if options.json or options.out else []
     if options.out:
         _write(results, plain, options.out)
     return print_result(options, lambda: plain, lambda: describe(results, at_length=bool(options.names)))
-
-
-def _results(claims: list[Claim]) -> list[Result]:
-    from scaleproof.reports.claims.evaluate import evaluate
-    from scaleproof.reports.claims.measured import read_all
-    from scaleproof.reports.claims.result import Result
-
-    records: dict[Path, dict[str, Record]] = {folder: read_all(folder) for folder in {claim.path.parent for claim in claims}}
-    return [Result(claim, evaluate(claim), records[claim.path.parent].get(claim.name)) for claim in claims]
 
 
 def _measure(claims: list[Claim]) -> None:
@@ -67,7 +58,7 @@ def _measure(claims: list[Claim]) -> None:
 
 def _trained(claim: Claim) -> Callable[[Scenario], Run]:
     """A function that trains a scenario in an emulated network, and verifies it if the claim is about the deviation."""
-    from scaleproof import MeasureOptions, measure
+    from scaleproof.validator.measure import MeasureOptions, measure
 
     experiment = claim.netlab
     verify = experiment is not None and any("deviation" in experiment.quantity_of(name) for name in experiment.lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from scaleproof.commands.text.run import out_of_memory
@@ -10,15 +10,10 @@ from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.compare import TO_TARGET, BreakdownDifference, Comparison, Effect
 from scaleproof.simulator.common.units import (
     counted,
-    format_bytes,
     format_change,
     format_change_s,
-    format_energy_J,
-    format_number,
-    format_percent,
     format_range,
     format_time_s,
-    format_USD,
 )  # fmt: skip
 from scaleproof.simulator.run.run import Run
 
@@ -29,15 +24,6 @@ _LARGE_FACTOR: Final = 3.0
 # minimum share of either step time from which a part is printed
 _MIN_SHARE: Final = 5e-4
 _CHANGE: Final = ("A", "B", "change", "90 % interval")
-_FORMS: Final[dict[str, Callable[[float], str]]] = {
-    "s": format_time_s,
-    "samples/s": format_number,
-    "tokens/s": format_number,
-    "bytes": format_bytes,
-    "J": format_energy_J,
-    "USD": format_USD,
-    "": format_percent,
-}
 
 
 def describe(comparison: Comparison) -> str:
@@ -78,14 +64,13 @@ def _unequal_terms(comparison: Comparison) -> Iterator[str]:
 
 
 def _effect(effect: Effect) -> tuple[str, ...]:
-    a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
     # print the whole line as factors if the change is large
     is_large = max(1 + (change or 0.0) for change in (effect.change, effect.high)) >= _LARGE_FACTOR
     form = _factor if is_large else format_change
     change = "" if effect.change is None else form(effect.change)
     between = "" if effect.low is None or effect.high is None else format_range(form(effect.low), form(effect.high))
     # a rate is named by its unit
-    return f"  {effect.unit if '/' in effect.unit else effect.name}", a, b, change, between
+    return f"  {effect.unit if '/' in effect.unit else effect.name}", *effect.texts(), change, between
 
 
 def _part(part: BreakdownDifference) -> tuple[str, ...]:

@@ -1,229 +1,225 @@
-"""Console text and JSON data of a plan: the best configurations, the gap to the second, and the cost of less memory."""
+"""Console text of plans: the best configurations of one number of GPUs, or the best plan of each of several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
-import numpy as np
-
-from scaleproof.commands.text.tables import table
-from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.commands.text.tables import table, wrapped
+from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.settings import Settings
+from scaleproof.simulator.analysis.planner.words import (
+    against_runner_up,
+    degrees,
+    headline,
+    layout,
+    nodes_note,
+    optimality,
+    tie_sentence,
+)
 from scaleproof.simulator.common.units import (
     format_bytes,
     format_change_s,
     format_energy_J,
+    format_number,
     format_percent,
+    format_range,
     format_time_s,
     format_USD,
 )
-from scaleproof.simulator.scenario.dump import dump_framework, dump_part
-from scaleproof.simulator.uncertainty.pairwise import SURE
-from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
-from scaleproof.simulator.uncertainty.priors import common_error_share
 
-# Number of rows of the Pareto front that are printed.
-_MAX_FRONT_ROWS: Final = 6
+# Number of points of the Pareto front that are printed.
+_MAX_FRONT: Final = 6
 # Minimum share of a difference from which a cause is printed.
-_MIN_SHARE: Final = 0.001
-_NONE: Final = "–"
-_DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
+_MIN_SHARE: Final = 0.01
+
+# Columns of a table by their heads.
+_Columns = dict[str, list[str]]
 
 
-def describe(planned: PlanResult, intervals: LinearResponse) -> str:
-    """Console text of a plan."""
-    columns = [[head, *column] for head, column in _columns(planned, intervals).items()]
-    lines = [
-        *_headline(planned),
-        "",
-        *table(zip(*columns, strict=True), ">" * (len(columns) - 1) + "<"),
-        "",
-        *_second(planned, intervals),
-        *_front(planned),
-        *_by_servers(planned),
-        "",
-        "the best configuration, for a scenario file:",
-        f"  {dump_framework(planned.best[0].scenario)}",
-        f"  {dump_part(planned.best[0].scenario, 'strategy')}",
-        f"  {dump_part(planned.best[0].scenario, 'training', ('zero', 'recompute'))}",
-    ]
-    return "\n".join(lines)
+def describe(plans: Sequence[PlanRecord]) -> str:
+    """Console text of the plan of one number of GPUs, or of several."""
+    return "\n".join(_one(plans[0]) if len(plans) == 1 else _several(plans))
 
 
-def plain(planned: PlanResult, intervals: LinearResponse) -> dict[str, Any]:
-    """A plan as data for JSON, in SI units."""
-    count = len(planned.configurations)
-    return {
-        "objective": planned.objective,
-        "configurations": count,
-        "fitting": planned.fitting,
-        "estimate_seconds": planned.estimate_s,
-        "configurations_per_second": count / planned.estimate_s,
-        "replayed": planned.replayed,
-        "replay_seconds": planned.replay_s,
-        "proved": planned.proved,
-        "best": [_choice(planned, intervals, number) for number in range(len(planned.best))],
-        "frameworks": _frameworks(planned),
-        "framework_is_default": planned.framework_is_default,
-        "front": [
-            planned.configurations.row(row)
-            | {"estimated_s": float(planned.expected_s[row]), "memory_bytes": float(planned.memory_bytes[row])}
-            for row in planned.front
-        ],
-    }
+def plain(plans: Sequence[PlanRecord]) -> dict[str, Any]:
+    """Plans as data for JSON, in SI units."""
+    return {"plans": [plan.model_dump() for plan in plans]}
 
 
-def _choice(planned: PlanResult, intervals: LinearResponse, number: int) -> dict[str, Any]:
-    choice = planned.best[number]
-    low, high = intervals.interval(number)
-    step_s = choice.run.step_time_s
-    data: dict[str, Any] = {"strategy": choice.scenario.strategy.kind} | planned.configurations.row(choice.row)
-    data |= {
-        "step_time_s": step_s, "low_s": low * step_s, "high_s": high * step_s, "samples_per_s": choice.run.samples_per_s,
-        "memory_bytes": choice.memory_bytes, "cost_USD": choice.run.cost_USD, "energy_J": choice.run.energy_J,
-    }  # fmt: skip
-    return data | ({"best_is_faster": _faster(planned, intervals, number)} if number else {})
-
-
-def _faster(planned: PlanResult, intervals: LinearResponse, number: int) -> float:
-    """The probability that the best configuration is faster than another."""
-    best, other = planned.best[0], planned.best[number]
-    return intervals.faster(
-        0, number, other.run.step_time_s / best.run.step_time_s, common_error_share(best.scenario, other.scenario)
-    )
-
-
-def _degree(row: Mapping[str, Any], name: str) -> int:
-    """Number of ranks along an axis. Experts have the tensor-parallel size of the other layers by default."""
-    if name == "expert_tensor" and row.get("expert", 1) > 1:
-        return int(row[name] or row["tensor"])
-    return int(row.get(name) or 1)
-
-
-def _headline(planned: PlanResult) -> Iterator[str]:
-    scenario, count = planned.configurations.base, len(planned.configurations)
-    ranks = planned.best[0].scenario.strategy.training_ranks
-    yield f"{scenario.model.name} on {ranks:,} ranks of {scenario.cluster.name}, {scenario.total_samples:,} samples a step"
+def _one(plan: PlanRecord) -> Iterator[str]:
+    yield f"{plan.model} on {plan.gpus:,} GPUs of {plan.cluster}, global batch {plan.samples:,}"
+    if plan.added_nodes:
+        yield nodes_note(plan)
     yield (
-        f"{count:,} configurations estimated in {format_time_s(planned.estimate_s)}, of which {planned.fitting:,} fit into "
-        f"{format_bytes(planned.capacity_bytes)}; {planned.replayed} replayed in {format_time_s(planned.replay_s)}"
+        f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}, {plan.fitting:,} fit "
+        f"into {format_bytes(plan.capacity_bytes)}; {plan.replayed} replayed in {format_time_s(plan.replay_seconds)}"
     )
-    frameworks = _frameworks(planned)
-    default = ", by default" if planned.framework_is_default else ""
-    yield f"framework{'s' if len(frameworks) > 1 else ''}: {', '.join(frameworks)}{default}"
-    if planned.proved:
-        with_servers = ", or with servers by prediction" if planned.configurations.has_servers().any() else ""
-        yield f"proved: no other configuration that fits beats the best in {planned.objective} by replay{with_servers}"
-    else:
-        yield f"not proved: after {planned.replayed} replays, others may still beat the best"
+    yield _frameworks(plan)
+    yield optimality(plan)
+    yield ""
+    settings = Settings.of([row.configuration for row in plan.best])
+    if settings.equal:
+        yield from wrapped(f"all: {settings.equal_words}")
+    yield from _printed(_ranking(plan, settings))
+    yield ""
+    yield from _next(plan)
+    yield from _front(plan)
+    yield from _too_large(plan)
+    yield from _server_counts(plan)
+    yield ""
+    yield f"No. 1, for a scenario file{_minor_choices(plan.best[0])}:"
+    yield from (f"  {line}" for line in plan.fields)
 
 
-def _frameworks(planned: PlanResult) -> list[str]:
-    """Names of the candidate frameworks."""
-    return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
+def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
+    first = plans[0]
+    yield f"{first.model} on {first.cluster}, global batch {first.samples:,} at each number of GPUs"
+    yield from (nodes_note(plan) for plan in plans if plan.added_nodes)
+    yield ""
+    planned = [plan for plan in plans if not plan.problem]
+    yield from _printed(_sizes(planned))
+    yield ""
+    for plan in plans:
+        if plan.problem:
+            yield from wrapped(f"{plan.gpus:,} GPUs: no plan: {plan.problem}")
+    for plan in planned:
+        if margin := against_runner_up(plan):
+            yield f"{plan.gpus:,} GPUs: {margin}"
+    sentences = dict.fromkeys(map(optimality, planned))
+    for sentence in sentences:
+        sizes = ", ".join(f"{plan.gpus:,}" for plan in planned if optimality(plan) == sentence)
+        yield f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence
+    yield ""
+    yield from wrapped(headline(plans))
 
 
-def _columns(planned: PlanResult, intervals: LinearResponse) -> dict[str, list[str]]:
-    """Columns of the table by their heads."""
-    best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
-    bounds = [intervals.interval(number) for number in range(len(best))]
+def _frameworks(plan: PlanRecord) -> str:
+    default = ", by default" if plan.framework_is_default else ""
+    return f"framework{'s' if len(plan.frameworks) > 1 else ''}: {', '.join(plan.frameworks)}{default}"
+
+
+def _sizes(plans: Sequence[PlanRecord]) -> _Columns:
+    """The columns of several sizes."""
+    best, first = [plan.best[0] for plan in plans], plans[0]
+    rates = [plan.per_second(row.step_time_s) for plan, row in zip(plans, best, strict=True)]
     columns = {
-        "": [f"{number}" for number in range(1, len(best) + 1)],
-        "step": [format_time_s(one.run.step_time_s) for one in best],
-        "90 % between": [
-            f"{format_time_s(low * one.run.step_time_s)} and {format_time_s(high * one.run.step_time_s)}"
-            for one, (low, high) in zip(best, bounds, strict=True)
+        "GPUs": [f"{plan.gpus:,}" for plan in plans],
+        f"{first.unit}/s": [format_number(rate) for rate in rates],
+        "90 %": [
+            format_range(*(format_number(plan.per_second(end_s)) for end_s in (row.high_s, row.low_s)))
+            for plan, row in zip(plans, best, strict=True)
         ],
+        "scaling": [f"{rate / rates[0]:.2f}x" for rate in rates],
+        "step": [format_time_s(row.step_time_s) for row in best],
     }
-    if _objective(best[0], planned):
-        columns[planned.objective] = [_objective(one, planned) for one in best]
-    columns["memory"] = [format_bytes(one.memory_bytes) for one in best]
-    for name in _DEGREES:
-        degrees = [_degree(row, name) for row in rows]
-        if any(degree > 1 for degree in degrees):
-            columns[name] = list(map(str, degrees))
-    if any("servers" in row for row in rows):
-        columns["servers"] = [_servers(row) for row in rows]
-    columns["microbatches"] = [f"{row.get('microbatches', 1)} of {row['samples']}" for row in rows]
-    if any("servers" not in row for row in rows):
-        columns |= {name: [str(row.get(name, _NONE)) for row in rows] for name in ("schedule", "zero")}
-    columns["recompute"] = [row["recompute"] for row in rows]
-    if len({row["framework"] for row in rows}) > 1:
-        columns["framework"] = [row["framework"] for row in rows]
-    if any(row.get("sequence_parallel") for row in rows):
-        columns["sequence"] = ["parallel" if row.get("sequence_parallel") else "whole" for row in rows]
-    if any("bucket_bytes" in row for row in rows):
-        columns["bucket"] = [format_bytes(row["bucket_bytes"]) if "bucket_bytes" in row else _NONE for row in rows]
-    orders = [" ".join(axis for axis in row.get("order", ()) if row.get(axis, 1) > 1) for row in rows]
-    return columns | ({"innermost first": orders} if any(" " in order for order in orders) else {})
+    columns |= _per_gpu(plans, best)
+    if all(row.cost_USD for row in best):
+        unit = f"per_million_{first.unit}"
+        columns[f"USD/M {first.unit}"] = [f"{(row.cost_USD or {})[unit]:,.3g}" for row in best]
+    columns["memory"] = [format_bytes(row.memory_bytes) for row in best]
+    return columns | {"best plan": [layout(row.configuration) for row in best]}
 
 
-def _servers(row: Mapping[str, Any]) -> str:
-    """'8 dedicated, by node': number, placement, and whether workers of a node push aggregated gradients."""
-    if "servers" not in row:
-        return _NONE
-    return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
+def _ranking(plan: PlanRecord, settings: Settings) -> _Columns:
+    """The columns of the best configurations of one size."""
+    best = plan.best
+    columns = {"No.": [f"{number}" for number in range(1, len(best) + 1)]}
+    columns |= settings.differing
+    columns["step"] = [format_time_s(row.step_time_s) for row in best]
+    columns["90 %"] = [format_range(format_time_s(row.low_s), format_time_s(row.high_s)) for row in best]
+    if any(amounts := [_objective(row, plan) for row in best]):
+        columns[plan.objective] = amounts
+    columns |= _per_gpu([plan] * len(best), best)
+    return columns | {"memory": [format_bytes(row.memory_bytes) for row in best]}
 
 
-def _objective(choice: PlanChoice, planned: PlanResult) -> str:
+def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> _Columns:
+    """Throughput per GPU and utilisation."""
+    columns: _Columns = {}
+    unit = plans[0].unit
+    columns[f"{unit}/s/GPU"] = [
+        format_number(plan.per_second(row.step_time_s) / plan.gpus) for plan, row in zip(plans, rows, strict=True)
+    ]
+    if all(row.mfu for row in rows):
+        columns["MFU"] = [format_percent(row.mfu or 0.0) for row in rows]
+    if all(row.flops_per_gpu for row in rows):
+        columns["TFLOP/s/GPU"] = [f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}" for row in rows]
+    return columns
+
+
+def _printed(columns: _Columns) -> list[str]:
+    words = ("recompute", "schedule", "SP", "servers", "framework", "best plan", "90 %")
+    align = "".join("<" if name in words else ">" for name in columns)
+    return table(zip(*([name, *column] for name, column in columns.items()), strict=True), align)
+
+
+def _objective(row: PlanRow, plan: PlanRecord) -> str:
     """Objective value of a step, if the objective is not its time."""
-    run = choice.run
-    if planned.objective == "energy" and run.energy_J:
-        return format_energy_J(run.energy_J["per_step"])
-    if planned.objective == "cost" and run.cost_USD:
-        return format_USD(run.cost_USD["per_step"])
-    if planned.objective == "tokens-per-dollar" and run.cost_USD:
-        return f"{1e6 / run.cost_USD['per_million_tokens']:,.0f}"
+    if plan.objective == "energy" and row.energy_J:
+        return format_energy_J(row.energy_J["per_step"])
+    if plan.objective == "cost" and row.cost_USD:
+        return format_USD(row.cost_USD["per_step"])
+    if plan.objective == "tokens-per-dollar" and row.cost_USD:
+        return f"{1e6 / row.cost_USD['per_million_tokens']:,.0f}"
     return ""
 
 
-def _second(planned: PlanResult, intervals: LinearResponse) -> Iterator[str]:
-    """Why the second is slower, and with what probability."""
-    if len(planned.best) < 2:
-        return
-    first, second = planned.best[:2]
-    more_s = second.run.step_time_s - first.run.step_time_s
-    if more_s <= 0:
-        yield "the second takes as long as the best"
-    else:
-        parts = {cause: second.run.breakdown_s[cause] - seconds for cause, seconds in first.run.breakdown_s.items()}
+def _next(plan: PlanRecord) -> Iterator[str]:
+    """Why No. 2 is slower, what is a statistical tie, and the best other degrees."""
+    if len(plan.best) > 1:
+        first, second = plan.best[:2]
+        more_s = second.step_time_s - first.step_time_s
+        parts = {cause: second.breakdown_s[cause] - seconds for cause, seconds in first.breakdown_s.items()}
         causes = [
             f"{cause.replace('_', ' ')} {format_change_s(seconds)}"
             for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
-            if abs(seconds) >= _MIN_SHARE * more_s
+            if abs(seconds) >= _MIN_SHARE * abs(more_s)
         ]
-        yield f"the second takes {format_percent(more_s / first.run.step_time_s, 2)} longer: {', '.join(causes)}"
-    faster = _faster(planned, intervals, 1)
-    verdict = "the best is faster" if faster >= SURE else "the two are not distinguishable: the best is faster"
-    yield f"{verdict} with a probability of {format_percent(faster, 0)}"
-    same = sum(_faster(planned, intervals, number) < SURE for number in range(1, len(planned.best)))
-    if same > 1:
-        yield f"{same} of the {len(planned.best) - 1} others are not distinguishable from the best"
+        if more_s > 0:
+            yield from wrapped(f"No. 2 takes {format_percent(more_s / first.step_time_s, 2)} longer: {', '.join(causes)}")
+        assert second.best_is_faster is not None
+        yield f"No. 1 is faster than No. 2 with a probability of {format_percent(second.best_is_faster, 0)}"
+    yield from tie_sentence(plan)
+    if margin := against_runner_up(plan):
+        yield margin
 
 
-def _front(planned: PlanResult) -> Iterator[str]:
+def _front(plan: PlanRecord) -> Iterator[str]:
     """The Pareto front of estimated step time and memory."""
-    front: Sequence[int] = planned.front
+    front = plan.front
     if len(front) < 2:
         return
-    step = max(1, -(-len(front) // _MAX_FRONT_ROWS))
-    parts = [
-        f"{format_time_s(float(planned.expected_s[row]))} with {format_bytes(float(planned.memory_bytes[row]))}"
-        for row in sorted({*front[::step], front[-1]}, key=front.index)
-    ]
-    yield f"Pareto front of step time and memory (estimated, {len(front)} in total): {', '.join(parts)}"
+    step = max(1, -(-len(front) // _MAX_FRONT))
+    shown = [*front[::step], *([front[-1]] if (len(front) - 1) % step else [])]
+    parts = [f"{format_time_s(point.estimated_s)} with {format_bytes(point.memory_bytes)}" for point in shown]
+    yield from wrapped(f"Pareto front, time vs. memory ({len(front)}): {', '.join(parts)}")
 
 
-def _by_servers(planned: PlanResult) -> Iterator[str]:
+def _too_large(plan: PlanRecord) -> Iterator[str]:
+    """The fastest configuration that does not fit."""
+    if plan.too_large:
+        one = plan.too_large[0]
+        holder = max(one.holders_bytes, key=lambda name: one.holders_bytes[name])
+        yield from wrapped(
+            f"does not fit: {degrees(one.configuration)} would take {format_time_s(one.estimated_s)} (estimated) but needs "
+            f"{format_bytes(one.memory_bytes)}, {format_bytes(one.holders_bytes[holder])} of it {holder.replace('_', ' ')}"
+        )
+
+
+def _server_counts(plan: PlanRecord) -> Iterator[str]:
     """The shortest estimated step time by placement and number of servers."""
-    configurations = planned.configurations
-    least_s: dict[tuple[str, int], float] = {}
-    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
-        config, expected_s = configurations.row(row), float(planned.expected_s[row])
-        key = config["placement"], config["servers"]
-        least_s[key] = min(expected_s, least_s.get(key, expected_s))
-    for placement in sorted({placement for placement, _ in least_s}, reverse=True):
-        steps = [
-            f"{count}: {format_time_s(least_s[placement, count])}" for where, count in sorted(least_s) if where == placement
-        ]
-        yield f"a step by number of {placement} servers (estimated): {', '.join(steps)}"
+    counts = sorted(plan.server_counts, key=lambda count: count.placement, reverse=True)
+    for placement, group in groupby(counts, key=lambda count: count.placement):
+        steps = ", ".join(f"{count.servers}: {format_time_s(count.estimated_s)}" for count in group)
+        yield f"a step by number of {placement} servers (estimated): {steps}"
+
+
+def _minor_choices(row: PlanRow) -> str:
+    """' (with bucket 25.0 MiB, rank order tensor-workers-stages)': choices that have no column."""
+    config = row.configuration
+    parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config else []
+    order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
+    parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
+    return f" (with {', '.join(parts)})" if parts else ""

@@ -13,7 +13,7 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 # maximum number of bars in a figure; the tables have all
 MOST_BARS: Final = 48
-_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
+CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
 _HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
 _BAR: Final = 0.8
 _BAR_PX: Final = 26
@@ -43,7 +43,7 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
         return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
 
     rows = _rows(bars)
-    marks = _stacked(rows, parts, _CAUSE_COLOURS, hover_text)
+    marks = _stacked(rows, parts, CAUSE_COLOURS, hover_text)
     x = ChartAxis("ms per step", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
     caption = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark
-from scaleproof.reports.charts.style import INK, Drawn, label, render_both
+from scaleproof.reports.charts.style import INK, Drawn, figure_of, label, render_both
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +27,18 @@ _LINE_IN: Final = 0.17
 
 def still(chart: Chart) -> Drawn:
     """The first view of a chart as PNG and SVG."""
+    return render_both(_height_in(chart), lambda figure: _draw(figure, chart))
+
+
+def still_figure(chart: Chart) -> Figure:
+    """The first view of a chart as a matplotlib figure."""
+    return figure_of(_height_in(chart), lambda figure: _draw(figure, chart))
+
+
+def _height_in(chart: Chart) -> float:
     names = len({mark.name for mark in chart.views[0].marks if mark.name})
     extra_in = 0.2 * (names // 4) + _LINE_IN * max(0, len(_titles(chart)) - 1)
-    return render_both(chart.height_px / _PX_PER_INCH + extra_in, lambda figure: _draw(figure, chart))
+    return chart.height_px / _PX_PER_INCH + extra_in
 
 
 def _titles(chart: Chart) -> list[str]:

@@ -86,13 +86,11 @@ def render_both(height_in: float, draw: Callable[[Figure], object]) -> Drawn:
 
 def _rendered(height_in: float, draw: Callable[[Figure], object], forms: Sequence[Format], description: str) -> list[bytes]:
     import matplotlib
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_PARAMETERS), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes; the tables have it
         warnings.filterwarnings("ignore", message="Glyph")
-        figure = Figure(figsize=(WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
-        draw(figure)
+        figure = figure_of(height_in, draw)
         result = []
         for form in forms:
             result.append(_saved(figure, form, description))
@@ -101,15 +99,27 @@ def _rendered(height_in: float, draw: Callable[[Figure], object], forms: Sequenc
     return result
 
 
+def figure_of(height_in: float, draw: Callable[[Figure], object]) -> Figure:
+    """The figure that `draw` fills, WIDTH_IN wide and `height_in` high, not rendered."""
+    import matplotlib
+
+    from scaleproof.reports.charts.figures import NotebookFigure
+
+    with matplotlib.rc_context(_PARAMETERS):
+        figure = NotebookFigure(figsize=(WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
+        draw(figure)
+    return figure
+
+
 def _saved(figure: Figure, form: Format, description: str) -> bytes:
     if form == "png":
-        return _png(figure, description)
+        return png(figure, description)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
     return buffer.getvalue()
 
 
-def _png(figure: Figure, description: str) -> bytes:
+def png(figure: Figure, description: str = "") -> bytes:
     """A picture reduced to a palette, a third of the bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image

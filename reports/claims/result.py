@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from scaleproof.reports.claims.claim import Bound, Claim, Experiment, Test
 from scaleproof.reports.claims.evaluate import AxisPoint, ExperimentResult, evaluate, listed
-from scaleproof.reports.claims.measured import Record
+from scaleproof.reports.claims.measured import Record, read_all
 from scaleproof.reports.claims.quantities import KINDS, ratio
 
 
@@ -20,6 +21,9 @@ class Result:
     claim: Claim
     predicted: ExperimentResult
     record: Record | None
+
+    def __repr__(self) -> str:
+        return f"{self.claim.claim}\n  {verdict(self.predicted)}"
 
     @cached_property
     def measured(self) -> ExperimentResult | None:
@@ -46,6 +50,12 @@ class Result:
             "predicted": _plain(self.predicted),
             "measured": measured,
         }
+
+
+def results_of(claims: Sequence[Claim]) -> list[Result]:
+    """Predictions of claims, with the records of their measurements next to the claims' files."""
+    records = {folder: read_all(folder) for folder in {claim.path.parent for claim in claims}}
+    return [Result(claim, evaluate(claim), records[claim.path.parent].get(claim.name)) for claim in claims]
 
 
 def _plain(found: ExperimentResult) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scaleproof.reports.pages import result_page, study_page, text
+from scaleproof.reports.pages import plan_page, result_page, study_page, text
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
+from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
@@ -52,7 +53,9 @@ def build(folder: Path) -> Built:
 
 
 def _page(folder: Path) -> Page:
-    """The page of a study, of runs, or of a study with measured runs."""
+    """The page of plans, of a study, of runs, or of a study with measured runs."""
+    if folder.is_dir() and is_plan_folder(folder):
+        return plan_page.page(folder)
     if folder.is_dir() and study_folder.is_study(folder):
         runs = results.read(folder) if results.has_runs(folder) else Results()
         page = study_page.page(study_folder.read(folder), runs.cases)

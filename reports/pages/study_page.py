@@ -42,7 +42,7 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
         sheets |= {"breakdown.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "breakdown_s")}
         sheets |= {"memory.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "memory_bytes")}
     if sensitivity:
-        sheets["sensitivity.csv"] = csv_tables.frame_csv(sensitivity.table().reset_index())
+        sheets["sensitivity.csv"] = csv_tables.frame_csv(sensitivity.to_frame().reset_index())
     return Page(
         " · ".join(part for part in ("scaleproof", f"study {found.name}", found.cluster_name) if part),
         study_text.headline(study, closely) + ".",

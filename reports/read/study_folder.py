@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +34,15 @@ class StudyFolder:
     axes: tuple[str, ...]
     wrong: Mapping[str, int]
     notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, study: Study | None, points: pd.DataFrame, definition: Mapping[str, Any], notes: Sequence[str] = ()
+    ) -> StudyFolder:
+        """The contents of a study with these points, which have all columns of results."""
+        axes = tuple(str(name) for name in points.columns if name not in RESULTS and name != "point")
+        wrong = points["error"].dropna().value_counts().to_dict()
+        return cls(definition, study, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes))
 
     @property
     def name(self) -> str:
@@ -96,11 +105,9 @@ def read(folder: Path) -> StudyFolder:
         if outside.any() or (lacking and len(points)):
             notes.append(f"the tables belong to another study than {STUDY_FILE}, which is ignored")
             study = None
-    axes = tuple(str(name) for name in points.columns if name not in RESULTS and name != "point")
     if study is not None and len(points) < len(study):
         notes.append(f"{len(points):,} of {len(study):,} points are complete; sweep --resume computes the others")
-    wrong = points["error"].dropna().value_counts().to_dict()
-    return StudyFolder(definition, study, points, axes, {str(text): int(count) for text, count in wrong.items()}, tuple(notes))
+    return StudyFolder.of(study, points, definition, notes)
 
 
 def _read_definition(folder: Path, notes: list[str]) -> dict[str, Any]:

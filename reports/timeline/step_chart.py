@@ -9,9 +9,9 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Mark, View
 from scaleproof.reports.charts.style import FAINT
-from scaleproof.reports.pages.text import milliseconds
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, span_words, typical_step
-from scaleproof.reports.timeline.timeline import COLOURS, rank_name
+from scaleproof.reports.timeline.timeline import COLOURS, LONG_MS, rank_name
+from scaleproof.simulator.common.units import format_time_s, format_times_s
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
 # A rank's own work, and overlapped communication below it: offset of the middle, and height, in rows.
@@ -51,12 +51,15 @@ def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart
             row += 1
         row += 0.6
     longest_ms = max(step.length_ms for step in steps)
+    # in seconds where a step is long
+    unit, size_ms = ("s", 1e3) if longest_ms >= LONG_MS else ("ms", 1.0)
     marks: list[Mark] = []
     for kind, (colour, words) in _kinds(steps).items():
         if kind in found:
-            left, width, middle, height, texts, labels = zip(*found[kind], strict=True)
+            left_ms, width_ms, middle, height, texts, labels = zip(*found[kind], strict=True)
+            left, width = (tuple(ms / size_ms for ms in column) for column in (left_ms, width_ms))
             marks.append(Boxes(words, colour, left, width, middle, height, texts, labels if any(labels) else ()))
-    x = ChartAxis("ms since the step began", limits=(0.0, longest_ms * 1.01))
+    x = ChartAxis(f"{unit} since the step began", limits=(0.0, longest_ms / size_ms * 1.01))
     y = ChartAxis("", ticks=tuple(ticks), limits=(row - 0.9, -0.6))
     view = View(x, y, tuple(marks), "; ".join(_title(step, ranks) for step, ranks in zip(steps, shown, strict=True)))
     return Chart(name, heading, (view,), height_px=round(110 + _ROW_PX * row), along=True)
@@ -70,7 +73,7 @@ def _kinds(steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
 
 def _title(step: Step, ranks: Sequence[int]) -> str:
     first = f", first {len(ranks)} of {step.of} rows" if step.of > len(ranks) else ""
-    return f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms a step{first}"
+    return f"{step.run.origin}: {format_time_s(step.run.step_time_s)} a step{first}"
 
 
 def _first_ranks(step: Step, most: int) -> list[int]:
@@ -91,13 +94,11 @@ def _add_rank(found: dict[str, list[_Span]], step: Step, rank: int, row: float) 
         description = _description(step, i, kind)
         if main and begin_ms > step.arrival_ms[i]:
             arrived_ms = float(step.arrival_ms[i])
-            words = f"{_WAITING}\nfor {milliseconds((begin_ms - arrived_ms) / 1e3)} ms, then {description}"
+            words = f"{_WAITING}\nfor {format_time_s((begin_ms - arrived_ms) / 1e3)}, then {description}"
             found.setdefault(_WAITING, []).append(_Span(arrived_ms, begin_ms - arrived_ms, *place, words))
         if step.end_ms[i] > begin_ms:
             length_ms = float(step.end_ms[i]) - begin_ms
-            times = (
-                f"{milliseconds(begin_ms / 1e3)} to {milliseconds(step.end_ms[i] / 1e3)} ms: {milliseconds(length_ms / 1e3)} ms"
-            )
+            times = f"{format_times_s(begin_ms / 1e3, float(step.end_ms[i]) / 1e3)}: {format_time_s(length_ms / 1e3)}"
             words = f"{rank_name(step.run, rank)}: {description}\n{times}"
             numbered = main and kind in _PASSES and step.spans.microbatch.max(initial=0) > 0
             label = str(step.spans.microbatch[i]) if numbered and step.spans.microbatch[i] >= 0 else ""

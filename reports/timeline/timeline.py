@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.reports.charts import style
-from scaleproof.reports.charts.style import WIDTH_IN, Format, label, paler, render, title
+from scaleproof.reports.charts.style import WIDTH_IN, Format, figure_of, label, paler, render, title
 from scaleproof.reports.pages.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
@@ -61,7 +61,7 @@ _MARGIN_IN: Final = 0.02
 # in a line of the legend
 _LEGEND_LETTERS: Final = 80
 # from here on the axis is in seconds
-_LONG_MS: Final = 1e4
+LONG_MS: Final = 1e3
 # in a line of the title
 _TITLE_LETTERS: Final = 84
 # minimum share of a step from which a part is in the title
@@ -75,6 +75,14 @@ def picture(scenario: Scenario, form: Format) -> bytes:
     height_in = height([step])
     description = json.dumps(step.facts(), separators=(",", ":"))
     return render(height_in, lambda figure: draw(figure, [step], [_finding(step, scenario.strategy)]), form, description)
+
+
+def run_figure(run: Run) -> Figure | None:
+    """A typical steady step of a run as a matplotlib figure; None if the run has no spans of a step."""
+    step = typical_step(run)
+    if step is None:
+        return None
+    return figure_of(height([step]), lambda figure: draw(figure, [step], [_finding(step, None)]))
 
 
 def height(steps: Sequence[Step]) -> float:
@@ -92,7 +100,7 @@ def _first(step: Step) -> str:
     return f", first {len(step.ranks)} of {step.of} rows" if step.of > len(step.ranks) else ""
 
 
-def _finding(step: Step, strategy: Strategy) -> str:
+def _finding(step: Step, strategy: Strategy | None) -> str:
     """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it the shares other than computing."""
     run = step.run
     schedule = f", {strategy.plan.schedule}," if isinstance(strategy, ReplicaStrategy) and strategy.stages > 1 else ""
@@ -115,8 +123,8 @@ def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[A
         most = max(most, _draw_step(panel, step, longest_ms))
         title(panel, words)
     panels[0].set_xlim(0, longest_ms * 1.01)
-    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(panels, steps, most)}")
-    if longest_ms >= _LONG_MS:
+    panels[-1].set_xlabel(f"{'ms' if longest_ms < LONG_MS else 's'}{_key(panels, steps, most)}")
+    if longest_ms >= LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
     lines = max(1, -(-sum(len(str(handle.get_label())) for handle in handles) // _LEGEND_LETTERS))

@@ -10,6 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import slowed
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_energy_J,
+    format_number,
+    format_percent,
+    format_time_s,
+    format_USD,
+)
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.run.predicted import predicted_run
@@ -37,6 +46,16 @@ _DRAWS: Final = 64
 _MIN_VARIANCE_SHARE: Final = 0.01
 # Relative slowdown of a quantity in the finite differences of the breakdown.
 _SLOWDOWN: Final = 0.05
+# text of a value by its unit
+_FORMS: Final[dict[str, Callable[[float], str]]] = {
+    "s": format_time_s,
+    "samples/s": format_number,
+    "tokens/s": format_number,
+    "bytes": format_bytes,
+    "J": format_energy_J,
+    "USD": format_USD,
+    "": format_percent,
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,12 @@ class Effect:
     def change(self) -> float | None:
         """Relative change from a to b; None if it is undefined."""
         return self.b / self.a - 1 if self.a and self.b is not None else None
+
+    def texts(self) -> tuple[str, str]:
+        """Both values with their unit; a dash for one that is not known."""
+        form = _FORMS[self.unit]
+        a, b = ("–" if value is None else form(value) for value in (self.a, self.b))
+        return a, b
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,11 @@ class Comparison:
     speedup: SpeedupInterval
     gpus: tuple[int, int]
 
+    def __repr__(self) -> str:
+        sides = [f"{name.upper()}: {run.facts()['run']}, {format_time_s(run.step_time_s)}" for name, run in self._sides()]
+        low, high = self.speedup.low, self.speedup.high
+        return "\n".join([*sides, f"B is {self.ratio:.3g} times as fast as A (90 % interval {low:.3g} to {high:.3g})"])
+
     @property
     def ratio(self) -> float:
         """Throughput of B over throughput of A."""
@@ -112,7 +142,8 @@ class Comparison:
             "distinguishable": self.speedup.is_distinguishable,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per scenario; column names end in units."""
         import pandas as pd
 

@@ -8,11 +8,16 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import counted, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Written by docs/scripts/evidence.py from the published transformer runs.
 FILE: Final = catalog.ROOT / "published" / "evidence.csv"
@@ -70,6 +75,12 @@ class Evidence:
 
     runs: Sequence[PublishedRun]
 
+    def __repr__(self) -> str:
+        runs = counted(len(self.runs), "similar published run")
+        if not self.runs:
+            return runs
+        return f"{runs}; median error {format_percent(self.median_error)}, {format_percent(self.coverage)} in the 90 % interval"
+
     @property
     def median_error(self) -> float:
         """Median of the absolute relative errors of their predictions."""
@@ -79,6 +90,13 @@ class Evidence:
     def coverage(self) -> float:
         """Share of the runs whose measured time is in the 90 % prediction interval."""
         return statistics.mean(run.is_covered for run in self.runs)
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row per published run, the nearest first. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(run) | {"error": run.error} for run in self.runs])
 
     def plain(self) -> dict[str, Any]:
         """The evidence as data for JSON."""

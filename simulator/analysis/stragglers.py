@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
-from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.run.run import framework_words
@@ -67,7 +67,8 @@ class Uneven:
         """The predictions as data for JSON."""
         return asdict(self)
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per kind of perturbation and way."""
         import pandas as pd
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,13 @@ _FOLDERS: Final = PARTS | {"framework": "frameworks", "device": "devices", "stud
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
+# The command for each kind of file, for who gives the file to another one.
+_COMMANDS: Final = {
+    "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",
+    "framework": "show {}", "device": "show {}",
+}  # fmt: skip
+# number of names that a suggestion lists
+_MOST_NAMES: Final = 3
 
 
 def names(folder: str) -> list[str]:
@@ -32,14 +41,36 @@ def find_part(part: str, reference: str, folder: Path) -> Path:
 
 def find_scenario(reference: str) -> Path:
     """Path of a scenario, given by path or by the name of a shipped one. Raises NotFoundError."""
+    check_not_a_folder(reference)
     if _is_path(reference) or Path(reference).is_file():
         return _existing(Path(reference), reference)
-    for folder in SCENARIO_FOLDERS:
-        path = ROOT / folder / f"{reference}.yaml"
-        if path.is_file():
-            return path
+    path = _shipped(SCENARIO_FOLDERS, reference)
+    if path is not None:
+        return path
     known = [name for folder in SCENARIO_FOLDERS for name in names(folder)]
     return find_scenario(_spelled("scenario", reference, known))
+
+
+def find_study(reference: str) -> Path:
+    """Path of a study, given by path or by the name of a shipped one. Raises NotFoundError."""
+    check_not_a_folder(reference)
+    if _is_path(reference) or Path(reference).is_file():
+        return _existing(Path(reference), reference)
+    folder = _FOLDERS["study"]
+    return _shipped((folder,), reference) or ROOT / folder / f"{_spelled('study', reference, names(folder))}.yaml"
+
+
+def check_not_a_folder(reference: str) -> None:
+    """Raises NotFoundError for a folder, which is probably one of results."""
+    if Path(reference).is_dir():
+        message = f"{reference} is a folder; to see the results in it, use 'scaleproof report {reference}'"
+        raise NotFoundError(message)
+
+
+def _shipped(folders: Iterable[str], name: str) -> Path | None:
+    """The first shipped file of a name; None if there is none."""
+    paths = (ROOT / folder / f"{name}.yaml" for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def find_anything(reference: str) -> Path:
@@ -47,12 +78,12 @@ def find_anything(reference: str) -> Path:
 
     Raises NotFoundError.
     """
-    for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()):
-        path = ROOT / folder / f"{reference}.yaml"
-        if path.is_file():
-            return path
-    known = [name for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()) for name in names(folder)]
-    raise NotFoundError(_unknown("scenario, study, claim, model, cluster or device", reference, known))
+    folders = (*SCENARIO_FOLDERS, *_FOLDERS.values())
+    path = _shipped(folders, reference)
+    if path is not None:
+        return path
+    kind = "scenario, study, claim, model, cluster, framework or device"
+    return find_anything(_spelled(kind, reference, [name for folder in folders for name in names(folder)]))
 
 
 def _is_path(reference: str) -> bool:
@@ -65,24 +96,44 @@ def _existing(path: Path, reference: str) -> Path:
     return path
 
 
-def _spelled(kind: str, reference: str, known: list[str]) -> str:
+def _spelled(kind: str, reference: str, known: Sequence[str]) -> str:
     """The only known name that differs from a reference in case and punctuation alone. Raises NotFoundError."""
-    letters = _letters(reference)
-    same = [name for name in known if _letters(name) == letters]
+    same = [name for name in known if letters(name) == letters(reference)]
     if len(same) != 1:
         raise NotFoundError(_unknown(kind, reference, known))
     return same[0]
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
+    """The letters and digits of a name, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _unknown(kind: str, name: str, known: list[str]) -> str:
-    import difflib
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """The known names that a name may stand for, the likeliest first: those that contain it, or those that are spelled
+    similarly."""
+    wanted = letters(name)
+    containing = [one for one in known if len(wanted) > 1 and wanted in letters(one)]
+    spelled = {letters(one): one for one in reversed(known)}
+    similar = [spelled[one] for one in difflib.get_close_matches(wanted, spelled, n=1)]
+    return (sorted(containing, key=lambda one: (len(one), one)) or similar)[:_MOST_NAMES]
 
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "'scaleproof list' shows what ships"
+
+def either(names: Sequence[str]) -> str:
+    """Names as a choice: 'a', 'b' or 'c'."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    """'no model is called ...' and what to do, or what the name is instead."""
+    for other, folders in {"scenario": SCENARIO_FOLDERS, **{part: (folder,) for part, folder in _FOLDERS.items()}}.items():
+        same = [one for folder in folders for one in names(folder) if letters(one) == letters(name)]
+        if other not in kind and same:
+            name = same[0]
+            return f"{name!r} is a {other}, not a {kind}; use 'scaleproof {_COMMANDS[other].format(name)}'"
+    close = nearest(name, known)
+    hint = f"did you mean {either(close)}?" if close else "'scaleproof list' shows what ships"
     return f"no {kind} is called {name!r}; {hint}"
 
 

@@ -14,7 +14,8 @@ ScaleproofError                 the command line prints it as one line, without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 # The extra that installs each package that the base installation lacks.
@@ -99,6 +100,15 @@ def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
     return MissingDependencyError(
         f"this needs the package {package}, which is not installed; install it with: pip install 'scaleproof[{extra}]'"
     )
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Raises MissingDependencyError, which names the extra, where an import fails because an extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
 
 
 def printable(text: str) -> str:

@@ -175,7 +175,9 @@ def format_times_s(low_s: float, high_s: float) -> str:
 
 def format_bytes(size_bytes: float) -> str:
     """A size for people: '25.0 MiB' from 26214400."""
-    return _scaled(size_bytes, [(2.0**50, "PiB"), (2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")])
+    return _scaled(
+        size_bytes, [(2.0**50, "PiB"), (2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")]
+    )
 
 
 def format_need(need_bytes: float, capacity_bytes: float) -> str:

@@ -9,12 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import counted, format_bytes, format_number, format_percent, format_range, format_time_s
 from scaleproof.simulator.run.records import (
     CommunicationPart,
     Scaling,
@@ -23,6 +25,9 @@ from scaleproof.simulator.run.records import (
     TargetEstimate,
     Verification,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Origin = Literal["predicted", "measured"]
 
@@ -59,6 +64,9 @@ DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
     "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline",
 )  # fmt: skip
+# number of causes in a run's facts, and the minimum share of the step of each
+_CAUSES: Final = 3
+_MIN_SHARE: Final = 5e-4
 BREAKDOWN: Final = (
     "compute", "slowest_rank", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks",
     "waiting_for_input", "other",
@@ -286,6 +294,48 @@ class Run:
     def warnings(self) -> tuple[str, ...]:
         """Warnings that limit the validity of the run."""
         return tuple(self.provenance.get("warnings", "").splitlines())
+
+    def __repr__(self) -> str:
+        facts = self.facts()
+        lines = [f"{facts.pop('run')}", *(f"  {name}: {text}" for name, text in facts.items())]
+        return "\n".join(lines)
+
+    def facts(self) -> dict[str, str]:
+        """The key figures in words, by name: at most five, those that are known."""
+        over = "" if self.fits is not False else "OUT OF MEMORY: "
+        facts = {
+            "run": f"{over}{self.scenario}: {self.strategy} on {counted(self.ranks, 'rank')}, {self.origin}",
+            "step time": format_time_s(self.step_time_s),
+            "throughput": f"{format_number(self.samples_per_s)} samples/s",
+        }
+        if self.prediction_interval_s:
+            low, high = map(format_time_s, self.prediction_interval_s)
+            facts["step time"] += f" (90 % interval {format_range(low, high)})"
+        if self.tokens_per_s is not None:
+            facts["throughput"] = f"{format_number(self.tokens_per_s)} tokens/s"
+        if self.mfu is not None:
+            facts["throughput"] += f", MFU {format_percent(self.mfu)}"
+        if self.memory_bytes_per_rank is not None:
+            of = f" of {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
+            facts["memory"] = f"{format_bytes(self.memory_bytes_per_rank)}{of} per rank"
+        if self.fits is False and self.fit_by:
+            facts["memory"] += f"; fits with {self.fit_by}"
+        causes = sorted(self.breakdown_s, key=self.breakdown_s.__getitem__, reverse=True)[:_CAUSES]
+        shares = {cause: self.breakdown_s[cause] / self.step_time_s for cause in causes if self.step_time_s > 0}
+        parts = [f"{name.replace('_', ' ')} {format_percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]
+        return facts | ({"breakdown": ", ".join(parts)} if parts else {})
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row with the numbers and texts of the summary; column names end in units. Needs pandas."""
+        import pandas as pd
+
+        values = self.summary()
+        row = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+        if self.prediction_interval_s:
+            row |= dict(zip(("step_time_low_s", "step_time_high_s"), self.prediction_interval_s, strict=True))
+        row |= {f"{cause}_s": seconds for cause, seconds in self.breakdown_s.items()}
+        return pd.DataFrame([row])
 
     def summary(self) -> dict[str, Any]:
         """All fields except the spans, and derived properties, as plain data for JSON."""

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.fields import GPUS
+from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
@@ -24,6 +24,9 @@ from scaleproof.simulator.scenario.schema import Scenario
 # {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
+# parts in which fields that are given without their part are searched, in this order
+_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
+_EXAMPLE: Final = "{'strategy.workers': 8}"
 
 # By field, the field next to it that an override of it replaces.
 _ALTERNATIVES: Final = {
@@ -43,7 +46,7 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     Raises NotFoundError, ScenarioError with every problem as `file:line:column: field: what; what to do`, or InputError for an
     argument of another type.
     """
-    changes = _texts(overrides)
+    changes = override_texts(overrides)
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
     name = _name(reference)
@@ -64,14 +67,16 @@ def _name(reference: object) -> str:
     raise InputError(f"expected the name of a scenario, a path, or a mapping with its fields; got {kind}")
 
 
-def _texts(overrides: Overrides) -> Sequence[str]:
+def override_texts(overrides: Overrides) -> Sequence[str]:
     """Overrides as for `--set`. Raises InputError for another type."""
     if isinstance(overrides, Mapping):
-        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in overrides.items()]
+        given = {field: str(value) if isinstance(value, Path) else value for field, value in overrides.items()}
+        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in given.items()]
+    if not isinstance(overrides, Sequence):
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(overrides).__name__}")
     texts = [overrides] if isinstance(overrides, str) else list(overrides)
     if wrong := [text for text in texts if not isinstance(text, str)]:
-        message = f"overrides are a mapping such as {{'strategy.workers': 8}} or texts; got {type(wrong[0]).__name__}"
-        raise InputError(message)
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(wrong[0]).__name__}")
     return texts
 
 
@@ -80,18 +85,38 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
 
     Raises ScenarioError.
     """
-    if not isinstance(located.data, dict):
-        raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
-    resolve_parts(located, path.parent)
+    _check_is_scenario(located, path)
+    problems, wrong = resolve_parts(located, path.parent)
     gpus, fixed = None, set()
     for override in overrides:
-        if override.partition("=")[0] == GPUS:
+        name = override.partition("=")[0]
+        field = aliases.canonical(tuple(name.split(".")))
+        if name == GPUS:
             gpus = _whole(override)
-        else:
-            fixed.add(_apply(located, override))
-    _expand_shorthand(located)
+        elif field[0] not in wrong:
+            try:
+                fixed.add(_apply(located, override))
+            except ScenarioError as error:
+                problems += error.problems
+                wrong.add(field[0])
+    try:
+        _expand_shorthand(located)
+    except ScenarioError as error:
+        raise ScenarioError([*problems, *error.problems]) from None
     located.data.setdefault("name", path.stem)
-    return validated(Scenario, located) if gpus is None else read_with_gpus(located, gpus, fixed)
+    if gpus is None or problems:
+        return validated(Scenario, located, problems, wrong)
+    return read_with_gpus(located, gpus, fixed)
+
+
+def _check_is_scenario(located: Located, path: Path) -> None:
+    """Raises ScenarioError for YAML of another kind."""
+    if not isinstance(located.data, dict):
+        raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
+    others = {"axes": ("study", f"sweep {path} --out DIR"), "claim": ("claim", f"claims {path}")}
+    for key, (kind, command) in others.items():
+        if key in located.data:
+            raise ScenarioError([f"{located.place((key,))}: this is a {kind}, not a scenario; use 'scaleproof {command}'"])
 
 
 def _whole(override: str) -> int:
@@ -115,6 +140,8 @@ def _apply(located: Located, override: str) -> str:
     except ScenarioError:
         raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None
     path = aliases.canonical(tuple(key.split(".")))
+    if path[0] not in Scenario.model_fields:
+        raise ScenarioError([f"{where}: {_unknown_field(path)}"])
     # the base has already been replaced by its content, so that another base replaces the device
     path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
@@ -122,7 +149,9 @@ def _apply(located: Located, override: str) -> str:
         message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
         raise ScenarioError([f"{where}: {message}"])
     parent = located.data
-    for name in path[:-1]:
+    for depth, name in enumerate(path[:-1], start=1):
+        if isinstance(parent, dict) and name not in parent:
+            located.places[path[:depth]] = where
         parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None
     if not isinstance(parent, dict):
         raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
@@ -139,6 +168,20 @@ def _apply(located: Located, override: str) -> str:
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
     return ".".join(path)
+
+
+def _unknown_field(path: tuple[str, ...]) -> str:
+    """'a scenario has no field ...', with the fields that may be meant."""
+    name = ".".join(path)
+    for part in _PARTS:
+        try:
+            field_at(f"{part}.{name}")
+        except InputError:
+            continue
+        return f"a scenario has no field {name!r}; did you mean '{part}.{name}'?"
+    close = catalog.nearest(path[0], sorted(Scenario.model_fields))
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Scenario.model_fields)}"
+    return f"a scenario has no field {path[0]!r}; {hint}"
 
 
 def _expand_shorthand(located: Located) -> None:

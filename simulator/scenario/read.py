@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,34 +52,62 @@ def load_model(reference: str | Path, **changes: Any) -> AnyModel:
     return validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
 
 
-def validated(kind: type[_S], located: Located) -> _S:
-    """The content of a file as an object of a class. Raises ScenarioError."""
+def validated(kind: type[_S], located: Located, problems: Sequence[str] = (), wrong: Collection[str | int] = ()) -> _S:
+    """The content of a file as an object of a class. Raises ScenarioError.
+
+    problems: those that are known already, reported first. wrong: top-level fields in which they are.
+    """
     try:
-        return kind.model_validate(located.data)
+        result = kind.model_validate(located.data)
     except FieldError as error:
-        raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
+        found = [f"{located.place(error.field)}: {error}"] if error.field[0] not in wrong else []
+        raise ScenarioError([*problems, *found]) from None
     except ValidationError as error:
-        raise ScenarioError([problem(kind, located, detail) for detail in _details(error)]) from None
+        found = [problem(kind, located, one) for one in _details(error) if one["loc"][:1] == () or one["loc"][0] not in wrong]
+        raise ScenarioError([*problems, *found]) from None
+    if problems:
+        raise ScenarioError(problems)
+    return result
 
 
 def _details(error: ValidationError) -> list[Any]:
-    """Pydantic's errors, without those for lists that are too short because of invalid items."""
+    """Pydantic's errors, without those that follow from others: lists that are too short because of invalid items, and missing
+    fields whose names are misspelled."""
     details = error.errors()
     wrong = [detail["loc"] for detail in details]
-    return [
-        detail
-        for detail in details
-        if detail["type"] != "too_short"
-        or not any(len(loc) > len(detail["loc"]) and loc[: len(detail["loc"])] == detail["loc"] for loc in wrong)
+    unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+
+    def follows(detail: Any) -> bool:
+        loc = detail["loc"]
+        if detail["type"] == "missing":
+            others = [str(other[-1]) for other in unknown if other[:-1] == loc[:-1]]
+            return bool(difflib.get_close_matches(str(loc[-1]), others, n=1))
+        return detail["type"] == "too_short" and any(len(other) > len(loc) and other[: len(loc)] == loc for other in wrong)
+
+    return [detail for detail in details if not follows(detail)]
+
+
+def resolve_parts(located: Located, folder: Path) -> tuple[list[str], set[str]]:
+    """Replaces all parts of a scenario given by name or path by the content of their files.
+
+    Returns the problems, and the fields in which they are.
+    """
+    problems: list[str] = []
+    wrong: set[str] = set()
+    steps: list[tuple[str, Callable[[], None]]] = [
+        *((part, partial(resolve_part, located, part, folder)) for part in catalog.PARTS),
+        ("cluster", lambda: resolve_device(located, ("cluster",), folder)),
+        ("framework", lambda: resolve_framework(located, folder)),
     ]
-
-
-def resolve_parts(located: Located, folder: Path) -> None:
-    """Replaces all parts of a scenario given by name or path by the content of their files."""
-    for part in catalog.PARTS:
-        resolve_part(located, part, folder)
-    resolve_device(located, ("cluster",), folder)
-    resolve_framework(located, folder)
+    for part, resolve in steps:
+        if part in wrong:
+            continue
+        try:
+            resolve()
+        except ScenarioError as error:
+            problems += error.problems
+            wrong.add(part)
+    return problems, wrong
 
 
 def resolve_part(located: Located, part: str, folder: Path) -> None:

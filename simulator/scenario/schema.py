@@ -13,6 +13,7 @@ from scaleproof.simulator.cluster.device.device import Optimizer, Precision, is_
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.library import renamed
 from scaleproof.simulator.model import AnyModel
@@ -132,6 +133,11 @@ class Scenario(Spec):
             return validate(value)
         except FieldError as error:
             raise FieldError(("cluster", *error.field), error.message) from None
+
+    def __repr__(self) -> str:
+        what = f"{self.model.name or self.model.kind} by {self.strategy.kind}"
+        where = f"{counted(self.strategy.ranks, 'rank')} of {self.cluster.name or 'a cluster'}"
+        return f"Scenario({self.name}: {what} on {where}, {counted(self.total_samples, 'sample')} per step)"
 
     @property
     def framework_is_default(self) -> bool:

@@ -24,7 +24,7 @@ from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import MapAxis, x_axis, y_axis
 from scaleproof.simulator.analysis.study.batched_replay import step_times_s
 from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
-from scaleproof.simulator.common.errors import InputError, one_line
+from scaleproof.simulator.common.errors import InputError, naming_extras, one_line
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import framework_words
@@ -139,14 +139,16 @@ class Crossover:
             "tolerance": TOLERANCE,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per strategy and grid point."""
         import pandas as pd
 
         rows = [asdict(one) | {"wins": self.winners[one.x, one.y] == one.strategy} for one in self.points]
         return pd.DataFrame(rows).rename(columns={"x": self.x.column, "y": self.y.column})
 
-    def border_table(self) -> pd.DataFrame:
+    @naming_extras()
+    def borders_to_frame(self) -> pd.DataFrame:
         """One row per border."""
         import pandas as pd
 

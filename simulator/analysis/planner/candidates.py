@@ -3,9 +3,10 @@ servers, and refined ones."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,13 @@ from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse,
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
 Part = Configurations | ServerConfigurations
+
+# Names of the degrees of model parallelism.
+MODEL_PARALLEL: Final = ("tensor", "context", "expert", "stages")
+# More than any degree of parallelism.
+_MOST_DEGREES: Final = 2**15
+# Names of choices by which configurations differ little.
+_MINOR: Final = ("bucket_bytes", "order")
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,32 @@ class Candidates:
         """The configuration of a row, by the names of scenario fields."""
         part, number = self._part(row)
         return part.row(number)
+
+    def kind(self, row: int) -> Hashable:
+        """A key that configurations share if they differ in bucket size or rank order alone."""
+        values = self.row(row)
+        return tuple((name, values[name]) for name in values if name not in _MINOR)
+
+    @cached_property
+    def degrees(self) -> Numbers:
+        """A number for each combination of degrees of model parallelism, by row; zero with parameter servers."""
+
+        def of(part: Part) -> Numbers:
+            if isinstance(part, ServerConfigurations):
+                return np.zeros(len(part), dtype=np.int64)
+            result: Numbers = np.ravel_multi_index(
+                tuple(getattr(part, name) for name in MODEL_PARALLEL), (_MOST_DEGREES,) * len(MODEL_PARALLEL)
+            )
+            return result
+
+        degrees: Numbers = np.concatenate([of(part) for part in self.parts])[self.numbers]
+        return degrees
+
+    def first_of_degrees(self, rows: Numbers) -> list[int]:
+        """The first of the rows of each combination of degrees of model parallelism, in the order of the rows."""
+        _, first = np.unique(self.degrees[rows], return_index=True)
+        result: list[int] = rows[np.sort(first)].tolist()
+        return result
 
     def scenario(self, row: int) -> Scenario:
         """The scenario of a row. Raises FieldError where it is not valid."""

@@ -1,14 +1,14 @@
 """The best configuration for an objective, with a proof of optimality.
 
 Every valid configuration is estimated, and finer recomputation is added where more memory would make a configuration faster.
-Configurations are then replayed in the order of their lower bounds until no other one can be better.
+Configurations are then replayed in the order of their lower bounds until no other one can be better. Of configurations that
+differ in bucket size or rank order alone only the best is returned.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -22,7 +22,8 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_servers import val
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
-from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.predict import timed
@@ -53,14 +54,18 @@ class PlanChoice:
     value: float
     memory_bytes: float
 
+    def __repr__(self) -> str:
+        return repr(self.run)
+
 
 @dataclass(frozen=True)
 class PlanResult:
     """The best configurations and what the search considered.
 
     expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration. fitting: number of
-    configurations that fit. best: replayed configurations, the best first. proved: whether no other configuration that fits
-    is better by replay. front: rows on the Pareto front of estimated time and memory. framework_is_default: whether neither
+    configurations that fit. best: replayed configurations, the best first. runner_up: the best with other degrees of model
+    parallelism; None if all have the same. proved: whether no other configuration that fits is better by replay. front: rows
+    on the Pareto front of estimated time and memory. framework_is_default: whether neither
     the scenario nor the caller named frameworks. estimate_s, replay_s: run time of the two phases in seconds.
     """
 
@@ -71,6 +76,7 @@ class PlanResult:
     capacity_bytes: float
     fitting: int
     best: tuple[PlanChoice, ...]
+    runner_up: PlanChoice | None
     proved: bool
     replayed: int
     estimate_s: float
@@ -78,7 +84,15 @@ class PlanResult:
     front: tuple[int, ...]
     framework_is_default: bool
 
-    def table(self) -> pd.DataFrame:
+    def __repr__(self) -> str:
+        sure = "proved to be the best" if self.proved else "the best found"
+        first = (
+            f"{layout(self.configurations.row(self.best[0].row))}: {sure} of {len(self.configurations):,} by {self.objective}"
+        )
+        return f"{first}\n{self.best[0].run!r}"
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row for each of the best configurations. Needs pandas."""
         import pandas as pd
 
@@ -145,8 +159,10 @@ def plan(
     rows = np.flatnonzero(memory_bytes <= capacity_bytes)
     search = _Search(candidates, objective, memory_bytes, top, report_progress)
     proved = search.run(rows, expected_s, lower_bound_s)
+    best = search.best()
     return PlanResult(
-        objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
+        objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), best[:top], search.runner_up(), proved,
+        search.replayed,
         estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, memory_bytes),
         frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
@@ -222,7 +238,7 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
 
 
 class _Search:
-    """Replays configurations, and keeps the `top` best."""
+    """Replays configurations, and keeps the best of those that differ in bucket size or rank order alone."""
 
     def __init__(
         self,
@@ -239,7 +255,7 @@ class _Search:
             top,
             report_progress,
         )
-        self._best: list[tuple[float, int, PlanChoice]] = []
+        self._best: dict[Hashable, PlanChoice] = {}
         self._nodes = candidates.nodes()
         self.replayed = 0
 
@@ -248,7 +264,7 @@ class _Search:
 
         Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound.
         """
-        likely = rows[np.argsort(self._values(expected_s)[rows], kind="stable")[: self._top]].tolist()
+        likely = self._likely(rows[np.argsort(self._values(expected_s)[rows], kind="stable")])
         for row in likely:
             self._replay(row)
         least = self._values(lower_bound_s)
@@ -261,6 +277,18 @@ class _Search:
                 self._replay(row)
         return True
 
+    def _likely(self, rows: NDArray[np.int64]) -> list[int]:
+        """The first of each of the `top` first kinds of configurations, and the first with other degrees of model parallelism.
+
+        rows: the best expected ones first.
+        """
+        kinds = dict[Hashable, int]()
+        for row in rows.tolist():
+            kinds.setdefault(self._configurations.kind(row), row)
+            if len(kinds) == self._top:
+                break
+        return list(dict.fromkeys([*kinds.values(), *self._configurations.first_of_degrees(rows)[:2]]))
+
     def _values(self, seconds: Times) -> Times:
         """Lower bounds of the objective for steps of these durations."""
         if self._objective == "time":
@@ -272,15 +300,16 @@ class _Search:
         return seconds * self._nodes * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
 
     def _replay(self, row: int) -> None:
-        self._progress(f"replaying {label(self._configurations, row)}")
+        self._progress(f"replaying {layout(self._configurations.row(row))}")
         scenario = self._configurations.scenario(row)
         run = accounted(timed(scenario, simulate=self._configurations.simulate(row)), scenario)
         self.replayed += 1
         value = self._value(run, int(self._nodes[row]))
         choice = PlanChoice(row, scenario, run, value, float(self._memory_bytes[row]))
-        heapq.heappush(self._best, (-choice.value, -row, choice))
-        if len(self._best) > self._top:
-            heapq.heappop(self._best)
+        kind = self._configurations.kind(row)
+        known = self._best.get(kind)
+        if known is None or (choice.value, row) < (known.value, known.row):
+            self._best[kind] = choice
 
     def _value(self, run: Run, nodes: int) -> float:
         """The objective of a run. The cost of nodes is proportional to the time for which they are used."""
@@ -292,7 +321,14 @@ class _Search:
         return run.energy_J["per_step"] / self._configurations.base.cluster.pue
 
     def best(self) -> tuple[PlanChoice, ...]:
-        return tuple(choice for *_, choice in sorted(self._best, key=lambda one: (-one[0], -one[1])))
+        """One configuration of each kind that was replayed, the best first."""
+        return tuple(sorted(self._best.values(), key=lambda one: (one.value, one.row)))
+
+    def runner_up(self) -> PlanChoice | None:
+        """The best configuration whose degrees of model parallelism differ from those of the best."""
+        first, *others = self.best()
+        degrees = self._configurations.degrees
+        return next((one for one in others if degrees[one.row] != degrees[first.row]), None)
 
 
 def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> tuple[int, ...]:
@@ -301,14 +337,3 @@ def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> t
     least_bytes = np.minimum.accumulate(memory_bytes[order])
     better = np.append(True, memory_bytes[order][1:] < least_bytes[:-1])
     return tuple(order[better].tolist())
-
-
-def label(candidates: Candidates, row: int) -> str:
-    """A description of a configuration, such as '8 tensor × 8 stages × 16 workers, 16 × 1 samples, 1f1b, …'."""
-    values = candidates.row(row)
-    if candidates.is_served(row):
-        return f"{values['workers']} workers, {values['servers']} {values['placement']} servers"
-    degrees = " × ".join(f"{values[name]} {name}" for name in ("tensor", "context", "stages", "workers") if values[name] > 1)
-    batch = f"{values['microbatches']} × {values['samples']} samples"
-    parts = batch, values["schedule"], f"zero {values['zero']}", values["framework"]
-    return ", ".join((degrees or "1 rank", *parts))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Batch, Scenario
@@ -28,6 +28,7 @@ class Elasticity:
 
     field: the scenario's field. says: its value there, as text. value: None where the parameter does not apply; `how` says why
     then. how: the values between which the elasticity was computed. low, high: 90 % interval, where it is cheap to compute.
+    costs_at: the value at which throughput is 5 % lower, "any" if no value is that slow; None where it is not known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Elasticity:
     how: str
     low: float | None = None
     high: float | None = None
+    costs_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Sensitivity:
             "rest": self.rest,
         }
 
-    def table(self) -> pd.DataFrame:
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
         """One row per parameter; elasticities have no unit."""
         import pandas as pd
 
@@ -94,7 +97,7 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
         return Elasticity(*label, None, reason)
     value, low, high = differences.elasticity(parameter)
     how = f"{format_percent(differences.step, 0)} less and more"
-    return Elasticity(*label, value, how, low, high)
+    return Elasticity(*label, value, how, low, high, differences.tolerance(parameter))
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:

@@ -27,7 +27,6 @@ from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
-_FOLDER: Final = "studies"
 _GPUS: Final = f"{GPUS}="
 MOST_POINTS: Final = 10_000_000
 
@@ -120,6 +119,9 @@ def read(
     data = located.data
     if not isinstance(data, dict):
         raise ScenarioError([f"{located.place(())}: a study is a mapping with scenario and axes"])
+    if "axes" not in data and {"model", "strategy"} & set(data):
+        message = f"this is a scenario, not a study; use 'scaleproof predict {path}', or write scenario and axes into a study"
+        raise ScenarioError([f"{located.place(())}: {message}"])
     for key in data:
         if key not in _KEYS:
             raise ScenarioError([f"{located.place((key,))}: {key}: unknown key; a study has {', '.join(_KEYS)}"])
@@ -164,7 +166,7 @@ def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -
     if isinstance(reference, Mapping):
         return Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
     try:
-        path = _file(str(reference))
+        path = catalog.find_study(str(reference))
     except NotFoundError:
         if not allows_scenario:
             raise
@@ -173,18 +175,6 @@ def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -
     if allows_scenario and isinstance(located.data, dict) and not {"scenario", "axes"} & located.data.keys():
         return path, Located({"scenario": path.name}, {(): str(path)})
     return path, located
-
-
-def _file(reference: str) -> Path:
-    """The file of a study, given by its path or by the name of a shipped one. Raises NotFoundError."""
-    if Path(reference).is_file():
-        return Path(reference)
-    shipped = catalog.ROOT / _FOLDER / f"{reference}.yaml"
-    if not shipped.is_file():
-        raise NotFoundError(
-            f"{reference}: no such study; give the path of a YAML file, or one of {', '.join(catalog.names(_FOLDER))}"
-        )
-    return shipped
 
 
 def _base(located: Located, path: Path) -> tuple[Located, Path]:

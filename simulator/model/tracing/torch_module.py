@@ -98,6 +98,9 @@ def _refuse(source: str, message: str) -> NoReturn:
 def _function(source: str, folder: Path) -> Any:
     """The user's function. Raises FieldError if it cannot be imported."""
     module_name, _, name = source.removeprefix(_PREFIX).partition(":")
+    # a file is written as often as its module
+    if module_name.endswith(".py"):
+        module_name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
     if not (source.startswith(_PREFIX) and module_name and name):
         _refuse(source, "not of the form python:module:function")
     importlib.invalidate_caches()

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -85,7 +85,7 @@ class Replica:
             context.builder.follow(last[context.schedule.rank], sends)
         self.last_rows: list[int] = last.tolist()
 
-    @property
+    @cached_property
     def concurrent_senders(self) -> int:
         """Number of ranks of a stage that are on the same node and send concurrently."""
         return self.placed.each * self.context.mesh.on_first_node(self.context.mesh.members(self.placed.rank, 0))
@@ -176,18 +176,21 @@ class Replica:
         ):
             predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
-            ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
-            queries = [self.context.recorder.query(partial(self._sent, *end)) for end in ends]
+            ends = list(zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True))
+            # with virtual stages the same ranks exchange several messages
+            index_of = {end: number for number, end in enumerate(dict.fromkeys(ends))}
+            index = np.array([index_of[end] for end in ends], dtype=np.int64)
+            queries = [self.context.recorder.query(partial(self._sent, *end)) for end in index_of]
             paths = [self.context.recorder.results[number][1] for number in queries]
             ranks = np.array(self.ranks)
             rows = self.context.builder.transfers(
-                ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], sizes_bytes, paths,
-                np.arange(len(sources))[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
+                ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], [end[2] for end in index_of], paths,
+                index[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
                 labels=self._sent_labels(crossing, sizes_bytes),
             )  # fmt: skip
-            self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[:, None])
+            self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[index][:, None])
             self.context.builder.follow(self.rows[receivers], rows)
             sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
             messages.append(rows)

@@ -67,4 +67,4 @@ def test_crossover_compares_strategies_on_numbers_of_gpus(capsys: pytest.Capture
 def test_the_option_is_hinted_at_where_a_command_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["sensitivity", MEGATRON, "--gpus", "64"])
-    assert "write --set gpus=N" in capsys.readouterr().err
+    assert "write --set gpus=64" in capsys.readouterr().err

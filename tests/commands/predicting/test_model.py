@@ -94,7 +94,7 @@ def test_bar_lengths_are_proportional_to_shares(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("llama3",), "no model is called 'llama3'; did you mean 'llama-3-8b'?"),
+        (("llama3",), "no model is called 'llama3'; did you mean 'llama-3-8b', 'llama-3-70b' or 'llama-3-405b'?"),
         (("llama-3-8b", "--tensor", "64"), "--tensor 64: 64 ranks do not divide heads 32; give a divisor of it, such as 32"),
         (("resnet50", "--tensor", "2"), "--tensor 2: a resnet cannot be divided among ranks; leave tensor out"),
         (("resnet50", "--seq", "8"), "resnet50 with sequence=8: model.sequence: unknown key"),

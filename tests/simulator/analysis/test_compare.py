@@ -50,7 +50,7 @@ def test_a_changed_framework_is_listed_as_one_change(small: Make) -> None:
     first, second = describe(found).splitlines()[:2]
     assert first.endswith("framework: pytorch-ddp, by default")
     assert second.endswith("framework: torchtitan")
-    assert found.table()["framework"].tolist() == ["pytorch-ddp", "torchtitan"]
+    assert found.to_frame()["framework"].tolist() == ["pytorch-ddp", "torchtitan"]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -127,7 +127,7 @@ def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
 
 def test_the_table_names_units_in_its_columns(small: Make) -> None:
     found = compare(small(), small("strategy.workers=8"))
-    table = found.table()
+    table = found.to_frame()
     assert list(table.index) == ["a", "b"]
     assert table.loc["b", "samples_per_s"] == found.b.samples_per_s
     assert {"step_time_s", "step_time_low_s", "compute_s", "memory_of_a_rank_bytes", "MFU"} <= set(table.columns)

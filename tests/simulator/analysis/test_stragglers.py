@@ -94,7 +94,7 @@ def test_each_perturbation_is_evaluated_alone_and_with_all_others(small: Make) -
     for way in both.ways:
         alone = min(remaining_shares(both, kind)[way] for kind in ("stragglers", "noise"))
         assert remaining_shares(both, TOGETHER)[way] <= alone * 1.02
-    assert len(both.table()) == 4 * 5
+    assert len(both.to_frame()) == 4 * 5
 
 
 def test_cells_that_cannot_be_predicted_show_the_reason(small: Make) -> None:

@@ -215,3 +215,17 @@ def test_loading_a_scenario_does_not_import_torch() -> None:
 def test_layer_counts_beyond_64_bits_are_rejected(small: Callable[..., Scenario]) -> None:
     with pytest.raises(ScenarioError, match=r"model: a layer has more than 1e\+15 parameters"):
         small("model={kind: gpt, layers: 6, hidden: 1000000000, heads: 4, vocabulary: 256, sequence: 32}")
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("model: llama-3-71b\ncluster: dgx-h101\nstratgey: {kind: hybrid}\nbatch: 64\n")
+    with pytest.raises(ScenarioError) as caught:
+        load(path, ["cluster.nodes=4", "network.bandwidth=1"])
+    places = [problem.removeprefix(f"{path}:").partition(";")[0] for problem in caught.value.problems]
+    assert places == [
+        "1:1: model: no model is called 'llama-3-71b'",
+        "2:1: cluster: no cluster is called 'dgx-h101'",
+        "--set network.bandwidth=1: a scenario has no field 'network.bandwidth'",
+        "3:1: stratgey: unknown key",
+    ]

@@ -204,7 +204,7 @@ def test_each_strategy_names_its_framework(path: Path) -> None:
     refused = {point.problem for point in found.points if point.strategy == "ps-2@pytorch-ddp"}
     assert all("pytorch-ddp does not support parameter server; use tensorflow-1-servers" in problem for problem in refused)
     assert "; pytorch-ddp, by default" in describe(found)
-    assert set(found.table()["framework"]) == {"pytorch-ddp", "ideal", "tensorflow-1-servers", ""}
+    assert set(found.to_frame()["framework"]) == {"pytorch-ddp", "ideal", "tensorflow-1-servers", ""}
 
 
 @given(low=st.floats(1e-3, 1e3), factor=st.floats(1.01, 1e6), points=st.integers(2, 30))
@@ -288,10 +288,10 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
 
 
 def test_the_table_has_a_row_for_each_strategy_at_each_point(ring_and_servers: Crossover) -> None:
-    table = ring_and_servers.table()
+    table = ring_and_servers.to_frame()
     assert len(table) == 20
     assert table.groupby(["cluster.network.bandwidth_Bps", "strategy.workers"])["wins"].sum().eq(1).all()
-    assert list(ring_and_servers.border_table()["strategy.workers"]) == [4, 8]
+    assert list(ring_and_servers.borders_to_frame()["strategy.workers"]) == [4, 8]
 
 
 def test_points_of_the_scenarios_own_strategy_equal_predict(path: Path) -> None:

@@ -15,6 +15,7 @@ from scaleproof import main
 from scaleproof.commands.text.plan import describe, plain
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
+from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.common.errors import FieldError, InputError
@@ -132,20 +133,21 @@ def test_plan_uncertainty_follows_from_the_clusters_uncertainty() -> None:
 
 def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
-    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
-    text, data = describe(found, uncertainty), plain(found, uncertainty)
-    assert "proved: no other configuration that fits beats the best in time by replay" in text
-    assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
+    record = record_of(found, "0")
+    text, data = describe([record]), plain([record])["plans"][0]
+    assert "optimal: no configuration that fits is faster (bound and replay)" in text
+    assert "CP 1, EP 1" in text
+    assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 
 
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
-    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
-    result, text = plain(found, uncertainty), describe(found, uncertainty)
-    assert result["framework_is_default"] is True
-    assert set(result["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
-    assert {choice["framework"] for choice in result["best"]} <= set(result["frameworks"])
+    record = record_of(found, "0")
+    text = describe([record])
+    assert record.framework_is_default
+    assert set(record.frameworks) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
+    assert {row.configuration["framework"] for row in record.best} <= set(record.frameworks)
     assert "\nframeworks: pytorch-ddp, deepspeed-zero, pytorch-fsdp2, by default\n" in text
     assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
 
@@ -162,8 +164,27 @@ def test_only_named_frameworks_are_considered(capsys: pytest.CaptureFixture[str]
     assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
 
 
+def test_of_configurations_that_differ_in_buckets_or_rank_order_alone_the_best_is_returned() -> None:
+    found = plan(small("framework=pytorch-ddp"), 8, top=30)
+    kinds = [found.configurations.kind(choice.row) for choice in found.best]
+    assert len(set(kinds)) == len(kinds)
+    for choice, kind in zip(found.best[:2], kinds, strict=False):
+        rows = [row for row in range(len(found.configurations)) if found.configurations.kind(row) == kind]
+        assert len(rows) > 1
+        fastest_s = min(timed(found.configurations.scenario(row), simulate=replay.simulate).step_time_s for row in rows)
+        assert choice.run.step_time_s <= fastest_s * (1 + 1e-3)
+
+
+def test_the_runner_up_has_other_degrees_of_model_parallelism() -> None:
+    found = plan(load("llama-2-7b-fsdp-a100", ("batch=64",)), 8, top=2)
+    assert found.runner_up is not None
+    degrees = [found.configurations.degrees[choice.row] for choice in (*found.best, found.runner_up)]
+    assert degrees[-1] != degrees[0]
+    assert found.runner_up.value >= found.best[0].value
+
+
 def test_the_best_configurations_are_returned_as_a_table() -> None:
-    table = planned().table()
+    table = planned().to_frame()
     assert table["step_time_s"].is_monotonic_increasing
     assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
 
@@ -177,13 +198,14 @@ def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[i
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, ["--gpus", "8", "--top", "1", "--json"])
     assert code == 0
-    assert json.loads(out)["proved"] is True
+    assert json.loads(out)["plans"][0]["proved"] is True
 
 
 def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
     assert code == 0
-    assert " on 64 ranks of " in out
+    assert " on 64 GPUs of " in out
+    assert "global batch 256" in out
 
 
 def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,15 +270,15 @@ def test_costs_include_server_machines() -> None:
 
 def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
-    uncertainty = found.configurations.take([choice.row for choice in found.best]).response()
-    text = describe(found, uncertainty)
-    assert "by replay, or with servers by prediction" in text
+    record = record_of(found, "0")
+    text = describe([record])
+    assert "(bound and replay, with servers by prediction)" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text
-    result = yaml.safe_load(text.partition("for a scenario file:")[2])
+    result = yaml.safe_load("\n".join(record.fields))
     chosen = f"strategy={json.dumps(result['strategy'])}", f"training.recompute={result['training']['recompute']}"
     again = load("resnet50-servers-p100", [*SERVERS, *chosen])
     assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-9)
-    assert plain(found, uncertainty)["best"][0]["strategy"] == "parameter_server"
+    assert record.best[0].strategy == "parameter_server"
 
 
 def test_unknown_strategies_are_refused() -> None:

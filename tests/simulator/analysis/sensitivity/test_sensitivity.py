@@ -160,7 +160,7 @@ def test_changed_scenarios_are_validated_again(small: Make) -> None:
 
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     found = sensitivity(small(SERVERS))
-    assert found.table().loc["servers", "field"] == "strategy.servers"
+    assert found.to_frame().loc["servers", "field"] == "strategy.servers"
     assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
     assert describe(found).splitlines()[-1].startswith("bottleneck: ")
     assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
@@ -169,3 +169,15 @@ def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pyte
     assert result["bottleneck"] in {one["name"] for one in result["cluster"]}
     assert scaleproof.main(["sensitivity", "ring-2", "--set", "strategy.workers=no"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_a_parameter_costs_5_percent_at_the_value_given(small: Make, strategy: str) -> None:
+    scenario = small(strategy)
+    found = values(sensitivity(scenario))
+    own = timed(scenario).samples_per_s
+    for name in ("FLOP/s", "network bandwidth", "network latency"):
+        one = found[name]
+        assert one.costs_at not in (None, "any")
+        slower = timed(small(strategy, f"{one.field}={one.costs_at}")).samples_per_s
+        assert slower / own == pytest.approx(0.95, abs=0.01)

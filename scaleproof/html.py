@@ -1,0 +1,62 @@
+"""Small tables in HTML, as notebooks show results. All styles are in the elements, since notebooks drop style sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.simulator.run.run import BREAKDOWN, Run
+
+_MIN_SHARE: Final = 5e-4
+_WARNING: Final = "color:#b3261e;font-weight:bold"
+_CELL: Final = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;white-space:nowrap;"
+
+
+def page(title: str, *parts: str) -> str:
+    """A result: its title in bold, and parts in HTML below it."""
+    look = f' style="{_WARNING}"' if title.startswith("OUT OF MEMORY") else ""
+    return f'<div style="max-width:60em"><b{look}>{escape(title)}</b>{"".join(parts)}</div>'
+
+
+def facts(texts: Mapping[str, str], is_warning: bool = False) -> str:
+    """A table of names and texts. is_warning: whether the memory does not suffice."""
+    rows = []
+    for name, text in texts.items():
+        look = f"{_CELL};{_WARNING}" if is_warning and name == "memory" else _CELL
+        rows.append(
+            f'<tr><th style="{_CELL};font-weight:normal">{escape(name)}</th><td style="{look}">{escape(text)}</td></tr>'
+        )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with titles."""
+    head = "".join(f'<th style="{_CELL}">{escape(title)}</th>' for title in titles)
+    body = "".join(_row(map(_cell, row)) for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(text: str, look: str = "") -> str:
+    return f'<td style="{_CELL}{look}">{escape(text)}</td>'
+
+
+def breakdown(run: Run) -> str:
+    """A bar of the step time by cause, and its legend."""
+    from scaleproof.reports.charts.run_charts import CAUSE_COLOURS
+
+    total_s = sum(max(0.0, run.breakdown_s.get(cause, 0.0)) for cause in BREAKDOWN)
+    parts_s = {cause: run.breakdown_s.get(cause, 0.0) for cause in BREAKDOWN}
+    shown = {cause: seconds for cause, seconds in parts_s.items() if total_s and seconds / total_s >= _MIN_SHARE}
+    boxes, legend = [], []
+    for cause, seconds in shown.items():
+        colour, share, name = CAUSE_COLOURS[cause], format_percent(seconds / total_s), cause.replace("_", " ")
+        boxes.append(f'<div title="{name}" style="width:{100 * seconds / total_s:.2f}%;background:{colour}"></div>')
+        legend.append(f'<span style="color:{colour}">&#9632;</span> {name} {format_time_s(seconds)} ({share})')
+    bar = f'<div style="display:flex;height:14px;max-width:40em">{"".join(boxes)}</div>'
+    return f'{bar}<div style="font-size:90%">{" &nbsp; ".join(legend)}</div>' if shown else ""

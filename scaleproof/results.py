@@ -1,0 +1,300 @@
+"""Results as notebooks show them: a short text, a table in HTML, a data frame and figures.
+
+Each class is the simulator's class of the same result, so that all of its numbers are there; it adds pictures only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaleproof import html
+from scaleproof.simulator.analysis.compare import Comparison
+from scaleproof.simulator.analysis.evidence import Evidence
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult, label
+from scaleproof.simulator.analysis.study.study import Study
+from scaleproof.simulator.common.errors import InputError, naming_extras
+from scaleproof.simulator.common.units import (
+    counted,
+    format_bytes,
+    format_change,
+    format_number,
+    format_percent,
+    format_time_s,
+)
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from scaleproof.reports.charts.chart import Chart
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+# rows of a table in a notebook
+_MOST_ROWS = 10
+
+
+class RunResult(Run):
+    """A predicted or measured run, which notebooks show as a table."""
+
+    @classmethod
+    def of(cls, run: Run) -> RunResult:
+        """The same run with its views."""
+        return cls(**_values(run))
+
+    def _repr_html_(self) -> str:
+        facts = self.facts()
+        title = facts.pop("run")
+        # the bar shows it
+        facts.pop("breakdown", None)
+        return html.page(title, html.facts(facts, is_warning=self.fits is False), html.breakdown(self))
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the time per step by cause. Needs matplotlib."""
+        from scaleproof.reports.charts.run_charts import Bar, breakdown
+
+        return _figure(breakdown([Bar(self.scenario, "", self)]), "the run has no breakdown")
+
+    @naming_extras()
+    def timeline(self) -> Figure:
+        """A figure of a typical step, ranks against time. Needs matplotlib."""
+        from scaleproof.reports.timeline.timeline import run_figure
+
+        figure = run_figure(self)
+        if figure is None:
+            raise InputError("the run has no spans of a step; predict or measure it again")
+        return figure
+
+
+class RankedPlan(PlanChoice):
+    """A configuration of a plan, with its run."""
+
+    run: RunResult
+
+
+class RankedPlans(PlanResult):
+    """The best configurations of a plan, which notebooks show as a table."""
+
+    best: tuple[RankedPlan, ...]
+
+    @classmethod
+    def of(cls, plan: PlanResult) -> RankedPlans:
+        """The same plan with its views."""
+        best = tuple(RankedPlan(**_values(choice) | {"run": RunResult.of(choice.run)}) for choice in plan.best)
+        return cls(**_values(plan) | {"best": best})
+
+    def _repr_html_(self) -> str:
+        titles = ("", "configuration", "step time", "samples/s", "MFU", "memory per rank")
+        rows = [(str(place), *self._row(choice)) for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)]
+        sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
+        return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
+
+    def _row(self, choice: PlanChoice) -> tuple[str, ...]:
+        run = choice.run
+        mfu = "" if run.mfu is None else format_percent(run.mfu)
+        texts = format_time_s(run.step_time_s), format_number(run.samples_per_s), mfu, format_bytes(choice.memory_bytes)
+        return label(self.configurations, choice.row), *texts
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the time per step by cause of the best configurations. Needs matplotlib."""
+        from scaleproof.reports.charts.run_charts import Bar, breakdown
+
+        best = enumerate(self.best[:_MOST_ROWS], start=1)
+        bars = [Bar(f"{place}.", label(self.configurations, choice.row), choice.run) for place, choice in best]
+        return _figure(breakdown(bars), "the runs have no breakdown")
+
+
+class ComparisonResult(Comparison):
+    """The comparison of two scenarios, which notebooks show as a table."""
+
+    a: RunResult
+    b: RunResult
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> ComparisonResult:
+        """The same comparison with its views."""
+        return cls(**_values(comparison) | {"a": RunResult.of(comparison.a), "b": RunResult.of(comparison.b)})
+
+    def _repr_html_(self) -> str:
+        changed = [(change.field, change.a, change.b, "") for change in self.changed[:_MOST_ROWS]]
+        effects = [
+            (effect.name, *effect.texts(), "" if effect.change is None else format_change(effect.change))
+            for effect in self.effects
+        ]
+        low, high = self.speedup.low, self.speedup.high
+        title = f"B is {self.ratio:.3g} times as fast as A (90 % interval {low:.3g} to {high:.3g})"
+        return html.page(title, html.table(("", "A", "B", "change"), [*changed, *effects]))
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the time per step of both by cause. Needs matplotlib."""
+        from scaleproof.reports.charts.run_charts import Bar, breakdown
+
+        bars = [Bar(name, run.scenario, run) for name, run in (("A", self.a), ("B", self.b))]
+        return _figure(breakdown(bars), "the runs have no breakdown")
+
+
+class EvidenceResult(Evidence):
+    """Published runs that are similar to a scenario, which notebooks show as a table."""
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> EvidenceResult:
+        """The same evidence with its views."""
+        return cls(**_values(evidence))
+
+    def _repr_html_(self) -> str:
+        titles = ("published run", "model", "GPUs", "measured", "predicted", "error")
+        rows = [
+            (run.id, run.model, f"{run.gpus} {run.device}", *map(format_time_s, (run.measured_s, run.predicted_s)),
+             format_change(run.error))
+            for run in self.runs[:_MOST_ROWS]
+        ]  # fmt: skip
+        return html.page(repr(self), html.table(titles, rows))
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of predicted against measured step times. Needs matplotlib."""
+        from scaleproof.reports.charts.evidence import evidence
+
+        return _figure(evidence(self.runs), "no published run is similar")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SweepResult:
+    """The points of a study. points: one row per point, with its axes, its results, or its error."""
+
+    study: Study
+    points: pd.DataFrame
+
+    def __repr__(self) -> str:
+        good, best = self._good, self.best
+        left = f"{counted(len(self.points), 'point')}: {len(good):,} fit, "
+        left += (
+            f"{int(self.points['fits'].eq(False).sum()):,} do not, {int(self.points['error'].notna().sum()):,} have an error"
+        )
+        if best is None:
+            return left
+        return f"{left}\nfastest: {format_number(best['samples_per_s'])} samples/s at {self.words(int(best['point']))}"
+
+    def _repr_html_(self) -> str:
+        shown = self._good.nlargest(_MOST_ROWS, "samples_per_s")
+        titles = (*(axis.field for axis in self.study.axes), "step time", "samples/s", "memory per rank")
+        points = zip(*(shown[name].tolist() for name in ("point", "step_time_s", "samples_per_s", "memory_bytes")), strict=True)
+        rows = [
+            (*self._values(int(point)), format_time_s(step_s), format_number(rate), format_bytes(size_bytes))
+            for point, step_s, rate, size_bytes in points
+        ]
+        return html.page(repr(self).partition("\n")[0], html.table(titles, rows))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point; column names end in units."""
+        return self.points
+
+    @property
+    def best(self) -> pd.Series[Any] | None:
+        """The row of the fastest point that fits into memory; None if there is none."""
+        good = self._good
+        return good.loc[good["samples_per_s"].idxmax()] if len(good) else None
+
+    @property
+    def _good(self) -> pd.DataFrame:
+        points = self.points
+        return points[points["samples_per_s"].notna() & ~points["fits"].eq(False)]
+
+    def scenario(self, point: int) -> Scenario:
+        """The scenario of a point. Raises InputError for a point that the study does not have."""
+        if isinstance(point, bool) or not 0 <= point < len(self.study):
+            raise InputError(f"point: expected a number from 0 to {len(self.study) - 1}, got {point!r}")
+        return self.study.scenario(self._places(point))
+
+    def words(self, point: int) -> str:
+        """The values of a point on the axes, such as 'strategy.workers=8'."""
+        return ", ".join(axis.words(place) for axis, place in zip(self.study.axes, self._places(point), strict=True))
+
+    def _values(self, point: int) -> list[str]:
+        return [str(axis.table_values[place]) for axis, place in zip(self.study.axes, self._places(point), strict=True)]
+
+    def _places(self, point: int) -> list[int]:
+        import numpy as np
+
+        places: list[int] = self.study.places(np.array([point]))[0].tolist()
+        return places
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the throughput along the axes. Needs matplotlib."""
+        from scaleproof.reports.charts.study_curves import throughput
+        from scaleproof.reports.read.study import studied
+        from scaleproof.reports.read.study_folder import StudyFolder
+
+        study = studied(StudyFolder.of(self.study, self.points, self.study.plain()))
+        return _figure(throughput(study), "a curve needs points with results at two or more values of an axis")
+
+
+@dataclass(frozen=True, repr=False)
+class ReconciliationResult:
+    """Scenarios that were both predicted and measured."""
+
+    cases: Sequence[ReconciledCase]
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        errors = [abs(case.error) for case in self.cases if case.error is not None]
+        measured = f"{len(errors)} of {counted(len(self.cases), 'scenario')} measured"
+        return f"{measured}; median error {format_percent(statistics.median(errors))}" if errors else measured
+
+    def _row(self, case: ReconciledCase) -> tuple[str, ...]:
+        predicted = format_time_s(case.predicted.step_time_s)
+        if case.measured is None or case.error is None:
+            return predicted, "not measured", case.failure or ""
+        return predicted, format_time_s(case.measured.step_time_s), format_change(case.error)
+
+    def _repr_html_(self) -> str:
+        rows = [(case.scenario.name, *self._row(case)) for case in self.cases]
+        return html.page(repr(self), html.table(("scenario", "predicted", "measured", "error"), rows))
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row per scenario; times in seconds. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "scenario": case.scenario.name,
+                "predicted_s": case.predicted.step_time_s,
+                "measured_s": case.measured.step_time_s if case.measured else None,
+                "error": case.error,
+                "inside_interval": case.inside,
+                "failure": case.failure,
+            }
+            for case in self.cases
+        )
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the time per step by cause, predicted above measured. Needs matplotlib."""
+        from scaleproof.reports.charts.run_charts import Bar, breakdown
+
+        runs = [(case.scenario.name, run) for case in self.cases for run in (case.predicted, case.measured) if run]
+        return _figure(breakdown([Bar(name, run.origin, run) for name, run in runs]), "nothing was measured")
+
+
+def _values(result: Any) -> dict[str, Any]:
+    """The fields of a result."""
+    return {field.name: getattr(result, field.name) for field in fields(result)}
+
+
+def _figure(chart: Chart | None, otherwise: str) -> Figure:
+    """The figure of a chart. Raises InputError with the reason where there is none."""
+    from scaleproof.reports.charts.still import still_figure
+
+    if chart is None:
+        raise InputError(f"there is nothing to plot: {otherwise}")
+    return still_figure(chart)

@@ -1,0 +1,259 @@
+"""Plans as data: what a plan of one number of GPUs reports, in JSON and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from scaleproof.simulator.analysis.planner.objectives import Objective
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
+from scaleproof.simulator.uncertainty.pairwise import SURE
+from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
+from scaleproof.simulator.uncertainty.priors import common_error_share
+
+# Number of faster configurations that do not fit.
+_MOST_TOO_LARGE: Final = 5
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlanRow(_Record):
+    """A configuration that was replayed. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval of
+    the step time. best_is_faster: probability that the best configuration is faster; None for the best itself."""
+
+    strategy: str
+    configuration: dict[str, Any]
+    step_time_s: float
+    low_s: float
+    high_s: float
+    breakdown_s: dict[str, float]
+    samples_per_s: float
+    tokens_per_s: float | None
+    tokens_per_s_per_gpu: float | None
+    mfu: float | None
+    flops_per_gpu: float | None
+    memory_bytes: float
+    cost_USD: dict[str, float] | None
+    energy_J: dict[str, float] | None
+    best_is_faster: float | None = None
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the best configuration is not distinguishable from this one, or is this one."""
+        return self.best_is_faster is None or self.best_is_faster < SURE
+
+
+class TooLarge(_Record):
+    """A configuration that would be faster than the best but does not fit. estimated_s: of a step. holders_bytes: by holder, of
+    the rank with the most memory."""
+
+    configuration: dict[str, Any]
+    estimated_s: float
+    memory_bytes: float
+    holders_bytes: dict[str, float]
+
+
+class FrontPoint(_Record):
+    """A configuration on the Pareto front of estimated step time and memory."""
+
+    configuration: dict[str, Any]
+    estimated_s: float
+    memory_bytes: float
+
+
+class ServerCount(_Record):
+    """The shortest estimated step with a number of parameter servers."""
+
+    placement: str
+    servers: int
+    estimated_s: float
+
+
+class PlanRecord(_Record):
+    """The plan of one number of GPUs.
+
+    key: digest of the inputs other than the number of GPUs. nodes: of the cluster; added_nodes: those that the plan added to
+    it. samples: the global batch. best: the best first. runner_up: the best with other degrees of model parallelism.
+    memory_bytes: of the best by holder. device_bytes: capacity of a device; capacity_bytes: what a plan may allocate of it.
+    too_large: faster configurations that do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it.
+    problem: why there is no plan; then nothing else is known but the size.
+    """
+
+    version: str
+    key: str = ""
+    gpus: int
+    scenario: str
+    model: str
+    cluster: str
+    nodes: int
+    added_nodes: int = 0
+    samples: int
+    tokens_per_sample: int | None = None
+    objective: Objective = "time"
+    problem: str = ""
+    configurations: int = 0
+    fitting: int = 0
+    capacity_bytes: float = 0.0
+    device_bytes: float = 0.0
+    estimate_seconds: float = 0.0
+    replayed: int = 0
+    replay_seconds: float = 0.0
+    proved: bool = False
+    with_servers: bool = False
+    frameworks: list[str] = Field(default_factory=list)
+    framework_is_default: bool = False
+    best: list[PlanRow] = Field(default_factory=list)
+    runner_up: PlanRow | None = None
+    memory_bytes: dict[str, float] = Field(default_factory=dict)
+    too_large: list[TooLarge] = Field(default_factory=list)
+    front: list[FrontPoint] = Field(default_factory=list)
+    server_counts: list[ServerCount] = Field(default_factory=list)
+    fields: list[str] = Field(default_factory=list)
+    scenario_yaml: str = ""
+
+    @property
+    def unit(self) -> Literal["tokens", "samples"]:
+        """The unit of throughput."""
+        return "samples" if self.tokens_per_sample is None else "tokens"
+
+    def per_second(self, step_s: float) -> float:
+        """Throughput for a step time, in tokens per second, or samples per second for models without tokens."""
+        return self.samples * (self.tokens_per_sample or 1) / step_s
+
+    @property
+    def run(self) -> Run:
+        """The run of the best configuration."""
+        row = self.best[0]
+        return Run(
+            origin="predicted",
+            scenario=self.scenario,
+            strategy=row.strategy,
+            ranks=self.gpus,
+            compute_ranks=self.gpus,
+            samples=self.samples,
+            step_time_s=row.step_time_s,
+            step_times_s=(),
+            phase_s={},
+            breakdown_s=row.breakdown_s,
+            memory_bytes=self.memory_bytes,
+            memory_bytes_per_rank=row.memory_bytes,
+            capacity_bytes=self.device_bytes,
+        )
+
+    @property
+    def ties(self) -> list[int]:
+        """Numbers of the configurations that are a statistical tie with the best, which is number 1."""
+        return [number for number, row in enumerate(self.best, start=1) if number > 1 and row.is_tied]
+
+
+def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str = "") -> PlanRecord:
+    """The record of a plan. added_nodes: that the scenario's cluster got for the plan. key: digest of the inputs."""
+    configurations, best = planned.configurations, planned.best
+    base, first = configurations.base, best[0]
+    choices = [*best, *([] if planned.runner_up is None else [planned.runner_up])]
+    response = configurations.take([choice.row for choice in choices]).response()
+    rows = [_row(planned, response, choices, number) for number in range(len(choices))]
+    return PlanRecord(
+        version=version,
+        key=key,
+        gpus=first.scenario.strategy.training_ranks,
+        scenario=base.name,
+        model=base.model.name or base.name,
+        cluster=base.cluster.name or "its cluster",
+        nodes=base.cluster.nodes,
+        added_nodes=added_nodes,
+        samples=base.total_samples,
+        tokens_per_sample=tokens_per_sample(base.model),
+        objective=planned.objective,
+        configurations=len(configurations),
+        fitting=planned.fitting,
+        capacity_bytes=planned.capacity_bytes,
+        device_bytes=base.cluster.device.capacity_bytes,
+        estimate_seconds=planned.estimate_s,
+        replayed=planned.replayed,
+        replay_seconds=planned.replay_s,
+        proved=planned.proved,
+        with_servers=bool(configurations.has_servers().any()),
+        frameworks=list(dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))),
+        framework_is_default=planned.framework_is_default,
+        best=rows[: len(best)],
+        runner_up=rows[-1] if planned.runner_up is not None else None,
+        memory_bytes=dict(memory(first.scenario).worst.holders_bytes),
+        too_large=list(_too_large(planned)),
+        front=[_front_point(planned, row) for row in planned.front],
+        server_counts=list(_server_counts(planned)),
+        fields=[
+            dump_framework(first.scenario),
+            dump_part(first.scenario, "strategy"),
+            dump_part(first.scenario, "training", ("zero", "recompute")),
+        ],
+        scenario_yaml=dump(
+            first.scenario.model_copy(update={"name": f"{base.name}-{first.scenario.strategy.training_ranks}-gpus"}),
+            by_name=True,
+        ),
+    )
+
+
+def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice], number: int) -> PlanRow:
+    best, choice = choices[0], choices[number]
+    run, (low, high) = choice.run, response.interval(number)
+    ratio = run.step_time_s / best.run.step_time_s
+    faster = response.faster(0, number, ratio, common_error_share(best.scenario, choice.scenario)) if number else None
+    gpu_s = run.step_time_s * run.compute_ranks
+    return PlanRow(
+        strategy=choice.scenario.strategy.kind,
+        configuration=planned.configurations.row(choice.row),
+        step_time_s=run.step_time_s,
+        low_s=low * run.step_time_s,
+        high_s=high * run.step_time_s,
+        breakdown_s=dict(run.breakdown_s),
+        samples_per_s=run.samples_per_s,
+        tokens_per_s=run.tokens_per_s,
+        tokens_per_s_per_gpu=run.tokens_per_s_per_rank,
+        mfu=run.mfu,
+        flops_per_gpu=None if run.model_flops is None else run.model_flops / gpu_s,
+        memory_bytes=choice.memory_bytes,
+        cost_USD=None if run.cost_USD is None else dict(run.cost_USD),
+        energy_J=None if run.energy_J is None else dict(run.energy_J),
+        best_is_faster=faster,
+    )
+
+
+def _front_point(planned: PlanResult, row: int) -> FrontPoint:
+    return FrontPoint(
+        configuration=planned.configurations.row(row),
+        estimated_s=float(planned.expected_s[row]),
+        memory_bytes=float(planned.memory_bytes[row]),
+    )
+
+
+def _too_large(planned: PlanResult) -> Iterator[TooLarge]:
+    """Yields the fastest configurations that do not fit and are estimated to be faster than the best, one for each combination
+    of degrees of model parallelism."""
+    configurations, best_s = planned.configurations, planned.expected_s[planned.best[0].row]
+    rows = np.flatnonzero((planned.memory_bytes > planned.capacity_bytes) & (planned.expected_s < best_s))
+    ordered = rows[np.argsort(planned.expected_s[rows], kind="stable")]
+    for row in configurations.first_of_degrees(ordered)[:_MOST_TOO_LARGE]:
+        holders_bytes = dict(memory(configurations.scenario(row)).worst.holders_bytes)
+        yield TooLarge(**_front_point(planned, row).model_dump(), holders_bytes=holders_bytes)
+
+
+def _server_counts(planned: PlanResult) -> Iterator[ServerCount]:
+    """Yields the shortest estimated step that fits of each placement and number of parameter servers."""
+    configurations = planned.configurations
+    least_s: dict[tuple[str, int], float] = {}
+    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
+        config, expected_s = configurations.row(row), float(planned.expected_s[row])
+        key = config["placement"], config["servers"]
+        least_s[key] = min(expected_s, least_s.get(key, expected_s))
+    for (placement, servers), estimated_s in sorted(least_s.items()):
+        yield ServerCount(placement=placement, servers=servers, estimated_s=estimated_s)

@@ -1,0 +1,145 @@
+"""Plans in words: degrees, ties, optimality, and the headline, as the console and the page print them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
+from scaleproof.simulator.analysis.planner.objectives import Objective
+from scaleproof.simulator.common.units import counted, format_percent
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.analysis.planner.record import PlanRecord
+
+_ABBREVIATIONS: Final = {"workers": "DP", "tensor": "TP", "stages": "PP", "chunks": "VPP", "context": "CP", "expert": "EP"}
+# Steps of short numbers, the largest first.
+_STEPS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_BETTER: Final[dict[Objective, str]] = {
+    "time": "is faster",
+    "cost": "is cheaper",
+    "energy": "needs less energy",
+    "tokens-per-dollar": "gives more tokens per dollar",
+}
+
+
+def degrees(configuration: Mapping[str, Any]) -> str:
+    """Degrees of model parallelism of a configuration, such as 'TP4 PP2'; the data parallelism if there is no other."""
+    if "servers" in configuration:
+        return f"{configuration['servers']} {configuration['placement']} servers"
+    parts = [_degree(configuration, name) for name in _ABBREVIATIONS if name in MODEL_PARALLEL]
+    zero = f" ZeRO-{configuration['zero']}" if configuration.get("zero") else ""
+    return " ".join(filter(None, parts)) or f"DP{configuration['workers']}{zero}"
+
+
+def layout(configuration: Mapping[str, Any]) -> str:
+    """A configuration such as 'DP4 TP4 PP4 VPP2, MBS 1, GA 32, ZeRO-1, recompute full'."""
+    parts = [" ".join(filter(None, (_degree(configuration, name) for name in _ABBREVIATIONS))) or "1 GPU"]
+    if "servers" in configuration:
+        parts.append(degrees(configuration))
+    parts += [f"MBS {configuration['samples']}", f"GA {configuration.get('microbatches', 1)}"]
+    parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
+    parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
+    return ", ".join(parts)
+
+
+def recompute_words(recompute: str) -> str:
+    """'full', 'layers: 5' or 'layernorm, mlp' from a form of recomputation as in a scenario."""
+    return recompute.strip("{}").removeprefix("modules: ").strip("[]")
+
+
+def _degree(configuration: Mapping[str, Any], name: str) -> str:
+    degree = configuration.get(name, 1)
+    return f"{_ABBREVIATIONS[name]}{degree}" if degree > 1 else ""
+
+
+def short(value: float) -> str:
+    """A number with three significant digits: '308k', '1.53M', '41.2'."""
+    number, unit = _scaled(value, value)
+    return number + unit
+
+
+def short_range(low: float, high: float) -> str:
+    """A range with three significant digits and one unit, that of its end: '261–364k'."""
+    number, unit = _scaled(high, high)
+    return f"{_scaled(low, high)[0]}–{number}{unit}"
+
+
+def _scaled(value: float, like: float) -> tuple[str, str]:
+    """A value in the unit of another, and the unit."""
+    size, unit = next((step for step in _STEPS if abs(like) >= step[0] * 0.9995), _STEPS[-1])
+    number = value / size
+    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{digits}f}", unit
+
+
+def headline(plans: Sequence[PlanRecord]) -> str:
+    """The answer at the largest size: '256 GPUs: 308k tokens/s (261–364k), 3.99x of 64; TP4 PP2 beats TP8 by 39 %.'"""
+    planned = [plan for plan in plans if not plan.problem]
+    if not planned:
+        return f"No plan fits on {' or '.join(f'{plan.gpus:,}' for plan in plans)} GPUs."
+    first, last = planned[0], planned[-1]
+    best = last.best[0]
+    rate, low, high = (last.per_second(time_s) for time_s in (best.step_time_s, best.high_s, best.low_s))
+    sentence = f"{last.gpus:,} GPUs: {short(rate)} {last.unit}/s ({short_range(low, high)})"
+    if len(planned) > 1:
+        sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {first.gpus:,}"
+    margin = against_runner_up(last)
+    return sentence + (f"; {margin}." if margin else ".")
+
+
+def against_runner_up(plan: PlanRecord) -> str:
+    """'TP4 PP2 beats TP8 by 39 %', 'TP4 PP2 and TP8 are a statistical tie', or "" if all configurations have the same
+    degrees."""
+    best, other = plan.best[0], plan.runner_up
+    if other is None:
+        return ""
+    names = degrees(best.configuration), degrees(other.configuration)
+    if plan.objective == "time":
+        if other.is_tied:
+            return f"{names[0]} and {names[1]} are a statistical tie"
+        return f"{names[0]} beats {names[1]} by {_margin(other.step_time_s, best.step_time_s)}"
+    if plan.objective == "energy":
+        return f"{names[1]} needs {_margin(*(_per_step(row.energy_J) for row in (other, best)))} more energy than {names[0]}"
+    return f"{names[1]} costs {_margin(*(_per_step(row.cost_USD) for row in (other, best)))} more than {names[0]}"
+
+
+def _per_step(amounts: Mapping[str, float] | None) -> float:
+    """The amount of a step, which is known if it is the objective."""
+    assert amounts is not None
+    return amounts["per_step"]
+
+
+def _margin(larger: float, smaller: float) -> str:
+    share = larger / smaller - 1
+    return format_percent(share, 0 if share >= 0.0995 else 1)
+
+
+def nodes_note(plan: PlanRecord) -> str:
+    """The nodes that a plan added: '512 GPUs: 32 nodes added to the 32 of dgx-h100'."""
+    own = plan.nodes - plan.added_nodes
+    return f"{plan.gpus:,} GPUs: {counted(plan.added_nodes, 'node')} added to the {own:,} of {plan.cluster}"
+
+
+def optimality(plan: PlanRecord) -> str:
+    """Whether the best plan is proved to be optimal, and by what."""
+    if not plan.proved:
+        return f"not proved optimal: after {plan.replayed} replays, another configuration may still be better"
+    engine = "bound and replay" + (", with servers by prediction" if plan.with_servers else "")
+    return f"optimal: no configuration that fits {_BETTER[plan.objective]} ({engine})"
+
+
+def tie_sentence(plan: PlanRecord) -> Iterator[str]:
+    """Yields 'Nos. 2 to 10 are a statistical tie with No. 1', if any are."""
+    if len(plan.ties) == 1:
+        yield f"No. {plan.ties[0]} is a statistical tie with No. 1"
+    elif plan.ties:
+        yield f"Nos. {_listed(plan.ties)} are a statistical tie with No. 1"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """'2 to 5, 7 and 9' from sorted numbers."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,158 @@
+"""Plans of several numbers of GPUs: what is written, what is planned again, and what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleproof import main
+from scaleproof.reports.pages.page import build
+from scaleproof.simulator.analysis.planner import sizes
+from scaleproof.simulator.analysis.planner.record import PlanRecord
+from scaleproof.simulator.analysis.planner.settings import Settings
+from scaleproof.simulator.analysis.planner.sizes import plan_sizes, read_plans
+from scaleproof.simulator.analysis.planner.words import headline, layout, short, short_range, tie_sentence
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
+
+OPTIONS: dict[str, Any] = {"top": 3}
+SCENARIO = load("llama-2-7b-fsdp-a100", ["batch=64", "strategy.workers=8", "cluster.nodes=1"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans")
+    # 97 workers do not divide the global batch
+    plan_sizes(SCENARIO, [8, 16, 97], OPTIONS, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plans(folder: Path) -> list[PlanRecord]:
+    found, notes = read_plans(folder)
+    assert not notes
+    return found
+
+
+def test_each_size_keeps_the_global_batch_and_gets_the_nodes_it_needs(plans: list[PlanRecord]) -> None:
+    assert [plan.gpus for plan in plans] == [8, 16, 97]
+    assert {plan.samples for plan in plans} == {64}
+    assert [plan.added_nodes for plan in plans] == [0, 1, 12]
+    assert "no configuration trains 64 samples" in plans[2].problem
+
+
+def test_the_best_scenario_of_a_size_predicts_the_planned_time(plans: list[PlanRecord], folder: Path) -> None:
+    for plan in plans[:2]:
+        again = load(str(folder / f"best-{plan.gpus}.yaml"))
+        assert again.total_samples == plan.samples
+        assert timed(again).step_time_s == pytest.approx(plan.best[0].step_time_s, rel=1e-9)
+        assert sum(plan.memory_bytes.values()) == pytest.approx(plan.best[0].memory_bytes, rel=1e-6)
+
+
+def test_what_does_not_fit_is_faster_and_too_large(plans: list[PlanRecord]) -> None:
+    for plan in plans[:2]:
+        assert all(one.memory_bytes > plan.capacity_bytes for one in plan.too_large)
+        assert all(sum(one.holders_bytes.values()) > plan.capacity_bytes for one in plan.too_large)
+
+
+def test_finished_sizes_are_not_planned_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "plan", lambda *_, **__: pytest.fail("planned again"))
+    assert [plan.gpus for plan in plan_sizes(SCENARIO, [8, 16], OPTIONS, folder)] == [8, 16]
+    with pytest.raises(InputError, match="another scenario, other options"):
+        plan_sizes(SCENARIO, [8], OPTIONS | {"top": 4}, folder)
+
+
+def test_an_interrupted_plan_keeps_finished_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sizes.plan
+
+    def interrupted(scenario: Any, gpus: int, **options: Any) -> Any:
+        if gpus == 16:
+            raise KeyboardInterrupt
+        return real(scenario, gpus, **options)
+
+    monkeypatch.setattr(sizes, "plan", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plan_sizes(SCENARIO, [8, 16], OPTIONS, tmp_path)
+    assert [plan.gpus for plan in read_plans(tmp_path)[0]] == [8]
+    assert (tmp_path / "best-8.yaml").is_file()
+
+
+def test_without_any_plan_the_problems_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no configuration trains 64 samples per step on 97 ranks"):
+        plan_sizes(SCENARIO, [97], OPTIONS)
+
+
+def test_the_headline_answers_at_the_largest_size(plans: list[PlanRecord]) -> None:
+    text = headline(plans)
+    assert text.startswith("16 GPUs: ")
+    assert " tokens/s (" in text
+    assert "x of 8; " in text
+    assert headline(plans[2:]) == "No plan fits on 97 GPUs."
+
+
+def test_a_folder_of_plans_becomes_a_page(folder: Path) -> None:
+    built = build(folder)
+    page = built.path.read_text(encoding="utf-8")
+    assert not built.is_empty
+    for text in (
+        "linear scaling",
+        "Pareto front",
+        "best-16.yaml",
+        "statistical tie",
+        "Faster but too large",
+        "97 GPUs: no plan",
+    ):
+        assert text in page, text
+    assert (folder / "tables" / "ranking.csv").read_text().count("\n") == 1 + sum(
+        len(plan.best) for plan in read_plans(folder)[0]
+    )
+
+
+def test_unreadable_plans_are_notes_of_the_page(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan-8.json").write_bytes((folder / "plan-8.json").read_bytes())
+    (tmp_path / "plan-9.json").write_text("{}")
+    assert "plan-9.json cannot be read" in build(tmp_path).path.read_text(encoding="utf-8")
+
+
+def test_the_command_plans_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", "llama-2-7b-fsdp-a100", "--set", "batch=64", "--gpus", "16,8", "--top", "2"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "global batch 64 at each number of GPUs" in out
+    rows = out.partition("best plan\n")[2].partition("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in rows] == ["8", "16"]
+    assert (tmp_path / "index.html").is_file()
+    assert main([*command, "--json"]) == 0
+    assert [plan["gpus"] for plan in json.loads(capsys.readouterr().out)["plans"]] == [8, 16]
+    with pytest.raises(SystemExit):
+        main([*command[:5], "0,8"])
+    assert "expected a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_inline_models_have_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    model = "model={kind: mlp, inputs: 64, hidden: 64, layers: 4, outputs: 8}"
+    assert main(["plan", "resnet50-ring-p100", "--set", model, "--set", "batch=64", "--gpus", "8", "--top", "1"]) == 0
+    assert not capsys.readouterr().out.startswith(" ")
+
+
+def test_settings_that_are_equal_in_all_rows_are_named_once() -> None:
+    rows = [{"workers": 4, "tensor": 2, "recompute": "none", "framework": "x", "zero": zero} for zero in (0, 1)]
+    settings = Settings.of(rows)
+    assert list(settings.differing) == ["ZeRO"]
+    assert settings.equal_words == "DP 4, TP 2, PP 1, VPP 1, CP 1, EP 1, MBS 1, GA 1, recompute none"
+
+
+def test_words_of_plans(plans: list[PlanRecord]) -> None:
+    assert short(308_351) == "308k"
+    assert short_range(999_600, 1_531_000) == "1.00–1.53M"
+    configuration = {"workers": 4, "tensor": 2, "stages": 2, "samples": 1, "microbatches": 8, "zero": 1}
+    assert layout(configuration | {"recompute": "{modules: [mlp]}"}) == "DP4 TP2 PP2, MBS 1, GA 8, ZeRO-1, recompute mlp"
+    best, *_ = plans[0].best
+    rows = [best, *(best.model_copy(update={"best_is_faster": share}) for share in (0.6, 0.6, 0.99, 0.6))]
+    assert list(tie_sentence(plans[0].model_copy(update={"best": rows}))) == [
+        "Nos. 2, 3 and 5 are a statistical tie with No. 1"
+    ]
