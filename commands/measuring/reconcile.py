@@ -160,11 +160,11 @@ def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     failed = [case for case in cases if case.error is None]
     if errors:
         worst = max(errors, key=lambda name: errors[name])
-        median, most = (format_percent(error) for error in (statistics.median(errors.values()), errors[worst]))
-        print(f"median error {median}, worst {most} ({worst}), {len(errors)} runs")
+        median = format_percent(statistics.median(errors.values()))
+        print(f"median error {median}, worst {format_percent(errors[worst])} ({worst}), {len(errors)} runs")
     inside = [case.inside for case in cases if case.inside is not None]
     if inside:
-        print(f"{sum(inside)} of {len(inside)} measured values inside their 90% intervals")
+        print(f"{sum(inside)} of {len(inside)} measured values inside their 90 % intervals")
     for case in failed:
         print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)
     too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]

@@ -142,19 +142,20 @@ def _interval(run: Run) -> Iterator[str]:
     low_s, high_s = run.prediction_interval_s
     parts = [format_times_s(low_s, high_s)]
     if low_s > 0:
-        parts.append(format_range(*(f"{format_number(run.samples / edge_s)} samples/s" for edge_s in (high_s, low_s)), "-"))
+        fewest, most = (f"{format_number(run.samples / edge_s)} samples/s" for edge_s in (high_s, low_s))
+        parts.append(format_range(fewest, most, "-"))
     bill = run.cost_USD
     if bill and run.step_time_s > 0:
         low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
         parts.append(f"{format_range(low, high, '-')} a step")
     # "model" would read as the neural network
     names = {"model": "simulator", "device": gpu(run)}
-    most = [
+    causes = [
         f"{names.get(name, name.replace('.', ' '))} {format_percent(share, 0)}"
         for name, share in run.spread.items()
         if share >= _MIN_VARIANCE_SHARE
     ][:_LARGEST_HOLDERS]
-    yield ", ".join(parts) + (f" (from: {', '.join(most)})" if most else "")
+    yield ", ".join(parts) + (f" (from: {', '.join(causes)})" if causes else "")
 
 
 def _to_target(run: Run) -> Iterator[str]:
