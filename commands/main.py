@@ -31,6 +31,7 @@ _COMMANDS: Final = (
     "predicting.collective",
     "predicting.model",
     "predicting.cluster",
+    "predicting.list_",
     "predicting.shipped",
     "measuring.calibrate",
     "measuring.import_",
@@ -45,6 +46,7 @@ _COMMANDS: Final = (
     "reporting.claims",
     "reporting.explore",
     "reporting.history",
+    "completion",
 )
 
 
@@ -55,7 +57,7 @@ _GROUPS: Final = {
     ),
     "measure and calibrate": ("calibrate", "import", "measure", "runs", "reconcile", "prove", "faults", "converge", "score"),
     "look at results": ("report", "timeline", "claims", "explore", "history"),
-    "look up": ("list", "show", "schema", "cluster"),
+    "look up": ("list", "show", "schema", "cluster", "completion"),
 }  # fmt: skip
 
 

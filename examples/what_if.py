@@ -34,7 +34,7 @@ def main() -> None:
 
     # what would faster networks do?
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]}
-    points = sweep({"scenario": SCENARIO, "axes": axes}).set_index("cluster.network.bandwidth_Bps")
+    points = sweep(SCENARIO, axes=axes).to_frame().set_index("cluster.network.bandwidth_Bps")
     print(points[["step_time_s", "samples_per_s"]].round(2))
 
     # and what is the best way to train something larger, on 32 GPUs?

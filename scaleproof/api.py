@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from scaleproof.results import (
@@ -20,6 +21,8 @@ from scaleproof.results import (
 )
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, naming_extras
+from scaleproof.simulator.scenario.fields import GPUS
+from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.load import Overrides, Reference, load, override_texts
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
@@ -33,24 +36,31 @@ if TYPE_CHECKING:
     from scaleproof.validator.measure import MeasureOptions, On
 
 
-def scenario(reference: Scenario | Reference, overrides: Overrides = ()) -> Scenario:
-    """The scenario that a reference stands for. Raises InputError for overrides of a scenario that is already built."""
+def scenario(reference: Scenario | Reference, overrides: Overrides = (), gpus: int | None = None) -> Scenario:
+    """The scenario that a reference stands for, on `gpus` GPUs if given.
+
+    Raises InputError for overrides of a scenario that is already built, and for GPUs on which it cannot be trained.
+    """
+    _check_count("gpus", gpus)
     if not isinstance(reference, Scenario):
-        return load(reference, overrides)
+        return load(reference, [*override_texts(overrides), *([] if gpus is None else [f"{GPUS}={gpus}"])])
     if overrides:
         raise InputError("overrides apply to a name, a path or a mapping; give the scenario as one of these")
-    return reference
+    return reference if gpus is None else with_gpus(reference, gpus)
 
 
-def predict(reference: Scenario | Reference, overrides: Overrides = (), *, interval: bool = True) -> RunResult:
+def predict(
+    reference: Scenario | Reference, overrides: Overrides = (), *, gpus: int | None = None, interval: bool = True
+) -> RunResult:
     """Predicts step time, throughput, breakdown, scaling efficiency, memory, energy and cost. Raises ScaleproofError.
 
-    interval: whether to compute the 90 % prediction interval.
+    gpus: number of GPUs to train on, with the batch and the degrees of the scenario, its own number if None. interval: whether
+    to compute the 90 % prediction interval.
     """
     from scaleproof.simulator.predict import predict as predict_scenario
 
     _check_flag("interval", interval)
-    return RunResult.of(predict_scenario(scenario(reference, overrides), interval=interval))
+    return RunResult.of(predict_scenario(scenario(reference, overrides, gpus), interval=interval))
 
 
 def plan(
@@ -72,19 +82,21 @@ def plan(
     from scaleproof.simulator.analysis.planner.search import plan as search
 
     for name, value in (("gpus", gpus), ("top", top), ("servers", servers)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name}: expected a whole number from 1 on, got {value!r}")
+        _check_count(name, value)
     known = {name: name for name in get_args(Objective)}
     if objective not in known:
         raise InputError(f"objective: expected one of {', '.join(known)}, got {objective!r}")
     return RankedPlans.of(search(scenario(reference, overrides), gpus, known[objective], None, top, progress, servers))
 
 
-def compare(a: Scenario | Reference, b: Scenario | Reference) -> ComparisonResult:
-    """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises ScaleproofError."""
+def compare(a: Scenario | Reference, b: Scenario | Reference, *, gpus: int | None = None) -> ComparisonResult:
+    """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises ScaleproofError.
+
+    gpus: number of GPUs that both train on, their own numbers if None.
+    """
     from scaleproof.simulator.analysis.compare import compare as compare_scenarios
 
-    return ComparisonResult.of(compare_scenarios(scenario(a), scenario(b)))
+    return ComparisonResult.of(compare_scenarios(scenario(a, (), gpus), scenario(b, (), gpus)))
 
 
 @naming_extras()
@@ -92,6 +104,8 @@ def sweep(
     study: str | Path | Mapping[str, Any],
     overrides: Overrides = (),
     *,
+    axes: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    gpus: Sequence[int] = (),
     out: str | Path | None = None,
     resume: bool = True,
     intervals: bool = False,
@@ -99,27 +113,28 @@ def sweep(
 ) -> SweepResult:
     """Predicts all points of a study. Raises ScaleproofError. Needs the extra `studies`.
 
-    study: the name of a shipped study, a path, or a mapping with `scenario` and `axes`. overrides: of its scenario. out:
-    folder in which tables are saved as points finish. resume: whether points that the folder already has are not computed
-    again. intervals: whether to compute the 90 % interval of each step time. progress: called with numbers of finished points.
+    study: the name of a shipped study, a path, or a mapping with `scenario` and `axes`; with axes or gpus, a scenario will do.
+    overrides: of its scenario. axes: values by field, in addition to those of the study. gpus: numbers of GPUs, an axis too.
+    out: folder in which tables are saved as points finish. resume: whether points that the folder already has are not
+    computed again. intervals: whether to compute the 90 % interval of each step time. progress: called with numbers of
+    finished points.
     """
     from scaleproof.simulator.analysis.study.study import read
     from scaleproof.simulator.analysis.study.sweep import sweep as sweep_study
 
     _check_flag("resume", resume)
     _check_flag("intervals", intervals)
-    if not isinstance(study, str | Path | Mapping):
-        message = "expected the name of a study, a path, or a mapping with scenario and axes; got"
-        raise InputError(f"{message} {type(study).__name__}")
-    found = read(study, override_texts(overrides))
+    for count in gpus:
+        _check_count("gpus", count)
+    found = read(study, override_texts(overrides), {**axes, **({GPUS: list(gpus)} if gpus else {})})
     return SweepResult(found, sweep_study(found, out, resume=resume, intervals=intervals, progress=progress))
 
 
-def evidence(reference: Scenario | Reference, overrides: Overrides = ()) -> EvidenceResult:
+def evidence(reference: Scenario | Reference, overrides: Overrides = (), *, gpus: int | None = None) -> EvidenceResult:
     """Published runs that are similar to a scenario, and how well they are predicted. Raises ScaleproofError."""
     from scaleproof.simulator.analysis.evidence import evidence as similar
 
-    return EvidenceResult.of(similar(scenario(reference, overrides)))
+    return EvidenceResult.of(similar(scenario(reference, overrides, gpus)))
 
 
 def sensitivity(reference: Scenario | Reference, overrides: Overrides = ()) -> Sensitivity:
@@ -184,9 +199,8 @@ def measure(
 
 @naming_extras()
 def reconcile(
-    references: Scenario | Reference | Sequence[Scenario | Reference],
+    *references: Scenario | Reference,
     overrides: Overrides = (),
-    *,
     on: On | None = None,
     out: str | Path | None = None,
     options: MeasureOptions | None = None,
@@ -197,8 +211,7 @@ def reconcile(
     """
     from scaleproof.validator.reconciliation.reconcile import reconcile as reconcile_scenarios
 
-    several = not isinstance(references, Scenario | str | Path | Mapping) and isinstance(references, Sequence)
-    scenarios = [scenario(one, overrides) for one in (references if several else [references])]  # type: ignore[list-item]
+    scenarios = [scenario(one, overrides) for one in references]
     folder = None if out is None else Path(out)
     cases = reconcile_scenarios(scenarios, lambda one: measure(one, on=on, options=options), folder, None, lambda _: None)
     return ReconciliationResult(tuple(cases), folder)
@@ -219,11 +232,14 @@ def calibrate(
     cluster: name or path of the cluster's description, needed for on="netlab". budget_s: seconds for all probes together.
     models: whose layers are timed.
     """
+    from scaleproof.simulator.model import Gpt, Mlp
     from scaleproof.validator.calibration.calibrate import calibrate as measure_cluster
     from scaleproof.validator.calibration.cluster_file.files import description, write
     from scaleproof.validator.calibration.plan import ProbePlan
 
-    trained = [model(name) for name in models]
+    trained = [one for one in map(model, models) if isinstance(one, Gpt | Mlp)]
+    if len(trained) < len(models):
+        raise InputError("models: only gpt and mlp models can be trained here; give some of these")
     calibrated = measure_cluster(ProbePlan(trained, budget_s=budget_s), on, description(cluster) if cluster else None)
     path = Path(out)
     if calibrated is not None:
@@ -249,6 +265,12 @@ def report(folder: str | Path) -> Path:
     from scaleproof.reports.pages.page import build
 
     return build(Path(folder)).path
+
+
+def _check_count(name: str, value: object) -> None:
+    """Raises InputError for a value that is neither None nor a whole number from 1 on."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InputError(f"{name}: expected a whole number from 1 on, got {value!r}")
 
 
 def _check_flag(name: str, value: object) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from scaleproof import html
 from scaleproof.simulator.analysis.compare import Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
-from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult, label
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.common.units import (
@@ -99,7 +100,7 @@ class RankedPlans(PlanResult):
         run = choice.run
         mfu = "" if run.mfu is None else format_percent(run.mfu)
         texts = format_time_s(run.step_time_s), format_number(run.samples_per_s), mfu, format_bytes(choice.memory_bytes)
-        return label(self.configurations, choice.row), *texts
+        return layout(self.configurations.row(choice.row)), *texts
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -107,7 +108,7 @@ class RankedPlans(PlanResult):
         from scaleproof.reports.charts.run_charts import Bar, breakdown
 
         best = enumerate(self.best[:_MOST_ROWS], start=1)
-        bars = [Bar(f"{place}.", label(self.configurations, choice.row), choice.run) for place, choice in best]
+        bars = [Bar(f"{place}.", layout(self.configurations.row(choice.row)), choice.run) for place, choice in best]
         return _figure(breakdown(bars), "the runs have no breakdown")
 
 
@@ -201,7 +202,7 @@ class SweepResult:
     def best(self) -> pd.Series[Any] | None:
         """The row of the fastest point that fits into memory; None if there is none."""
         good = self._good
-        return good.loc[good["samples_per_s"].idxmax()] if len(good) else None
+        return good.iloc[int(good["samples_per_s"].argmax())] if len(good) else None
 
     @property
     def _good(self) -> pd.DataFrame:
@@ -219,7 +220,7 @@ class SweepResult:
         return ", ".join(axis.words(place) for axis, place in zip(self.study.axes, self._places(point), strict=True))
 
     def _values(self, point: int) -> list[str]:
-        return [str(axis.table_values[place]) for axis, place in zip(self.study.axes, self._places(point), strict=True)]
+        return [axis.text(place) for axis, place in zip(self.study.axes, self._places(point), strict=True)]
 
     def _places(self, point: int) -> list[int]:
         import numpy as np

@@ -121,10 +121,10 @@ def _train(
     from scaleproof.validator.measure import MeasureOptions, measure
 
     watch = MeasureOptions(options.timeout)
-    with working("training") as status:
+    with working("training") as update:
         trials = train(scenario, wanted, options.target, lambda trained: measure(trained, options.on, watch))
         for number, (setting, rate, _) in enumerate(wanted):
-            status.update(f"training {number + 1} of {len(wanted)}: {setting}, rate {rate:g}")
+            update(f"training {number + 1} of {len(wanted)}: {setting}, rate {rate:g}")
             try:
                 record.add(next(trials))
             except KeyboardInterrupt:

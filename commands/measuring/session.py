@@ -68,10 +68,10 @@ class Session:
         watch = replace(self._watch, folder=folder)
         if not self.prints:
             return measure(scenario, self.where, watch)
-        with working(f"measuring {scenario.name}") as status:
+        with working(f"measuring {scenario.name}") as update:
 
             def report(step: int) -> None:
-                status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}")
+                update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}")
 
             return measure(scenario, self.where, replace(watch, progress=report))
 

@@ -21,6 +21,7 @@ def mount(commands: Any) -> None:
     add_gpus(predict)
     predict.parser.epilog = f"Exit code {OUT_OF_MEMORY}: the scenario is predicted, and does not fit into its devices' memory."
     predict.add("--allow-oom", f"exit with 0 instead of {OUT_OF_MEMORY} if memory does not suffice")
+    predict.add_tokens()
     predict.add("--json", "print the run as JSON")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
@@ -28,12 +29,13 @@ def mount(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.run import describe, describe_evidence
+    from scaleproof.commands.text.run import describe, describe_evidence, describe_totals
     from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run import chrome_trace
     from scaleproof.simulator.run.files import save
+    from scaleproof.simulator.run.totals import TrainingTotals
     from scaleproof.simulator.scenario import dump
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
@@ -44,9 +46,12 @@ def _predict(options: argparse.Namespace) -> int:
             save(run, options.out / "predicted")
     if options.trace:
         chrome_trace.write(run, options.trace)
+    data, text = run.summary(), describe(run)
+    if options.tokens:
+        totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity)
+        data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"
+    if options.evidence:
+        found = evidence(scenario)
+        data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
     exit_code = OUT_OF_MEMORY if run.fits is False and not options.allow_oom else 0
-    if not options.evidence:
-        return print_result(options, run.summary, lambda: describe(run)) or exit_code
-    found = evidence(scenario)
-    with_evidence = run.summary() | {"evidence": found.plain()}
-    return print_result(options, lambda: with_evidence, lambda: f"{describe(run)}\n\n{describe_evidence(found)}") or exit_code
+    return print_result(options, lambda: data, lambda: text) or exit_code

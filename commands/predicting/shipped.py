@@ -1,32 +1,18 @@
-"""The commands list, show and schema: the shipped files, and the JSON schema of scenarios."""
+"""The commands show and schema: shipped files, and the JSON schema of scenarios."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Final
+from typing import Any
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json
-from scaleproof.commands.text.tables import table
-
-# Headings of the folders of scenarios. Other folders are headed by their names.
-_TITLES: Final = {
-    "what-if": "scenarios", "systems": "scenarios: named systems", "demo": "scenarios of the demo, small enough to measure",
-    "netlab": "scenarios for an emulated network inside this machine",
-}  # fmt: skip
 
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
     Command(commands, "schema", _schema, "print the JSON schema of scenarios, for editors")
-
-    Command(
-        commands,
-        "list",
-        _list,
-        "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices",
-    )
 
     show = Command(
         commands,
@@ -41,17 +27,6 @@ def _schema(options: argparse.Namespace) -> int:
     from scaleproof.simulator.scenario.schema import json_schema
 
     return print_json(json_schema())
-
-
-def _list(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.common import catalog
-
-    parts = ("studies", "claims", "models", "clusters", "frameworks", "devices")
-    for folder in (*catalog.SCENARIO_FOLDERS, *parts):
-        print(_TITLES.get(folder, folder))
-        rows = ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
-        print("\n".join(table(rows, "<", (34,), gap=1, indent="  ")))
-    return 0
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.gpus import add_gpu_counts, say_added
+from scaleproof.commands.output import show
 from scaleproof.commands.text.tables import wrapped
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _sweep(options: argparse.Namespace) -> int:
             study, options.out, resume=options.resume, executor=options.executor, scheduler=options.scheduler,
             intervals=options.intervals, progress=advance,
         )  # fmt: skip
-    print(describe(study, points, options.out))
+    show(describe(study, points, options.out))
     return 0
 
 

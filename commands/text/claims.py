@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.reports.claims.evaluate import ExperimentResult
 from scaleproof.reports.claims.quantities import KINDS
 from scaleproof.reports.claims.result import Result, bound, day, verdict
+
+# below the first line of a paragraph
+_MARGIN: Final = " " * 13
 
 
 def describe(results: Sequence[Result], at_length: bool) -> str:
@@ -27,7 +31,9 @@ def _one(result: Result, at_length: bool) -> str:
         if at_length and result.foretold:
             lines += _numbers(result.measured, result.foretold)
             lines += [line for warning in result.record.warnings for line in _indented(f"warning: {warning}")]
-    return "\n".join([*lines, *wrapped(" ".join(claim.because.split()), "  because    ", " " * 13)])
+    lines += wrapped(" ".join(claim.because.split()), "  because    ", _MARGIN)
+    lines += wrapped(claim.source, "  source     ", _MARGIN) if claim.source else []
+    return "\n".join(lines)
 
 
 def _frameworks(found: ExperimentResult) -> str:
@@ -66,7 +72,7 @@ def _count(results: Sequence[Result]) -> str:
     verdicts: list[str] = [result.predicted.verdict for result in results]
     parts = [
         f"{verdicts.count(one)} {words}"
-        for one, words in (("holds", "hold"), ("holds when", "hold when"), ("does not hold", "do not"))
+        for one, words in (("holds", "true"), ("holds when", "depend"), ("does not hold", "false"))
     ]
     agree = [result.measured.verdict == result.foretold.verdict for result in results if result.measured and result.foretold]
     return f"{len(results)} claims: {', '.join(parts)}; {len(agree)} measured, {sum(agree)} of these as predicted"

@@ -87,6 +87,8 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         if effect.name == TO_TARGET and effect.a and effect.b:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
             yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
+    for label, run in (("A", comparison.a), ("B", comparison.b)):
+        yield from (f"warning for {label}: {text}" for text in run.warnings)
 
 
 def _factor(change: float) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, View, log_ticks, looks
 from scaleproof.reports.charts.style import GREY, INK
-from scaleproof.reports.pages.text import CLOSE, milliseconds, percent
+from scaleproof.reports.pages.result_text import CLOSE
+from scaleproof.reports.pages.text import milliseconds, percent
 from scaleproof.simulator.analysis.evidence import PublishedRun
 
 # factor by which the axes are longer than the range of the times

@@ -204,12 +204,13 @@ class Experiment(Spec):
 
 
 class Claim(Experiment):
-    """A claim. claim: the sentence. because: the reason of the verdict. netlab: the experiment to measure, with the quantity,
-    lines and test of the claim by default."""
+    """A claim. claim: the sentence. because: the reason of the verdict. source: who made it, and where. netlab: the experiment
+    to measure, with the quantity, lines and test of the claim by default."""
 
     name: Name
     claim: str
     because: str
+    source: str = ""
     path: Path
     netlab: Experiment | None = None
 

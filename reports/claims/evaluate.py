@@ -114,7 +114,9 @@ def _words(axis: ClaimAxis, stretch: Stretch) -> str:
         return f"{axis.name} ≤ {axis.text(end)}"
     if end is None:
         return f"{axis.name} ≥ {axis.text(begin)}"
-    return f"{axis.name} {axis.text(end)}" if begin == end else f"{axis.name} {number_text(begin)} to {axis.text(end)}"
+    if begin == end:
+        return f"{axis.name} {axis.text(end)}"
+    return f"{axis.name} between {number_text(begin)} and {axis.text(end)}"
 
 
 class Ground:

@@ -47,6 +47,7 @@ class Result:
             "name": self.claim.name,
             "claim": self.claim.claim,
             "because": self.claim.because.strip(),
+            "source": self.claim.source,
             "predicted": _plain(self.predicted),
             "measured": measured,
         }
@@ -85,12 +86,12 @@ def _plain_point(point: AxisPoint, test: Test) -> dict[str, Any]:
 
 
 def verdict(found: ExperimentResult) -> str:
-    """'holds when workers ≥ 8'."""
-    condition = found.condition
+    """'Depends: true only for workers ≥ 8'."""
+    words = {"holds": "True", "does not hold": "False", "holds when": f"Depends: true only for {found.condition}"}
     if len(found.telling) < len(found.points):
         scope = listed([found.experiment.axis.text(point.x) for point in found.telling])
-        return f"{found.verdict} {condition}".strip() + f", tested at {found.experiment.axis.name} {scope}"
-    return f"{found.verdict} {condition}".strip()
+        return f"{words[found.verdict]}, tested at {found.experiment.axis.name} {scope}"
+    return words[found.verdict]
 
 
 def day(date: str) -> str:

@@ -34,6 +34,9 @@ _ALTERNATIVES: Final = {
     ("batch", "per_worker"): "total",
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
+    ("cluster", "network", "nics"): "bandwidth",
+    ("cluster", "node", "price"): "purchase",
+    ("cluster", "node", "purchase"): "price",
 }
 
 
@@ -49,7 +52,7 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     changes = override_texts(overrides)
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
-    name = _name(reference)
+    name = reference_text(reference)
     if name.startswith(PUBLISHED):
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
@@ -59,12 +62,11 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     return build(located, path, changes)
 
 
-def _name(reference: object) -> str:
-    """A name or path as text. Raises InputError for another type."""
+def reference_text(reference: object, kind: str = "scenario") -> str:
+    """A name or path as text. Raises InputError for another type. kind: of what it is the name."""
     if isinstance(reference, str | Path):
         return str(reference)
-    kind = type(reference).__name__
-    raise InputError(f"expected the name of a scenario, a path, or a mapping with its fields; got {kind}")
+    raise InputError(f"expected the name of a {kind}, a path, or a mapping with its fields; got {type(reference).__name__}")
 
 
 def override_texts(overrides: Overrides) -> Sequence[str]:
@@ -163,6 +165,8 @@ def _apply(located: Located, override: str) -> str:
         forget_usable_memory(parent)
     if path in _ALTERNATIVES:
         parent.pop(_ALTERNATIVES[path], None)
+    if path == ("cluster", "network", "nics"):
+        located.data["cluster"].get("node", {}).pop("cards", None)
     if len(path) == 1 and path[0] in catalog.PARTS:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from io import StringIO
 
 import pytest
 
 import scaleproof
+from scaleproof.commands.output import show
 
 _COMMANDS = (
     "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
     "cluster diff", "schema", "list", "show", "calibrate", "import nccl-tests", "import topo", "import kineto",
     "import chakra", "measure", "runs", "reconcile", "prove", "faults", "converge", "score", "report", "timeline", "claims",
-    "explore", "history",
+    "explore", "history", "completion",
 )  # fmt: skip
 
 
@@ -68,3 +71,45 @@ def test_a_wrong_name_says_what_it_is_and_what_to_use(
     printed = capsys.readouterr().err
     assert error in printed
     assert printed.count("\n") == 1
+
+
+def test_list_shows_files_of_a_kind_or_with_words_in_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["list", "devices", "h100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["devices", "h100-80gb-pcie", "h100-80gb-sxm", "h100-96gb-hbm2e-500w"]
+    assert "80.0 GiB, 989 TFLOP/s bf16" in lines[2]
+    assert scaleproof.main(["list"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
+    assert scaleproof.main(["list", "modles"]) == 2
+    assert capsys.readouterr().err == "no files with 'modles'; did you mean 'models'?\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("scaleproof pre", "predict"),
+        ("scaleproof predict resnet50-ri", "resnet50-ring-p100"),
+        ("scaleproof plan resnet50-ring-p100 --obj", "--objective"),
+        ("scaleproof plan resnet50-ring-p100 --objective en", "energy"),
+    ],
+)
+def test_bash_completes_commands_names_options_and_values(
+    words: str, completed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scaleproof.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    complete = f'COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _scaleproof; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{complete}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == completed
+
+
+def test_a_terminal_shows_out_of_memory_in_red_and_other_places_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "llama: out of memory\n  step time      1 s"
+    for is_terminal, shown in ((True, "\x1b[1;31mllama: out of memory\x1b[0m"), (False, text)):
+        screen = StringIO()
+        monkeypatch.setattr(screen, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr("sys.stdout", screen)
+        monkeypatch.setenv("TERM", "xterm")
+        show(text)
+        assert screen.getvalue().startswith(shown)
+        assert ("\x1b[" in screen.getvalue()) == is_terminal

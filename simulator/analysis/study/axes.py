@@ -63,7 +63,11 @@ class StudyAxis:
     def words(self, place: int) -> str:
         """A value with its field, such as 'strategy.workers 32'."""
         field = "GPUs" if self.field == GPUS else self.field
-        return f"{field} {self.table_values[place] if self.named else on_one_line(self.values[place])}"
+        return f"{field} {self.text(place)}"
+
+    def text(self, place: int) -> str:
+        """A value as the study gives it, such as '25 Gbit/s', or its name."""
+        return str(self.table_values[place]) if self.named else on_one_line(self.values[place])
 
 
 def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario.fields import GPUS
-from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.load import build, reference_text
 from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -165,12 +165,13 @@ def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -
     """The path and content of a study, or of a study of a scenario without axes. Raises NotFoundError or ScenarioError."""
     if isinstance(reference, Mapping):
         return Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
+    name = reference_text(reference, "study")
     try:
-        path = catalog.find_study(str(reference))
+        path = catalog.find_study(name)
     except NotFoundError:
         if not allows_scenario:
             raise
-        return Path("study"), Located({"scenario": str(reference)}, {(): str(reference)})
+        return Path("study"), Located({"scenario": name}, {(): name})
     located = yaml_file.read(path)
     if allows_scenario and isinstance(located.data, dict) and not {"scenario", "axes"} & located.data.keys():
         return path, Located({"scenario": path.name}, {(): str(path)})

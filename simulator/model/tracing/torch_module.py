@@ -76,7 +76,9 @@ def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...
     sys.path.insert(0, str(folder))
     try:
         function = _function(source, folder)
-        with torch.enable_grad(), _on_meta(torch):
+        with torch.enable_grad(), _on_meta(torch), warnings.catch_warnings():
+            # of torch's own encoder layers, which has no effect on what is traced
+            warnings.filterwarnings("ignore", message=".*nested_tensor.*")
             with _user_errors(source, "its function", folder):
                 returned = function()
             module, inputs = _checked(torch, source, returned)

@@ -61,7 +61,7 @@ def test_measurements_are_saved_next_to_the_claim_and_printed_with_their_date(
         calls.append((on, watch.verify))
         return replace(timed(scenario), provenance={"date": "2026-11-22T12:00:00+00:00", "warnings": "a busy machine"})
 
-    monkeypatch.setitem(scaleproof.__dict__, "measure", measure)
+    monkeypatch.setattr("scaleproof.validator.measure.measure", measure)
     assert scaleproof.main(["claims", example, "--on", "netlab"]) == 0
     text = capsys.readouterr().out
     assert "(netlab, 22 November 2026, with warnings)\n" in text

@@ -98,7 +98,7 @@ def test_a_claim_can_hold_between_two_borders(folder: Path, run: Run) -> None:
     found = evaluate(claim(folder, test={"of": "ring", "at_least": 0.04, "at_most": 0.16}), forecast=forecast)
     assert found.borders == pytest.approx((4, 16), rel=TOLERANCE)
     assert found.condition.startswith("bandwidth ")
-    assert " to " in found.condition
+    assert " between " in found.condition
     (stretch,) = found.stretches
     assert (stretch.begin, stretch.end) == found.borders
 

@@ -26,14 +26,14 @@ def test_points_where_the_claim_does_not_apply_are_reported(tmp_path: Path) -> N
     slow, fast = (point.values["ring"] for point in evaluate(claim(tmp_path, axis=axis)).points)
     where = {"of": "ring", "at_most": (slow + fast) / 2}
     found = evaluate(claim(tmp_path, axis=axis, test={"of": "one worker", "at_least": 0.5, "where": where}))
-    assert verdict(found) == "holds, tested at bandwidth 1 Gbit/s"
+    assert verdict(found) == "True, tested at bandwidth 1 Gbit/s"
 
 
 def test_summary_of_several_claims_counts_verdicts(tmp_path: Path) -> None:
     found = claim(tmp_path, axis={"name": "bandwidth", "values": [1]})
     one = Result(found, evaluate(found), None)
     assert describe([one, one], at_length=False).endswith(
-        "2 claims: 0 hold, 0 hold when, 2 do not; 0 measured, 0 of these as predicted"
+        "2 claims: 0 true, 0 depend, 2 false; 0 measured, 0 of these as predicted"
     )
     assert "claims:" not in describe([one], at_length=True)
 

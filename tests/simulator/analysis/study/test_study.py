@@ -93,7 +93,7 @@ def test_too_many_points_are_rejected_before_they_are_created() -> None:
 
 
 def test_a_missing_study_is_named_in_the_error() -> None:
-    with pytest.raises(NotFoundError, match="no such study"):
+    with pytest.raises(NotFoundError, match="is a scenario, not a study"):
         read("resnet50-ring-p100")
 
 
