@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from scaleproof.commands.text.limits import limit
 from scaleproof.commands.text.tables import sections, shares, table, wrapped
 from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun
 from scaleproof.simulator.common.units import (
@@ -27,6 +26,7 @@ from scaleproof.simulator.common.units import (
     format_times_s,
     format_USD,
 )
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals

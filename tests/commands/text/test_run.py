@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from scaleproof.commands.text.limits import limit
 from scaleproof.commands.text.run import describe, out_of_memory
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.records import Distribution
 from scaleproof.simulator.scenario.schema import Scenario
 
