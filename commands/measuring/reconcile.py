@@ -192,5 +192,6 @@ def _exit_code(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     errors = {case.scenario.name: abs(case.error) for case in cases if case.error is not None}
     too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]
     for name in too_far:
-        print(f"{name}: error {format_percent(errors[name])} exceeds {format_percent(max_error)}", file=sys.stderr)
+        limit = format_percent(max_error or 0.0)
+        print(f"{name}: error {format_percent(errors[name])} exceeds {limit}", file=sys.stderr)
     return 1 if too_far or any(case.error is None for case in cases) else 0
