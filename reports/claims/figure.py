@@ -26,6 +26,8 @@ _HOLDS: Final = "#DCEFE6"
 _PANEL_IN: Final = 3.1
 _LONGEST: Final = 90
 _LINE: Final = 32
+# width of the shade on either side of a tested point, as a share of the distance of points
+_MARGIN: Final = 0.1
 
 
 def figure(result: Result, form: Format) -> bytes:
@@ -152,7 +154,7 @@ def _places(axes: Axes, found: ExperimentResult) -> list[float]:
 
 
 def _shaded(axes: Axes, found: ExperimentResult, places: list[float]) -> None:
-    """Shades where the claim holds: between borders if they are known, else around the points."""
+    """Shades where the claim holds: between borders if they are known, else at the points, and between two that hold."""
     if found.borders is not None:
         if found.verdict == "does not hold":
             return
@@ -161,8 +163,10 @@ def _shaded(axes: Axes, found: ExperimentResult, places: list[float]) -> None:
         return
     is_log = axes.get_xscale() == "log"
     at = np.log(places) if is_log else np.array(places)
-    edges = np.concatenate([at[:1] - 0.2, (at[1:] + at[:-1]) / 2, at[-1:] + 0.2])
-    edges = np.exp(edges) if is_log else edges
-    for number, point in enumerate(found.points):
-        if point.holds and point.says:
-            axes.axvspan(edges[number], edges[number + 1], color=_HOLDS, zorder=0, linewidth=0)
+    margin = _MARGIN * (float(np.diff(at).min()) if len(at) > 1 else 1.0)
+    holds = [point.holds and point.says for point in found.points]
+    for number, end in enumerate(at.tolist()):
+        begin = at[number - 1] if number and holds[number - 1] else end
+        edges = begin - margin, end + margin
+        if holds[number]:
+            axes.axvspan(*(np.exp(edges) if is_log else edges), color=_HOLDS, zorder=0, linewidth=0)
