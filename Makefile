@@ -9,7 +9,7 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
+.PHONY: demo site test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -89,6 +89,11 @@ benchmarks: .venv/installed
 # Measures again what docs show as measured. Needs root.
 measured: .venv/installed
 	$(BIN)/python docs/scripts/measured.py
+
+# The documentation as a static site, out/site/index.html, with search; nothing on it comes from another host.
+site: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "out/site; to read it with search: $(PYTHON) -m http.server --directory out/site"
 
 # Takes the pictures of pages that docs show again. Needs Chromium.
 screenshots: .venv/installed

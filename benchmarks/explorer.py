@@ -1,23 +1,29 @@
-"""How long the explorer takes to follow a change: the server's answer, and until the browser has drawn it.
+"""How long the explorer takes to follow a change: the server's response, and until the browser has drawn it.
 
-Prints the median and the 95th percentile over 100 moves of sliders in each of three scenarios, on loopback.
+Prints the median and the 95th percentile, on loopback, of the response to random moves of all controls in several scenarios, of
+the curves around them, and until a move of a slider is drawn in each of three scenarios.
 Run: python benchmarks/explorer.py
 """
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from playwright.sync_api import Page, sync_playwright
 
 CHANGES = 100
+MOVED = ("llama-2-7b-fsdp-a100", "mixtral-8x7b-experts-h100", "megatron-175b-3d-selene", "llama-3-8b-long-context-h100",
+         "bert-large-power-sgd-10gbe", "resnet50-ring-p100", "resnet50-servers-p100", "gpt3-1.3b-diloco-wan")  # fmt: skip
+MOVES = 200
 SCENARIOS = ("resnet50-ring-p100", "resnet50-servers-p100", "megatron-175b-3d-selene")
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 # changes a slider by one, as an arrow key does, and waits until that change's forecast has been drawn; milliseconds
@@ -43,14 +49,14 @@ _SLIDERS = (
 
 def main() -> None:
     """Prints medians and 95th percentiles of each scenario."""
-    scaleproof = Path(sys.executable).with_name("scaleproof")
-    command = [str(scaleproof), "explore", "--no-browser", "--port", "0"]
+    command = [sys.executable, "-m", "scaleproof", "explore", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         where = process.stdout.readline().partition("?")[0]
         try:
-            for scenario in SCENARIOS:
-                print_times(f"{scenario}: response of the server", served_ms(where, scenario))
+            moves_ms, curves_ms = moved_ms(where)
+            print_times("random moves in all scenarios: response of the server", moves_ms)
+            print_times("curves around them", curves_ms)
             for name, times_ms in changes_ms(where):
                 print_times(name, times_ms)
         finally:
@@ -63,17 +69,38 @@ def print_times(name: str, times_ms: list[float]) -> None:
     print(f"{name:<60} median {statistics.median(times_ms):6.1f} ms, 95th percentile {p95:6.1f} ms of {len(times_ms)}")
 
 
-def served_ms(where: str, scenario: str) -> list[float]:
-    """Milliseconds of first estimates at different bandwidths."""
-    times_ms = []
-    for number in range(CHANGES):
-        query = urlencode(
-            [("scenario", scenario), ("set", f"cluster.network.bandwidth={20 + number} Gbit/s"), ("look", "first")]
-        )
-        begin = time.perf_counter()
-        urlopen(f"{where}api/answer?{query}").read()
-        times_ms.append(1e3 * (time.perf_counter() - begin))
-    return times_ms[1:]
+def moved_ms(where: str) -> tuple[list[float], list[float]]:
+    """Milliseconds of first estimates after random moves of the controls, and of the curves around each beginning."""
+    random.seed(0)
+    moves_ms, curves_ms = [], []
+    for scenario in MOVED:
+        begin = requested(where, scenario, [])
+        controls = [control for group in begin["controls"] for control in group["controls"]]
+        started_s = time.perf_counter()
+        requested(where, scenario, [("look", "curves")])
+        curves_ms.append(1e3 * (time.perf_counter() - started_s))
+        for _ in range(MOVES // len(MOVED)):
+            move = random_move(random.choice(controls))
+            started_s = time.perf_counter()
+            requested(where, scenario, [*move, ("look", "first")])
+            moves_ms.append(1e3 * (time.perf_counter() - started_s))
+    return moves_ms, curves_ms
+
+
+def random_move(control: dict[str, Any]) -> list[tuple[str, str]]:
+    """A query's part for a random position of a control."""
+    pick = random.choice
+    if control["kind"] == "gpus":
+        return [("gpus", str(pick(control["counts"])))]
+    if "texts" in control:
+        return [("set", f"{control['field']}={pick(control['texts'])}")]
+    return [("set", one) for one in pick(control["options"])["sets"]] if "options" in control else []
+
+
+def requested(where: str, scenario: str, parts: list[tuple[str, str]]) -> dict[str, Any]:
+    """The server's response."""
+    response: dict[str, Any] = json.load(urlopen(f"{where}api/answer?{urlencode([('scenario', scenario), *parts])}"))
+    return response
 
 
 def changes_ms(where: str) -> list[tuple[str, list[float]]]:

@@ -75,9 +75,24 @@ class Command:
         places += "or srun started (cluster)"
         self.add("--on", f"where to {action}: {places}", choices=["local", "netlab", "cluster"])
 
+    def add_tokens(self) -> None:
+        """Adds `--tokens`."""
+        self.add("--tokens N", "also print time, money, energy and CO2 of training on N tokens, such as 15T", type=count)
+
     def add_timeout(self, what: str, seconds: float) -> None:
         """Adds `--timeout` with its default. what: the time, for the help text."""
         self.add("--timeout SECONDS", f"{what} ({seconds:g})", type=_seconds, default=seconds)
+
+
+def count(text: str) -> float:
+    """Parses a number such as 15T. Raises ArgumentTypeError."""
+    from scaleproof.simulator.common.errors import UnitError
+    from scaleproof.simulator.common.units import parse_count
+
+    try:
+        return parse_count(text)
+    except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def listed(text: str) -> tuple[str, ...]:

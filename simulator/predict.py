@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
@@ -35,12 +36,12 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> R
     return _with_memory(run, scenario, remedy)
 
 
-def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
+def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady, shares_links: bool = True) -> Run:
     """Predicts the step time of a scenario and its breakdown, without scaling efficiency, FLOPs, energy, cost and memory.
 
-    simulate: times the program. Raises FieldError for more steps than can be simulated.
+    simulate: times the program. shares_links: whether it models that messages share links. Raises FieldError for more steps than can be simulated.
     """
-    costs = scenario.job()
+    costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)
@@ -73,7 +74,7 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    text = "\n".join(warnings(scenario, timeline))
+    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *warnings(scenario, timeline))))
     return predicted_run(
         timeline,
         samples=scenario.total_samples,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # The table is printed row by row, so that its widths do not follow from its cells.
 _WIDTHS: Final = (24, 10, 10, 7, 7)
+_LOG_FORMATS: Final = ("torchtitan", "megatron-lm", "nemo", "deepspeed", "hf-trainer", "wandb-csv")
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
@@ -37,10 +38,16 @@ _share = number(_read_share, lambda share: share >= 0, "a share, such as 25% or 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "predict and train scenarios, and explain the differences"
+    words = "predict and train scenarios, or read a job's traces and log, and explain the differences"
     reconcile = Command(commands, "reconcile", _reconcile, words)
     reconcile.add_scenario(several=True)
     add_place_arguments(reconcile)
+    reconcile.add("--trace FILE", "traces of a job that runs elsewhere, one per rank", nargs="+", type=Path, default=[])
+    reconcile.add(
+        "--log FILE", "log of that job: torchtitan, Megatron-LM, NeMo, DeepSpeed, HF Trainer or a CSV of W&B", type=Path
+    )
+    reconcile.add("--log-format NAME", "format of the log, if it is not found", choices=_LOG_FORMATS)
+    reconcile.add("--json", "print the comparison as JSON, with --trace or --log")
     reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
     reconcile.add("--explain", "print all components of each difference")
     reconcile.add("--update FILE", "refit this cluster file to the measurements", type=Path)
@@ -48,11 +55,21 @@ def mount(commands: Any) -> None:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
+    if options.trace or options.log is not None:
+        return _reconcile_job(options)
     from scaleproof.commands.measuring.session import Session
     from scaleproof.validator.measure import MeasureOptions
 
     session = Session(options, MeasureOptions(options.timeout, interface=options.interface))
     return session.report_once(partial(_reconcile_all, options, session))
+
+
+def _reconcile_job(options: argparse.Namespace) -> int:
+    from scaleproof.commands.measuring.real_job import reconcile_job
+
+    cases = reconcile_job(options)
+    _remember(cases, options)
+    return _exit_code(cases, options.max_error)
 
 
 def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
@@ -123,7 +140,7 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
         return
     rows = [(name, predicted, format_time_s(case.measured.step_time_s), f"{case.error:+.1%}", _INSIDE[case.inside])]
     for phase in Phase:
-        pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s[phase.label]
+        pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s.get(phase.label, 0.0)
         if any(pair_s):
             rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
     head, *phases = table(rows, widths=_WIDTHS, gap=1)
@@ -165,7 +182,13 @@ def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
         print(f"{sum(inside)} of {len(inside)} measured values inside their 90% intervals")
     for case in failed:
         print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)
+    return _exit_code(cases, max_error)
+
+
+def _exit_code(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
+    """1 when a run failed or an error is larger than allowed, which is printed."""
+    errors = {case.scenario.name: abs(case.error) for case in cases if case.error is not None}
     too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]
     for name in too_far:
         print(f"{name}: error {errors[name]:.1%} exceeds {max_error:.1%}", file=sys.stderr)
-    return 1 if failed or too_far else 0
+    return 1 if too_far or any(case.error is None for case in cases) else 0

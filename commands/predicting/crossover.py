@@ -31,7 +31,7 @@ def mount(commands: Any) -> None:
     )
     crossover.add("--points N", "points along x; borders are located between them (9)", type=int, default=9)
     crossover.add("--json", "print the map as JSON, in SI units")
-    crossover.add("--out DIR", "write points.csv, borders.csv and crossover.png to DIR", type=Path)
+    crossover.add("--out DIR", "write crossover.json, points.csv, borders.csv and crossover.png to DIR", type=Path)
 
 
 def _crossover(options: argparse.Namespace) -> int:
@@ -54,11 +54,14 @@ def _crossover(options: argparse.Namespace) -> int:
 
 def _write(result: Crossover, folder: Path) -> None:
     """Writes the map as tables and as a picture."""
+    import json
+
     from scaleproof.reports.charts.crossover import picture
     from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
 
     with locked_folder(folder, "crossover", PATIENCE_S):
+        write_atomically(folder / "crossover.json", (json.dumps(result.plain(), indent=2) + "\n").encode())
         write_atomically(folder / "points.csv", result.to_frame().to_csv(index=False).encode())
         write_atomically(folder / "borders.csv", result.borders_to_frame().to_csv(index=False).encode())
         write_atomically(folder / "crossover.png", picture(result, "png"))

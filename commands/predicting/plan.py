@@ -34,6 +34,7 @@ def mount(commands: Any) -> None:
     parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)")
     parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=float, default=0.04)
     parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
+    parser.add_tokens()
     parser.add("--json", "print the plan as JSON, in SI units")
 
 
@@ -44,6 +45,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _plan(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.plan import describe, plain
+    from scaleproof.commands.text.run import describe_totals
     from scaleproof.simulator.analysis.planner.sizes import plan_sizes
     from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
@@ -69,7 +71,12 @@ def _plan(options: argparse.Namespace) -> int:
             print(f"finished sizes are in {options.out}; the same command continues", file=sys.stderr)
         raise
     page = _page(options.out) if options.out else ""
-    return print_result(options, lambda: plain(plans), lambda: describe(plans) + page)
+    if not options.tokens:
+        return print_result(options, lambda: plain(plans), lambda: describe(plans) + page)
+    totals = {plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity) for plan in plans if not plan.problem}
+    whole = "".join(f"\n\n{gpus:,} GPUs\n{describe_totals(one)}" for gpus, one in totals.items())
+    training = [{"gpus": gpus, **one.plain()} for gpus, one in totals.items()]
+    return print_result(options, lambda: plain(plans) | {"training": training}, lambda: describe(plans) + whole + page)
 
 
 def _page(folder: Path) -> str:

@@ -16,6 +16,7 @@ def mount(commands: Any) -> None:
     predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
     predict.add_scenario()
     add_gpus(predict)
+    predict.add_tokens()
     predict.add("--json", "print the run as JSON")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
@@ -23,12 +24,13 @@ def mount(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.run import describe, describe_evidence
+    from scaleproof.commands.text.run import describe, describe_evidence, describe_totals
     from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run import chrome_trace
     from scaleproof.simulator.run.files import save
+    from scaleproof.simulator.run.totals import TrainingTotals
     from scaleproof.simulator.scenario import dump
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
@@ -39,9 +41,11 @@ def _predict(options: argparse.Namespace) -> int:
             save(run, options.out / "predicted")
     if options.trace:
         chrome_trace.write(run, options.trace)
-    if not options.evidence:
-        return print_result(options, run.summary, lambda: describe(run))
-    found = evidence(scenario)
-    return print_result(
-        options, lambda: run.summary() | {"evidence": found.plain()}, lambda: f"{describe(run)}\n\n{describe_evidence(found)}"
-    )
+    data, text = run.summary(), describe(run)
+    if options.tokens:
+        totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity)
+        data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"
+    if options.evidence:
+        found = evidence(scenario)
+        data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
+    return print_result(options, lambda: data, lambda: text)

@@ -12,7 +12,8 @@ from scaleproof.commands.arguments import Command
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     report = Command(commands, "report", _report, "write a results folder as one HTML page with figures and tables")
-    report.add("DIR", "folder that sweep, predict, measure or reconcile wrote with --out", dest="folder", type=Path)
+    where = "folder that plan, sweep, predict, measure, reconcile, crossover or claims wrote with --out"
+    report.add("DIR", where, dest="folder", type=Path)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -80,6 +80,7 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
             yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
+        yield from (f"warning for {label}: {text}" for text in run.warnings)
         if run.fits is False:
             yield f"{label} does not fit into its devices' memory{f'; it would fit with {run.fit_by}' if run.fit_by else ''}"
 

@@ -3,7 +3,7 @@ evidence for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from scaleproof.commands.text.tables import sections, shares, table
@@ -14,13 +14,16 @@ from scaleproof.simulator.common.units import (
     format_change,
     format_count,
     format_energy_J,
+    format_mass_kg,
     format_number,
     format_percent,
+    format_range,
     format_time_s,
     format_USD,
 )
-from scaleproof.simulator.run.records import ServerStatistics
+from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
+from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 
 # minimum share of a step from which a part is printed
 _MIN_SHARE: Final = 5e-4
@@ -146,6 +149,21 @@ def _communication(run: Run) -> Iterator[str]:
         least_s = _ROUNDING * run.step_time_s
         times = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
         yield ", ".join(f"{text} {name}" for name, text in times.items())
+        yield from communication_table(run.communication)
+
+
+def communication_table(parts: Iterable[CommunicationPart]) -> list[str]:
+    """Lines of a table with a row for each dimension and collective: exposed and hidden time, bytes and calls."""
+    return table([_communication_row(part) for part in parts], "<>>>>")
+
+
+def _communication_row(part: CommunicationPart) -> tuple[str, ...]:
+    exposed, hidden = (
+        f"{format_time_s(seconds)} {name}" if seconds > _ROUNDING * part.time_s else ""
+        for name, seconds in (("exposed", part.exposed_s), ("hidden", part.time_s - part.exposed_s))
+    )
+    calls = counted(round(part.calls), "call") if part.calls > 1 - _MIN_SHARE else f"{part.calls:.2g} calls"
+    return part.label, exposed, hidden, format_bytes(part.size_bytes), calls
 
 
 def _input(run: Run) -> Iterator[str]:
@@ -200,6 +218,33 @@ def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Ite
     if bill:
         unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
         yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
+
+
+def describe_totals(totals: TrainingTotals) -> str:
+    """Console text of the totals of a whole training run."""
+    tokens = format_count(totals.tokens).replace("G", "B")
+    lines = [
+        f"{tokens} tokens, {totals.steps:,} steps: {_estimated(totals.time_s, format_time_s)}",
+        f"{format_count(totals.gpu_hours.value)} GPU-hours; without failures, restarts and evaluations",
+    ]
+    if totals.cost_USD is None:
+        lines.append("cost not known; set cluster.node.price, such as 2.50 USD/GPU-hour")
+    else:
+        lines.append(f"cost {_estimated(totals.cost_USD, lambda amount: f'{format_count(amount)} USD')}")
+    if totals.energy_J is None or totals.carbon_kg is None:
+        lines.append("energy not known; set cluster.node.power, that of a node in training, such as 10.2 kW")
+    else:
+        lines.append(f"energy {_estimated(totals.energy_J, format_energy_J)}")
+        intensity = f"at {totals.carbon_kg_per_J * 3.6e9:.3g} g/kWh (cluster.electricity.carbon)"
+        lines.append(f"CO2 {_estimated(totals.carbon_kg, format_mass_kg)} {intensity}")
+    return "\n".join(sections({"whole run": lines}))
+
+
+def _estimated(estimate: Estimate, text: Callable[[float], str]) -> str:
+    """'41.2 d (90 %: 35.1 to 48.9 d)'."""
+    if estimate.low == estimate.high:
+        return text(estimate.value)
+    return f"{text(estimate.value)} (90 %: {format_range(text(estimate.low), text(estimate.high))})"
 
 
 def describe_evidence(evidence: Evidence) -> str:

@@ -1,50 +1,84 @@
-"""Takes pictures of pages as readers see them, for README.md: `python docs/scripts/screenshots.py`. Needs Chromium."""
+"""Takes pictures of pages as readers see them: `python docs/scripts/screenshots.py`. Needs Chromium."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 import scaleproof
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
+EXPLORED: Final = "megatron-175b-3d-selene"
 STUDY: Final = "resnet50-ring-or-servers"
 FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                 "--disable-background-networking", "--disable-component-update"]  # fmt: skip
-# name, width and height in pixels, theme, and the section that is at the top, of a page
+# name, the results that are shown, width and height in pixels, and theme
 VIEWS: Final = (
-    ("report.png", 1280, 1340, "light", ""),
-    ("report-dark.png", 1280, 1340, "dark", ""),
-    ("report-phone.png", 390, 1340, "dark", ""),
+    ("report.png", "study", 1280, 1340, "light"),
+    ("report-dark.png", "study", 1280, 1340, "dark"),
+    ("report-phone.png", "study", 390, 1340, "dark"),
+    ("plan.png", "plan", 1280, 1200, "light"),
 )
+# the commands that write the results, without the folder
+COMMANDS: Final = {
+    "study": ("sweep", STUDY, "--intervals", "--out"),
+    "plan": ("plan", "llama-2-7b-fsdp-a100", "--gpus", "32,64,128", "--out"),
+}
 
 
-def made(folder: Path) -> Path:
-    """The page of a study that ships."""
-    commands: Sequence[Sequence[str]] = (["sweep", STUDY, "--intervals", "--out", str(folder)], ["report", str(folder)])
-    for command in commands:
+def made(name: str, folder: Path) -> Path:
+    """The page of some results."""
+    for command in ([*COMMANDS[name], str(folder)], ["report", str(folder)]):
         if scaleproof.main(command):
             raise SystemExit(f"scaleproof {' '.join(command)} has failed")
     return folder / "index.html"
 
 
-def taken(browser: Browser, page: Path, view: tuple[str, int, int, str, str]) -> None:
-    """Takes a picture. view: its file, width and height in pixels, theme, and the section that it shows."""
-    name, width_px, height_px, theme, section = view
+def taken(browser: Browser, page: Path, view: tuple[str, str, int, int, str]) -> None:
+    """Takes a picture. view: its file, the results, width and height in pixels, and theme."""
+    name, _, width_px, height_px, theme = view
     context = browser.new_context(viewport={"width": width_px, "height": height_px}, color_scheme=theme)
     opened = context.new_page()
-    opened.goto(page.as_uri() + (f"#{section}" if section else ""))
+    opened.goto(page.as_uri())
     opened.locator("figure[data-drawn]").first.wait_for()
     # what comes into sight is drawn by and by
     opened.wait_for_timeout(2000)
     opened.screenshot(path=IMAGES / name)
     context.close()
-    print(IMAGES / name)
+    reduced(IMAGES / name)
+
+
+def explored(browser: Browser) -> None:
+    """Takes a picture of the explorer, once the full result is shown."""
+    command = [sys.executable, "-m", "scaleproof", "explore", EXPLORED, "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            if server.stdout is None or not (found := re.search(r"http://\S+", server.stdout.readline())):
+                raise SystemExit("the explorer has printed no address")
+            opened = browser.new_page(viewport={"width": 1280, "height": 900})
+            opened.goto(found[0])
+            opened.wait_for_timeout(6000)
+            opened.screenshot(path=IMAGES / "explorer.png")
+            opened.close()
+        finally:
+            server.terminate()
+    reduced(IMAGES / "explorer.png")
+
+
+def reduced(picture: Path) -> None:
+    """Writes a picture with a palette, a third of the bytes."""
+    with Image.open(picture) as image:
+        few = image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(picture, "png", optimize=True)
+    print(picture)
 
 
 if __name__ == "__main__":
@@ -52,8 +86,9 @@ if __name__ == "__main__":
     if chromium is None:
         raise SystemExit("no Chromium found; install it")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page = made(Path(folder))
+        pages = {name: made(name, Path(folder) / name) for name in COMMANDS}
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for view in VIEWS:
-            taken(browser, page, view)
+            taken(browser, pages[view[1]], view)
+        explored(browser)
         browser.close()

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/guides/measure.md on what is run and what is refused: `python docs/scripts/support.py`.
+"""Prints the table of docs/reference/measuring.md on what is trained and what is refused: `python docs/scripts/support.py`.
 
 Each field is given to a scenario of each kind of strategy: the scenario schema decides whether it is predicted, and the check
 before a measurement whether it is run.
@@ -118,29 +118,29 @@ PROBES: Final = (
 )  # fmt: skip
 
 
-def outcome(probe: Probe, kind: str) -> tuple[str, str]:
-    """`run`, `refused` or `–` where it is not predicted, and the message of the refusal."""
+def outcome(probe: Probe, kind: str) -> str:
+    """`run`, `refused`, or `–` where such a strategy has no such field."""
     try:
         scenario = probe.scenario(kind)
     except (FieldError, ValueError):
-        return "–", ""
+        return "–"
     try:
         check_trainable(scenario)
-    except InputError as error:
-        return "refused", str(error).removeprefix("probe: ")
-    return "run", ""
+    except InputError:
+        return "refused"
+    return "run"
 
 
-def tables() -> str:
-    """Which fields are run by kind of strategy, and what is said of those that are refused."""
-    rows, messages = list[str](), dict[str, None]()
+def table() -> str:
+    """Fields, with the kinds of strategy that are trained with each and those that refuse to be."""
+    rows = []
     for probe in PROBES:
-        found = [outcome(probe, kind) for kind in KINDS]
-        messages |= {message: None for _, message in found if message}
-        rows.append(f"| {probe.label()} | {' | '.join(cell for cell, _ in found)} |")
-    head = f"| field | {' | '.join(f'`{kind}`' for kind in KINDS)} |\n|---|{'---|' * len(KINDS)}"
-    return "\n".join([head, *rows, "", "The messages of the refusals:", "", *(f"- {one}" for one in messages)])
+        found = {kind: outcome(probe, kind) for kind in KINDS}
+        kinds = {word: [f"`{kind}`" for kind in KINDS if found[kind] == word] for word in ("run", "refused")}
+        cells = ("all" if len(names) == len(KINDS) else ", ".join(names) or "–" for names in kinds.values())
+        rows.append(f"| {probe.label()} | {' | '.join(cells)} |")
+    return "\n".join(["| field | trained | refused |", "|---|---|---|", *rows])
 
 
 if __name__ == "__main__":
-    print(tables())
+    print(table())

@@ -107,6 +107,12 @@ def log_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
     return tuple((place, f"{place:,.12g}") for place in places if low <= place <= high)
 
 
+def whiskers(name: str, colour: str, ends: Sequence[tuple[float, float, float]]) -> Line:
+    """Vertical bars. ends: x, low and high of each."""
+    x = [place for at, _, _ in ends for place in (at, at, math.nan)]
+    return Line(name, colour, x, [end for _, low, high in ends for end in (low, high, math.nan)])
+
+
 def looks(count: int) -> list[tuple[str, Symbol]]:
     """Colours and symbols of `count` series."""
     return [(COLOURS[i % len(COLOURS)], SYMBOLS[i % len(SYMBOLS)]) for i in range(count)]

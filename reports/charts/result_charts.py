@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from scaleproof.reports.charts.chart import COLOURS, Band, Boxes, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks
+from scaleproof.reports.charts.chart import (
+    COLOURS,
+    Band,
+    Boxes,
+    Chart,
+    ChartAxis,
+    Line,
+    Mark,
+    Symbol,
+    View,
+    log_ticks,
+    whiskers,
+)
 from scaleproof.reports.charts.run_charts import Bar
 from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, PURPLE, VERMILLION
-from scaleproof.reports.pages.text import CLOSE, FAIR, family_name, milliseconds, percent, rate, signed_percent
+from scaleproof.reports.pages.result_text import CLOSE, FAIR
+from scaleproof.reports.pages.text import family_name, percent, rate, signed_percent, time_unit
 from scaleproof.reports.read.results import Case
+from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Run
 
 _LOOKS: Final[dict[str, tuple[str, Symbol]]] = {
@@ -37,9 +52,10 @@ def bars(cases: Sequence[Case]) -> list[Bar]:
 
 
 def scaling(cases: Sequence[Case]) -> Chart | None:
-    """Samples/s against training ranks, by family; None unless a family has several numbers of ranks."""
-    families = _families(cases)
-    if not any(len({case.compute_ranks for case in members}) > 1 for members in families.values()):
+    """Samples/s against training ranks, of families that differ in their ranks only; None without any."""
+    families = {family: members for family, members in _families(cases).items() if _differ_in_ranks(members)}
+    families = {family: members for family, members in families.items() if len(members) > 1}
+    if not families:
         return None
     marks: list[Mark] = []
     for family, members in families.items():
@@ -47,11 +63,7 @@ def scaling(cases: Sequence[Case]) -> Chart | None:
     most = max(case.compute_ranks for members in families.values() for case in members)
     x = ChartAxis("training ranks", limits=(0.0, most * 1.08), ticks=_counts(families))
     view = View(x, ChartAxis("samples/s"), tuple(marks), _scaling_finding(families))
-    caption = (
-        "Lines and open marks are predictions with 90 % intervals, filled marks are measurements; dashed lines show ideal "
-        "scaling. Scenarios that differ in more than their ranks are not joined. "
-        "Parameter servers do not count as training ranks."
-    )
+    caption = "Open marks: predicted, shaded: 90 % prediction interval. Filled marks: measured. Dashed: linear scaling."
     return Chart("scaling", "Throughput against training ranks", (view,), caption)
 
 
@@ -69,19 +81,18 @@ def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
     name = family_name(family)
     predicted = [(case, case.predicted) for case in cases if case.predicted]
     measured = [(case, case.measured) for case in cases if case.measured]
-    joined = _differ_in_ranks(cases)
     marks: list[Mark] = []
     known = [(run.compute_ranks, run.samples, run.prediction_interval_s) for _, run in predicted]
     rates = [(ranks, samples / ends[1], samples / ends[0]) for ranks, samples, ends in known if ends]
-    if joined and len(rates) > 1:
+    if len(rates) > 1:
         ranks, low, high = (list(map(float, column)) for column in zip(*rates, strict=True))
         marks.append(Band(name, colour, ranks, low, high))
     for runs, hollow in ((predicted, True), (measured, False)):
         x, y = [float(run.compute_ranks) for _, run in runs], [run.samples_per_s for _, run in runs]
         texts = [_scaling_text(case, run) for case, run in runs]
-        marks += [Line(name, colour, x, y, texts, symbol, joined and hollow, hollow=hollow)] if runs else []
+        marks += [Line(name, colour, x, y, texts, symbol, joined=hollow, hollow=hollow)] if runs else []
     ideal = _ideal_rate([run for _, run in [*measured, *predicted]])
-    if ideal and joined:
+    if ideal:
         most = max(case.compute_ranks for case in cases) * 1.08
         marks.append(Line(name, colour, [0.0, most], [0.0, most * ideal], dashed=True))
     return marks
@@ -115,8 +126,6 @@ def _scaling_finding(families: dict[str, list[Case]]) -> str:
     """'From 2 to 4 ranks: data parallel 1.3×, pipeline 1.5×', by measured runs if there are any."""
     gains: dict[tuple[int, int], list[str]] = {}
     for family, members in families.items():
-        if not _differ_in_ranks(members):
-            continue
         runs = [case.measured for case in members if case.measured] or [case.predicted for case in members if case.predicted]
         first, last = (pick(runs, key=lambda run: run.compute_ranks) for pick in (min, max))
         if first.compute_ranks < last.compute_ranks:
@@ -132,41 +141,45 @@ def accuracy(cases: Sequence[Case]) -> Chart | None:
     compared = [case for case in cases if case.error is not None]
     if not compared:
         return None
-    times_ms = np.array([[run.step_time_s * 1e3 for run in case.runs] for case in compared])
-    lowest, highest = float(times_ms.min() / 1.35), float(times_ms.max() * 1.35)
-    diagonal = [lowest, highest]
+    times_s = np.array([[run.step_time_s for run in case.runs] for case in compared])
+    unit, per_s = time_unit(float(times_s.max()))
+    times = times_s * per_s
+    intervals = [case.predicted.prediction_interval_s if case.predicted else None for case in compared]
+    ends = [end_s * per_s for interval in intervals if interval for end_s in interval]
+    lowest, highest = min(float(times.min()), *ends, math.inf) / 1.2, max(float(times.max()), *ends, 0.0) * 1.2
     marks: list[Mark] = [
-        Band(
-            f"±{percent(share)}",
-            colour,
-            diagonal,
-            [end * (1 - share) for end in diagonal],
-            [end * (1 + share) for end in diagonal],
-        )
-        for share, colour in ((FAIR, GREY), (CLOSE, BLUE))
+        *(_within(share, colour, lowest, highest) for share, colour in ((FAIR, GREY), (CLOSE, BLUE))),
+        Line("predicted = measured", INK, [lowest, highest], [lowest, highest], dashed=True),
     ]
-    marks.append(Line("equal", INK, diagonal, diagonal, dashed=True))
     for family in dict.fromkeys(case.family for case in compared):
         members = [i for i, case in enumerate(compared) if case.family == family]
         texts = [_accuracy_text(compared[i]) for i in members]
         colour, symbol = _look(family)
-        x, y = times_ms[members, 1].tolist(), times_ms[members, 0].tolist()
+        x, y = times[members, 1].tolist(), times[members, 0].tolist()
+        known = [(place, interval) for place, interval in zip(x, (intervals[i] for i in members), strict=True) if interval]
+        if known:
+            marks.append(whiskers(family_name(family), colour, [(at, low * per_s, high * per_s) for at, (low, high) in known]))
         marks.append(Line(family_name(family), colour, x, y, texts, symbol, joined=False))
     ticks = log_ticks(lowest, highest)
-    x_axis, y_axis = (ChartAxis(f"{side} step time, ms", True, ticks, (lowest, highest)) for side in ("measured", "predicted"))
+    x_axis, y_axis = (
+        ChartAxis(f"{side} step time, {unit}", True, ticks, (lowest, highest)) for side in ("measured", "predicted")
+    )
     counts = [(sum(abs(case.error or 0) <= share for case in compared), share) for share in (CLOSE, FAIR)]
     finding = f"Of {len(compared)}, " + ", ".join(f"{count} within ±{percent(share)}" for count, share in counts)
-    caption = (
-        "Each point is a scenario; on the line, prediction and measurement are equal; above it the prediction was too slow, "
-        "below it too fast."
-    )
+    caption = f"Above the line: predicted too slow.{' Bars: 90 % prediction interval.' if ends else ''}"
     view = View(x_axis, y_axis, tuple(marks), finding)
     return Chart("accuracy", "Predicted against measured step time", (view,), caption, height_px=460, square=True)
 
 
+def _within(share: float, colour: str, lowest: float, highest: float) -> Band:
+    """The band of errors up to a share."""
+    ends = [lowest, highest]
+    return Band(f"±{percent(share)}", colour, ends, [end * (1 - share) for end in ends], [end * (1 + share) for end in ends])
+
+
 def _accuracy_text(case: Case) -> str:
-    predicted, measured = (milliseconds(run.step_time_s) for run in case.runs)
-    return f"{case.scenario}\npredicted {predicted} ms, measured {measured} ms\nerror {signed_percent(case.error)}"
+    predicted, measured = (format_time_s(run.step_time_s) for run in case.runs)
+    return f"{case.scenario}\npredicted {predicted}, measured {measured}\nerror {signed_percent(case.error)}"
 
 
 def errors(cases: Sequence[Case]) -> Chart | None:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
-from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, label
-from scaleproof.reports.pages.text import cause_words, milliseconds, percent, spaced
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.reports.charts.style import CAUSE_COLOURS, COMMUNICATION_COLOURS, GREY, INK, MEMORY_COLOURS, label
+from scaleproof.reports.pages.text import cause_words, percent, spaced, time_unit
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 # maximum number of bars in a figure; the tables have all
 MOST_BARS: Final = 48
-CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
-_HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
+_EXPOSED: Final = "exposed_communication"
+_EXPOSED_KIND: Final = "exposed {} communication"
 _BAR: Final = 0.8
 _BAR_PX: Final = 26
 _GAP: Final = 0.45
@@ -34,23 +34,44 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
     bars = [bar for bar in bars if bar.run.breakdown_s][:MOST_BARS]
     if not bars:
         return None
+    unit, per_s = time_unit(max(bar.run.step_time_s for bar in bars))
+    # a lump on one side could not be compared with kinds on the other
+    by_kind = all(bar.run.communication for bar in bars if bar.run.breakdown_s.get(_EXPOSED, 0.0) > 0)
     # the remainder may be slightly negative, which a stack cannot show
-    parts = [{cause: max(0.0, bar.run.breakdown_s.get(cause, 0.0)) * 1e3 for cause in BREAKDOWN} for bar in bars]
+    parts = [{cause: max(0.0, part_s) * per_s for cause, part_s in _causes_s(bar.run, by_kind).items()} for bar in bars]
 
     def hover_text(row: int, cause: str) -> str:
-        run, part_s = bars[row].run, parts[row][cause] / 1e3
+        run, part_s = bars[row].run, parts[row][cause] / per_s
         share = percent(part_s / run.step_time_s)
-        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {format_time_s(part_s)}, {share} of the step"
 
     rows = _rows(bars)
-    marks = _stacked(rows, parts, CAUSE_COLOURS, hover_text)
-    x = ChartAxis("ms per step", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
+    marks = _stacked(rows, parts, _cause_colours(), hover_text)
+    x = ChartAxis(f"step time, {unit}", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
-    caption = (
-        "A bar is one step of a training rank, the mean over ranks and steps; its parts are what the rank did or waited for. "
-        "Bars of equal length with different parts are right for the wrong reason."
-    )
+    caption = "Mean step time per GPU, by cause."
     return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
+
+
+def _causes_s(run: Run, by_kind: bool) -> dict[str, float]:
+    """Seconds of a step by cause; by_kind: with exposed communication by parallel dimension."""
+    causes_s = {cause: run.breakdown_s.get(cause, 0.0) for cause in BREAKDOWN}
+    if by_kind and run.communication:
+        del causes_s[_EXPOSED]
+        for part in run.communication:
+            known = part.dimension in COMMUNICATION_COLOURS
+            name = _EXPOSED_KIND.format(part.dimension if known else "other")
+            causes_s[name] = causes_s.get(name, 0.0) + part.exposed_s
+    return causes_s
+
+
+def _cause_colours() -> dict[str, str]:
+    """Colours of causes in the order of a bar, with those of exposed communication by dimension next to that of the whole."""
+    kinds = {_EXPOSED_KIND.format(dimension): colour for dimension, colour in COMMUNICATION_COLOURS.items()}
+    colours = {}
+    for cause, colour in CAUSE_COLOURS.items():
+        colours |= {cause: colour} | (kinds if cause == _EXPOSED else {})
+    return colours
 
 
 def _breakdown_finding(runs: Sequence[Run]) -> str:
@@ -71,32 +92,24 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     if not bars:
         return None
     used = [{name: max(0.0, size) / _GIB for name, size in (bar.run.memory_bytes or {}).items()} for bar in bars]
-    totals = {name: sum(part.get(name, 0.0) for part in used) for part in used for name in part}
-    names = sorted((name for name in totals if totals[name] > 0), key=lambda name: -totals[name])
-    # merge holders beyond the number of colours
-    shown, rest = names[: len(_HOLDER_COLOURS)], names[len(_HOLDER_COLOURS) :]
-    colours = dict(zip(shown, _HOLDER_COLOURS, strict=False)) | ({"all else": GREY} if rest else {})
-    parts = [
-        {name: part.get(name, 0.0) for name in shown} | {"all else": sum(part.get(name, 0.0) for name in rest)} for part in used
-    ]
+    # holders that are not known come from folders of other versions
+    colours = MEMORY_COLOURS | {name: GREY for part in used for name in part if name not in MEMORY_COLOURS}
 
     def hover_text(row: int, name: str) -> str:
-        return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(parts[row][name] * _GIB)}"
+        return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(used[row][name] * _GIB)}"
 
     rows = _rows(bars)
-    marks: list[Mark] = list(_stacked(rows, parts, colours, hover_text))
+    marks: list[Mark] = list(_stacked(rows, used, colours, hover_text))
     capacities = [(bar.run.capacity_bytes or 0.0) / _GIB for bar in bars]
     for row, capacity, bar in zip(rows, capacities, bars, strict=True):
         if capacity:
             words = f"{_name(bar)}\ncapacity: {format_bytes(capacity * _GIB)}"
             marks.append(Line("capacity of a rank", INK, [capacity] * 2, [row - 0.5, row + 0.5], [words] * 2))
-    ends = [*capacities, *(sum(part.values()) for part in parts)]
+    ends = [*capacities, *(sum(part.values()) for part in used)]
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
-    caption = (
-        "A bar is the peak of the training rank that needs the most memory, by holder; the line is the capacity of a rank."
-    )
-    return Chart("memory", "Memory per rank against capacity", (view,), caption, height_px=_height_px(rows))
+    caption = "Peak memory of the fullest rank, by what it holds. Line: capacity."
+    return Chart("memory", "Memory per GPU against capacity", (view,), caption, height_px=_height_px(rows))
 
 
 def _memory_finding(runs: Sequence[Run]) -> str:
@@ -106,8 +119,10 @@ def _memory_finding(runs: Sequence[Run]) -> str:
     if not sizes:
         return ""
     over = sum(size > capacity for size, capacity in sizes if size and capacity)
+    if over and len(sizes) == 1:
+        return "It needs more memory than a GPU has"
     if over:
-        return f"{over} of {len(sizes)} need more memory than a rank has"
+        return f"{over} of {len(sizes)} need more memory than a GPU has"
     fullest = max(size / capacity for size, capacity in sizes if size and capacity)
     return (
         f"The fullest takes {percent(fullest)} of its memory"

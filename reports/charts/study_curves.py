@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks, looks
+from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks, looks, whiskers
 from scaleproof.reports.charts.style import GREY, INK
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.results import Case
@@ -20,6 +20,10 @@ FAR: Final = 40
 MOST_TICKS: Final = 14
 _GIB: Final = 2.0**30
 _MOST_CASES: Final = 200
+# number of lines whose intervals are bands, which overlap
+_MOST_BANDS: Final = 3
+# throughputs that differ by less, and lie in each other's intervals, count as equal
+_EQUAL: Final = 0.05
 # number of lines in a finding
 _MOST_LINES_IN_FINDING: Final = 3
 
@@ -33,20 +37,18 @@ def throughput(study: Studied, measured: Sequence[Case] = ()) -> Chart | None:
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
         known = [row for row in rows if _is_there(row["rate_low"])]
-        ends = ([row[column] for row in known] for column in ("x", "rate_low", "rate_high"))
-        band: list[Mark] = [Band(name, colour, *ends)] if len(known) > 1 else []
         return [
-            *band,
+            *_intervals(name, known, colour, as_band=len(known) > 1 and len(study.lines) <= _MOST_BANDS),
             _line(name, rows, colour, symbol, [row["rate"] for row in rows], [_hover_text(study, row) for row in rows]),
         ]
 
     def overlay(lines: Mapping[str, Rows]) -> list[Mark]:
         return _ideal(study, lines) + _measured(study, measured)
 
-    parts = ["shaded: the 90 % prediction intervals"] if study.good["rate_low"].notna().any() else []
-    parts += ["dashed: linear scaling"] if study.across == "GPUs" else []
-    caption = "; ".join(parts)
-    caption = f"{caption[:1].upper()}{caption[1:]}." if caption else ""
+    drawn = "Shaded" if len(study.lines) <= _MOST_BANDS else "Vertical bars"
+    parts = [f"{drawn}: 90 % prediction interval."] if study.good["rate_low"].notna().any() else []
+    parts += ["Dashed: linear scaling."] if study.across == "GPUs" else []
+    caption = " ".join(parts)
     rates = study.good["rate"]
     far = study.across == "GPUs" and _is_far(study)
     y = ChartAxis(f"{study.unit}/s", far, log_ticks(rates.min(), rates.max()) if far else ())
@@ -82,6 +84,13 @@ def memory(study: Studied) -> Chart | None:
     return _curves(study, ("memory-scaling", "Memory", ""), y, "memory_bytes", marks, overlay, unfit=True)
 
 
+def _intervals(name: str, rows: Rows, colour: str, as_band: bool) -> list[Mark]:
+    """The 90 % intervals as a band, or as a vertical bar at each point."""
+    if as_band:
+        return [Band(name, colour, *([row[column] for row in rows] for column in ("x", "rate_low", "rate_high")))]
+    return [whiskers(name, colour, [(row["x"], row["rate_low"], row["rate_high"]) for row in rows])] if rows else []
+
+
 def _line(name: str, rows: Rows, colour: str, symbol: Symbol, y: Sequence[float], texts: Sequence[str]) -> Line:
     return Line(name, colour, [row["x"] for row in rows], y, texts, symbol)
 
@@ -112,7 +121,8 @@ def _curves(
             views.append(View(x, y, (*drawn, *overlay(lines)), _at_end(study, lines, column), choices))
     name, heading, caption = names
     choosers = tuple((one.name, one.words) for one in study.circumstances)
-    return Chart(name, f"{heading} against {study.across}", tuple(views), caption, choosers)
+    heading += f" by {'number of GPUs' if study.across == 'GPUs' else study.across}"
+    return Chart(name, heading, tuple(views), caption, choosers)
 
 
 def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row]]:
@@ -124,12 +134,26 @@ def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row
 
 
 def _at_end(study: Studied, lines: Mapping[str, Rows], column: str) -> str:
-    """The values of the first lines at the largest x: 'On 32 GPUs: ring 6,639 images/s, servers 4,273 images/s'."""
+    """The values of the first lines at the largest x: '32 GPUs: ring 6,639 images/s, servers 4,273 images/s'."""
     last = max(rows[-1]["x"] for rows in lines.values())
     ends = {line: rows[-1] for line, rows in lines.items() if rows[-1]["x"] == last}
+    if column == "rate" and len(lines) > 1 and _coincide(list(lines.values())):
+        return f"No difference: {' and '.join(lines)} lie within each other's 90 % interval"
     parts = [f"{line} {_words(study, column, end[column])}" for line, end in list(ends.items())[:_MOST_LINES_IN_FINDING]]
     size = size_of(study, next(iter(ends.values())))
-    return f"{'On' if study.across == 'GPUs' else 'At'} {size}: {', '.join(parts)}"
+    return f"{size[:1].upper()}{size[1:]}: {', '.join(parts)}"
+
+
+def _coincide(lines: Sequence[Rows]) -> bool:
+    """Whether each point of all lines is close to the point of the others at the same x, and in its interval."""
+    by_x: dict[float, list[Row]] = {}
+    for rows in lines:
+        for row in rows:
+            by_x.setdefault(row["x"], []).append(row)
+    pairs = [(one, two) for rows in by_x.values() for one in rows for two in rows if one is not two]
+    return bool(pairs) and all(
+        two["rate_low"] <= one["rate"] <= two["rate_high"] and abs(one["rate"] / two["rate"] - 1) < _EQUAL for one, two in pairs
+    )
 
 
 def _words(study: Studied, column: str, value: float) -> str:

@@ -12,6 +12,7 @@ from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxi
 from scaleproof.reports.charts.study_curves import FAR, MOST_TICKS, size_of
 from scaleproof.reports.charts.style import FAINT, INK, paler
 from scaleproof.reports.pages.text import percent, rate
+from scaleproof.reports.read.ranking import NOTHING
 from scaleproof.reports.read.study import Studied
 from scaleproof.simulator.common.units import format_bytes, format_time_s, format_USD
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 _PALER: Final = 0.25
 _MANY_CELLS: Final = 60
 _GIB: Final = 2.0**30
-# leads below this share count as ties
-_NOTHING: Final = 0.01
 _EVEN: Final = "even"
+# relative range below which an axis has nothing to trade
+_LEAST_RANGE: Final = 0.03
+_CAPTION: Final = "Lower left is better. Dashed: Pareto front."
 
 
 def crossover(study: Studied) -> Chart | None:
@@ -31,7 +33,9 @@ def crossover(study: Studied) -> Chart | None:
     import pandas as pd
 
     fields = [one for one in study.circumstances if len(one.words) > 1]
-    good = study.good
+    good, unit = study.good, f"{study.unit}/s"
+    if good.groupby(["x", "choices"])["gpus"].nunique().max() > 1:
+        good, unit = good.assign(rate=good["rate"] / good["gpus"]), f"{unit} per GPU"
     if not study.strategies or len(study.lines) < 2 or not fields or good["x"].nunique() < 2:
         return None
     across = max(fields, key=lambda one: len(one.words))
@@ -46,16 +50,15 @@ def crossover(study: Studied) -> Chart | None:
     for rest in rests:
         mine = good[[one == rest for one in good["rest"]]]
         fastest = {key: cell.set_index("line")["rate"].to_dict() for key, cell in _cells(mine)}
-        views.append(_map(study, across.words, across.name, rows, fastest, colours, rest))
+        views.append(_map((study.across, unit), across.words, across.name, rows, fastest, colours, rest))
     caption = (
-        "A cell is coloured by the strategy that is the fastest there, and says by how much it leads the second; even: by less "
-        f"than {percent(_NOTHING)}."
+        f"Colour: the fastest alternative, by {unit}. Number: its lead over the second; even: less than {percent(NOTHING)}."
     )
     height = 130 + 44 * len(rows)
     choosers = tuple((one.name, one.words) for one in others)
     return Chart(
         "crossover",
-        f"The fastest strategy by {study.across} and {across.name}",
+        f"The fastest alternative by {study.across} and {across.name}",
         tuple(views),
         caption,
         choosers,
@@ -75,17 +78,19 @@ def _cells(points: pd.DataFrame) -> Any:
 
 
 def _map(
-    study: Studied, columns: Sequence[str], name: str, rows: Sequence[tuple[float, str]],
+    names: tuple[str, str], columns: Sequence[str], name: str, rows: Sequence[tuple[float, str]],
     fastest: dict[tuple[float, str], dict[str, float]], colours: dict[str, str], choices: tuple[str, ...],
 ) -> View:  # fmt: skip
+    """A view of the map. names: of its vertical axis, and of the unit of rates."""
+    up, unit = names
     found: dict[str, list[tuple[int, int, str, str]]] = {}
     for i, words in enumerate(columns):
         for j, (x, x_words) in enumerate(rows):
             rates = sorted(fastest.get((x, words), {}).items(), key=lambda item: -item[1])
             winner = rates[0][0] if rates else ""
             lead = _lead(rates[0][1], rates[1][1]) if len(rates) > 1 else ""
-            size = f"{x_words} GPUs" if study.across == "GPUs" else f"{study.across} {x_words}"
-            words_of = [f"{line}: {rate(its)} {study.unit}/s" for line, its in rates] or ["none fits, or none is valid"]
+            size = f"{x_words} GPUs" if up == "GPUs" else f"{up} {x_words}"
+            words_of = [f"{line}: {rate(its)} {unit}" for line, its in rates] or ["none fits, or none is valid"]
             found.setdefault(winner, []).append((i, j, "\n".join([f"{size}, {name} {words}", *words_of]), lead))
     labelled = len(columns) * len(rows) <= _MANY_CELLS
     marks: list[Mark] = []
@@ -97,14 +102,14 @@ def _map(
             marks.append(Boxes(line or "none", colours[line], *places, texts, leads if labelled else ()))
     title, ticks = _common_unit(name, columns)
     x_axis = ChartAxis(title, ticks=_thinned(ticks), limits=(-0.5, len(columns) - 0.5))
-    y_axis = ChartAxis(study.across, ticks=_thinned([words for _, words in rows]), limits=(-0.5, len(rows) - 0.5))
+    y_axis = ChartAxis(up, ticks=_thinned([words for _, words in rows]), limits=(-0.5, len(rows) - 0.5))
     leads_of = [(line, lead) for line, cells in found.items() for *_, lead in cells]
     return View(x_axis, y_axis, tuple(marks), _map_finding(leads_of), choices)
 
 
 def _lead(first: float, second: float) -> str:
     """The relative lead of the fastest strategy; _EVEN for a tie."""
-    return _EVEN if first < (1 + _NOTHING) * second else f"+{percent(first / second - 1)}"
+    return _EVEN if first < (1 + NOTHING) * second else f"+{percent(first / second - 1)}"
 
 
 def _common_unit(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -130,27 +135,27 @@ def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
 
 
 def pareto(study: Studied) -> list[Chart]:
-    """Pareto fronts of time and memory, and of time and cost if known."""
+    """Pareto fronts of time and memory, and of time and cost if known; none where an axis has no range to trade."""
     good = study.good
     if len(good) < 3:
         return []
     per, amount = ("billion tokens", 1e9) if study.unit == "tokens" else (f"million {study.unit}", 1e6)
     hours = amount / good["rate"] / 3600
-    samples_per_unit = good["samples_per_s"] / good["rate"]
-    cost = good["cost_USD_per_million_samples"] * samples_per_unit * amount / 1e6
-    x = _along(f"hours for a {per}", hours)
-    caption = "Left and low is better in both; nothing is better in both than what the dashed line joins."
     charts = []
     for words, title, values in (
         ("memory", "memory of the fullest rank, GiB", good["memory_bytes"] / _GIB),
-        ("money", f"cost of a {per}, USD", cost),
+        ("cost", f"USD per million {study.unit}", good["cost_USD"]),
     ):
-        there = values.notna()
-        if there.sum() > 2:
-            known = good[there].assign(hours=hours[there], other=values[there], cost=cost[there])
-            front = _front(study, known, x, _along(title, values[there], zero=False))
-            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (front,), caption))
+        known = good.assign(hours=hours, other=values)[values.notna()]
+        if len(known) > 2 and min(_range(known["hours"]), _range(known["other"])) > _LEAST_RANGE:
+            x, y = _along(f"hours for a {per}", known["hours"]), _along(title, known["other"], zero=False)
+            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (_front(study, known, x, y),), _CAPTION))
     return charts
+
+
+def _range(values: pd.Series[Any]) -> float:
+    """Relative difference of the largest and the smallest value."""
+    return float(values.max() / values.min() - 1)
 
 
 def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
@@ -168,13 +173,16 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
             marks.append(Line(line, colour, mine["hours"].tolist(), mine["other"].tolist(), texts, symbol, joined=False))
     ordered = points.sort_values(["hours", "other"])
     best = ordered[ordered["other"] < np.minimum.accumulate(np.append(np.inf, ordered["other"].to_numpy()[:-1]))]
-    marks.append(Line("front", INK, best["hours"].tolist(), best["other"].tolist(), dashed=True))
-    return View(x, y, tuple(marks), f"{len(best)} of {len(points):,} points are on the front")
+    # a point is as good as any that is worse in one and equal in the other: steps
+    steps = np.repeat(best["hours"].to_numpy(), 2)[1:], np.repeat(best["other"].to_numpy(), 2)[:-1]
+    if len(best) > 1:
+        marks.append(Line("Pareto front", INK, *(ends.tolist() for ends in steps), dashed=True))
+    return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
 def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:
     around = [f"{one.name} {words}" for one, words in zip(study.circumstances, point["choices"], strict=True)]
-    cost = f", {format_USD(point['cost'])}" if point["cost"] == point["cost"] else ""
+    cost = f", {format_USD(point['cost_USD'])} per million {study.unit}" if point["cost_USD"] == point["cost_USD"] else ""
     size = f", {format_bytes(point['memory_bytes'])} a rank" if point["memory_bytes"] == point["memory_bytes"] else ""
     hours = format_time_s(point["hours"] * 3600)
     return "\n".join([f"{point['line']}, {size_of(study, point)}", *around, f"{hours}{size}{cost}"])

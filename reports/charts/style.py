@@ -23,6 +23,66 @@ GREY: Final = "#8A8F98"
 INK: Final = "#22252A"
 FAINT: Final = "#D5D8DD"
 
+# Colours of what time and memory are used for, the same on all pages and in the explorer. BLUE, which is the first series', is
+# none of them.
+COMPUTE: Final = GREEN
+EXPOSED_COMMUNICATION: Final = ORANGE
+BUBBLE: Final = GREY
+UNMODELLED: Final = "#5B6069"
+CAUSE_COLOURS: Final = {
+    "compute": COMPUTE,
+    "slowest_rank": YELLOW,
+    "exposed_communication": EXPOSED_COMMUNICATION,
+    "bubble": BUBBLE,
+    "waiting_for_server": "#B39B00",
+    "waiting_for_ranks": FAINT,
+    "waiting_for_input": SKY,
+    "other": UNMODELLED,
+}
+# By parallel dimension, where it is known: gradients and shards of replicas, activations of a layer, of a sequence, of stages.
+COMMUNICATION_COLOURS: Final = {
+    "DP": EXPOSED_COMMUNICATION,
+    "ZeRO": "#C98A00",
+    "FSDP": "#F3C667",
+    "TP": VERMILLION,
+    "SP": "#EFA06B",
+    "CP": "#8F3D00",
+    "EP": "#A2507C",
+    "PP": PURPLE,
+    "MP": "#E4B5CF",
+    "embedding": "#6B4A00",
+    "PS": YELLOW,
+    "other": EXPOSED_COMMUNICATION,
+}
+PHASE_COLOURS: Final = {
+    "forward": "#7FCBB4",
+    "backward": COMPUTE,
+    "gradients of weights": "#00614A",
+    "optimizer": INK,
+    "synchronise": EXPOSED_COMMUNICATION,
+    "send": VERMILLION,
+    "receive": PURPLE,
+    "wait": CAUSE_COLOURS["waiting_for_server"],
+    "input": CAUSE_COLOURS["waiting_for_input"],
+    "waiting for other ranks": CAUSE_COLOURS["waiting_for_ranks"],
+}
+# Holders of memory with related contents have one hue.
+MEMORY_COLOURS: Final = {
+    "parameters": SKY,
+    "gradients": ORANGE,
+    "master_parameters": "#A9D9F4",
+    "optimizer_states": PURPLE,
+    "activations": GREEN,
+    "logits": "#7FCBB4",
+    "recomputed": YELLOW,
+    "working": "#B39B00",
+    "communication": VERMILLION,
+    "workspace": "#EFB48A",
+    "fragmentation": FAINT,
+    "library": "#B4B9C0",
+    "context": GREY,
+}
+
 Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.reports.charts import style
 from scaleproof.reports.charts.style import Format, label, render
@@ -26,8 +27,8 @@ _HOLDS: Final = "#DCEFE6"
 _PANEL_IN: Final = 3.1
 _LONGEST: Final = 90
 _LINE: Final = 32
-# width of the shade on either side of a tested point, as a share of the distance of points
-_MARGIN: Final = 0.1
+# points of a curve at which the bound is tested
+_SAMPLES: Final = 400
 
 
 def figure(result: Result, form: Format) -> bytes:
@@ -87,7 +88,7 @@ def _tested(axes: Axes, sides: Mapping[str, ExperimentResult]) -> None:
     places, drawn = _places(axes, last), _limits(experiment)
     for name, found in sides.items():
         values = [found.tested(point) if np.isfinite(found.tested(point)) else np.nan for point in found.points]
-        looks: dict[str, Any] = {"linestyle": "none"} if name == "measured" else {"markerfacecolor": "white"}
+        looks: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2} if name == "measured" else {"markerfacecolor": "white"}
         axes.plot(places, values, color=style.BLUE, marker="o", markersize=7, label=name, **looks)
         drawn += values
     quantity = KINDS[experiment.quantity_of(test.of)]
@@ -154,19 +155,29 @@ def _places(axes: Axes, found: ExperimentResult) -> list[float]:
 
 
 def _shaded(axes: Axes, found: ExperimentResult, places: list[float]) -> None:
-    """Shades where the claim holds: between borders if they are known, else at the points, and between two that hold."""
+    """Shades where the claim holds: between borders if they are known, else where the curve between the points is within the
+    bound, or around each point of an axis without numbers."""
     if found.borders is not None:
         if found.verdict == "does not hold":
             return
         for stretch in found.stretches:
             axes.axvspan(stretch.begin or places[0], stretch.end or places[-1], color=_HOLDS, zorder=0, linewidth=0)
         return
-    is_log = axes.get_xscale() == "log"
-    at = np.log(places) if is_log else np.array(places)
-    margin = _MARGIN * (float(np.diff(at).min()) if len(at) > 1 else 1.0)
-    holds = [point.holds and point.says for point in found.points]
-    for number, end in enumerate(at.tolist()):
-        begin = at[number - 1] if number and holds[number - 1] else end
-        edges = begin - margin, end + margin
-        if holds[number]:
-            axes.axvspan(*(np.exp(edges) if is_log else edges), color=_HOLDS, zorder=0, linewidth=0)
+    if found.experiment.axis.is_number:
+        at, holds = _within_bound(found, places)
+        look: dict[str, Any] = {"color": _HOLDS, "zorder": 0, "linewidth": 0, "transform": axes.get_xaxis_transform()}
+        axes.fill_between(at, 0, 1, where=holds, **look)
+        return
+    for place, point in zip(places, found.points, strict=True):
+        if point.holds and point.says:
+            axes.axvspan(place - 0.5, place + 0.5, color=_HOLDS, zorder=0, linewidth=0)
+
+
+def _within_bound(found: ExperimentResult, places: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Values of the axis, and whether the tested value is within the bound there, on a line between the points."""
+    test, logs = found.experiment.test, np.log(places)
+    at = np.unique(np.concatenate([np.linspace(logs[0], logs[-1], _SAMPLES), logs]))
+    values = np.interp(at, logs, [found.tested(point) for point in found.points])
+    low, high = (limit if limit is not None else end for limit, end in ((test.at_least, -np.inf), (test.at_most, np.inf)))
+    says = np.interp(at, logs, [float(point.says) for point in found.points]) == 1
+    return np.exp(at), (values >= low) & (values <= high) & says

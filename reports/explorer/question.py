@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, Literal, cast, get_args
+from urllib.parse import parse_qsl, urlencode
 
 import yaml
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.fields import GPUS
 
-DEFAULT: Final = "resnet50-ring-p100"
+# what is requested: a first estimate, the full prediction, curves around it, the comparison with the pinned scenario, a plan
+Look = Literal["first", "full", "curves", "comparison", "plan"]
+
+DEFAULT: Final = "llama-2-7b-fsdp-a100"
+_MOST_GPUS: Final = 1_000_000
 _MOST_SETS: Final = 64
 _LONGEST_SET: Final = 2000
 # levels of lists and mappings within one value; reading them is recursive
@@ -25,15 +30,33 @@ _NAMED: Final = {
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario and its settings. first: whether an approximate first look suffices."""
+    """A scenario and its settings. gpus: the number of GPUs on which it is to run; its own if None. pinned: the scenario A that
+    it is compared with."""
 
     reference: str
     sets: tuple[str, ...] = ()
-    first: bool = False
+    look: Look = "full"
+    gpus: int | None = None
+    pinned: Question | None = None
+
+    @property
+    def sets_without_gpus(self) -> tuple[str, ...]:
+        """The settings without numbers of GPUs, which stand for other settings."""
+        return tuple(one for one in self.sets if one.partition("=")[0] != GPUS)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a number of GPUs is requested."""
+        return self.gpus is not None or len(self.sets_without_gpus) < len(self.sets)
 
     def query(self) -> str:
         """The query of the page's address: '?scenario=…&set=…'."""
-        return "?" + urlencode([("scenario", self.reference), *(("set", one) for one in self.sets)])
+        parts = [("scenario", self.reference), *(("set", one) for one in self.sets)]
+        if self.gpus is not None:
+            parts.append(("gpus", str(self.gpus)))
+        if self.pinned is not None:
+            parts.append(("a", self.pinned.query()))
+        return "?" + urlencode(parts)
 
 
 @dataclass(frozen=True)
@@ -56,22 +79,50 @@ class Shelf:
 
     def question(self, parameters: Sequence[tuple[str, str]]) -> Question:
         """Parses a query. Raises InputError if it is not allowed."""
-        known = ("scenario", "set", "look")
+        known = ("scenario", "set", "gpus", "a", "look")
         unknown = sorted({name for name, _ in parameters if name not in known})
         if unknown:
             raise InputError(f"the address has a part {unknown[0][:40]!r} that is not known; leave it out")
-        references = [value for name, value in parameters if name == "scenario"] or [self.begin.reference]
-        if len(references) > 1:
-            raise InputError("the address names several scenarios; give one")
-        if references[0] not in self.scenarios():
-            raise InputError(f"no scenario here is called {references[0][:80]!r}; choose one of the list")
+        reference = _single(parameters, "scenario") or self.begin.reference
+        if reference not in self.scenarios():
+            raise InputError(f"no scenario here is called {reference[:80]!r}; choose one of the list")
         sets = tuple(value for name, value in parameters if name == "set")
         if len(sets) > _MOST_SETS:
             raise InputError(f"{len(sets)} settings; the page takes {_MOST_SETS} at most")
         for one in sets:
             if one not in self.own_sets:
                 _check(one)
-        return Question(references[0], sets, ("look", "first") in parameters)
+        look = _single(parameters, "look") or "full"
+        if look not in get_args(Look):
+            raise InputError(f"look={look[:40]}: give one of {', '.join(get_args(Look))}")
+        return Question(reference, sets, cast(Look, look), _gpus(_single(parameters, "gpus")), self._pinned(parameters))
+
+    def _pinned(self, parameters: Sequence[tuple[str, str]]) -> Question | None:
+        """The pinned scenario, whose query is a part of the query."""
+        text = _single(parameters, "a")
+        if not text:
+            return None
+        inner = parse_qsl(text.removeprefix("?"), keep_blank_values=True)
+        if any(name not in ("scenario", "set", "gpus") for name, _ in inner):
+            raise InputError("the pinned scenario has parts other than scenario, set and gpus; leave them out")
+        return self.question(inner)
+
+
+def _single(parameters: Sequence[tuple[str, str]], name: str) -> str:
+    """The value of a part that may occur once; empty without it. Raises InputError."""
+    found = [value for one, value in parameters if one == name]
+    if len(found) > 1:
+        raise InputError(f"the address has {len(found)} parts {name}; give one")
+    return found[0] if found else ""
+
+
+def _gpus(text: str) -> int | None:
+    """A number of GPUs. Raises InputError."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7 and 0 < int(text) <= _MOST_GPUS):
+        raise InputError(f"gpus={text[:20]}: give a whole number from 1 to {_MOST_GPUS:,}")
+    return int(text)
 
 
 def _check(override: str) -> None:

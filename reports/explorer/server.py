@@ -6,24 +6,33 @@ import asyncio
 import ipaddress
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scaleproof.reports.charts import style
-from scaleproof.reports.explorer.answer import as_yaml
-from scaleproof.reports.explorer.question import Question, Shelf
-from scaleproof.reports.explorer.worker import UnansweredError
+from scaleproof.reports.explorer.controls.library import scenario_groups
+from scaleproof.reports.explorer.question import Look, Question, Shelf
+from scaleproof.reports.explorer.responses.answer import as_yaml
+from scaleproof.reports.explorer.worker import Report, UnansweredError, unreported
 from scaleproof.simulator.common.errors import ScaleproofError
 
-Ask = Callable[[Question], bytes]
+
+class Responder(Protocol):
+    """What responds to requests: a worker process."""
+
+    def ask(self, question: Question, report: Report = unreported) -> bytes:
+        """The response to a request. Raises UnansweredError."""
+
+    def stop(self) -> None:
+        """Gives up the request that is being handled."""
+
 
 _STATIC: Final = Path(__file__).parent / "static"
 # what all pages do first: the theme that was chosen last
@@ -47,8 +56,8 @@ _HEADERS: Final = {
 class Desk:
     """A queue of requests for a worker, one at a time. Requests of closed connections are dropped."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, worker: Responder) -> None:
+        self._worker = worker
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._kept: OrderedDict[Question, bytes] = OrderedDict()
@@ -65,7 +74,7 @@ class Desk:
             async with self._turn:
                 if await gone():
                     raise UnansweredError("Nobody waits for this answer any longer.")
-                found = await run_in_threadpool(self._ask, question)
+                found = await run_in_threadpool(self._worker.ask, question)
         finally:
             self._waiting -= 1
         self._kept[question] = found
@@ -73,15 +82,42 @@ class Desk:
             self._kept.popitem(last=False)
         return found
 
+    async def lines(self, question: Question) -> AsyncIterator[bytes]:
+        """Lines of JSON: progress messages, then the response. A request that nobody reads any longer is given up, and so is
+        one when the next comes."""
+        if self._turn.locked():
+            self._worker.stop()
+        async with self._turn:
+            loop, texts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> ASGIApp:
-    """The web application. first, full: workers for first looks and full results. hosts: accepted Host headers."""
-    desks = {True: Desk(first), False: Desk(full)}
+            def report(text: str | None) -> None:
+                loop.call_soon_threadsafe(texts.put_nowait, text)
+
+            request = asyncio.ensure_future(run_in_threadpool(self._worker.ask, question, report))
+            request.add_done_callback(lambda _: texts.put_nowait(None))
+            try:
+                while (text := await texts.get()) is not None:
+                    yield json.dumps({"progress": text}).encode() + b"\n"
+                try:
+                    yield request.result() + b"\n"
+                except UnansweredError as error:
+                    yield _refusal(str(error)) + b"\n"
+            finally:
+                if not request.done():
+                    self._worker.stop()
+
+
+def app(shelf: Shelf, workers: Mapping[Look, Responder], hosts: Callable[[str], bool]) -> ASGIApp:
+    """The web application. workers: what responds to each kind of request. hosts: accepted Host headers."""
+    by_worker = {id(worker): Desk(worker) for worker in workers.values()}
+    desks = {look: by_worker[id(worker)] for look, worker in workers.items()}
 
     async def answer(request: Request) -> Response:
         try:
             question = shelf.question(request.query_params.multi_items())
-            return _json(await desks[question.first].answer(question, request.is_disconnected))
+            if question.look == "plan":
+                return StreamingResponse(desks["plan"].lines(question), media_type="application/x-ndjson")
+            return _json(await desks[question.look].answer(question, request.is_disconnected))
         except (ScaleproofError, UnansweredError) as error:
             return _json(_refusal(str(error)), 400 if isinstance(error, ScaleproofError) else 503)
 
@@ -95,13 +131,12 @@ def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> AS
 
     async def library(request: Request) -> Response:
         begin = shelf.begin
-        return _json(json.dumps({"scenarios": shelf.scenarios(), "query": begin.query()}).encode())
+        return _json(json.dumps({"groups": scenario_groups(shelf.own), "query": begin.query()}).encode())
 
     routes = [Route(f"/{path.name}", _file(path)) for path in _STATIC.iterdir() if path.suffix in _TYPES]
     inner = Starlette(
         routes=[
             Route("/", _file(_STATIC / "page.html")),
-            Route("/colours.css", _colours),
             Route("/head.js", _file(_HEAD)),
             Route("/api/answer", answer),
             Route("/api/library", library),
@@ -185,13 +220,6 @@ def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
         return Response(path.read_bytes(), media_type=f"{_TYPES[path.suffix]}; charset=utf-8")
 
     return send
-
-
-async def _colours(request: Request) -> Response:
-    """The palette that all reports share, as variables of CSS."""
-    names = ("orange", "sky", "green", "yellow", "blue", "vermillion", "purple", "grey")
-    lines = "".join(f"  --{name}: {getattr(style, name.upper())};\n" for name in names)
-    return Response(f":root {{\n{lines}}}\n", media_type="text/css; charset=utf-8")
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -6,20 +6,22 @@ import contextlib
 import socket
 import webbrowser
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scaleproof.reports.explorer.answer import answer, scenario_of
-from scaleproof.reports.explorer.question import Shelf
+from scaleproof.reports.explorer.question import Look, Shelf
+from scaleproof.reports.explorer.responses.answer import answer, scenario_of
 from scaleproof.reports.explorer.server import app, own_hosts
 from scaleproof.reports.explorer.worker import Worker
 from scaleproof.simulator.common.errors import RunError
 
 # seconds in which a client must send a whole request
 _PATIENCE_S: Final = 10.0
+# in which a plan must be found
+_PLAN_LIMIT_S: Final = 120.0
 
 
 class Connection(H11Protocol):
@@ -64,9 +66,9 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
     listening = listen(host, port)
     port = listening.getsockname()[1]
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    with _workers() as (first, full):
+    with _workers() as workers:
         config = uvicorn.Config(
-            app(shelf, first.ask, full.ask, own_hosts(host, port)),
+            app(shelf, workers, own_hosts(host, port)),
             log_level="warning",
             access_log=False,
             http=Connection,
@@ -83,14 +85,15 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
 
 
 @contextlib.contextmanager
-def _workers() -> Iterator[tuple[Worker, Worker]]:
-    """A worker for first looks and a worker for full results, so that these do not delay first looks."""
-    first, full = Worker(answer), Worker(answer, yields=True)
+def _workers() -> Iterator[Mapping[Look, Worker]]:
+    """Workers for each kind of request, so that slow ones do not delay first looks. A plan starts its own when it is wanted."""
+    first, full, around = Worker(answer), Worker(answer, yields=True), Worker(answer, yields=True)
+    planner = Worker(answer, limit_s=_PLAN_LIMIT_S, yields=True, lazy=True)
     try:
-        yield first, full
+        yield {"first": first, "full": full, "curves": around, "comparison": around, "plan": planner}
     finally:
-        first.close()
-        full.close()
+        for worker in (first, full, around, planner):
+            worker.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

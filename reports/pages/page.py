@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scaleproof.reports.pages import plan_page, result_page, study_page, text
+from scaleproof.reports.pages import picture_page, plan_page, result_page, study_page, text
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
@@ -21,6 +21,10 @@ from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_bytes
 
 _PAGE: Final = "index.html"
+_PICTURE_PAGES: Final = {
+    picture_page.CLAIMS_FILE: picture_page.claims_page,
+    picture_page.CROSSOVER_FILE: picture_page.crossover_page,
+}
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
 
@@ -53,13 +57,17 @@ def build(folder: Path) -> Built:
 
 
 def _page(folder: Path) -> Page:
-    """The page of plans, of a study, of runs, or of a study with measured runs."""
+    """The page of plans, of a study, of runs, of a study with measured runs, of claims, or of a strategy map."""
     if folder.is_dir() and is_plan_folder(folder):
         return plan_page.page(folder)
     if folder.is_dir() and study_folder.is_study(folder):
         runs = results.read(folder) if results.has_runs(folder) else Results()
         page = study_page.page(study_folder.read(folder), runs.cases)
         return replace(page, notes=(*page.notes, *runs.notes), sections=(*page.sections, *result_page.sections(runs)))
+    if folder.is_dir() and not results.has_runs(folder):
+        for name, page_of in _PICTURE_PAGES.items():
+            if (folder / name).is_file():
+                return page_of(folder)
     return result_page.page(results.read(folder))
 
 
@@ -79,6 +87,8 @@ def _render(page: Page) -> str:
         "ms": text.milliseconds,
         "signed_ms": text.signed_milliseconds,
         "rate": text.rate,
+        "compact": text.compact,
+        "duration": text.duration,
         "percent": text.percent,
         "signed_percent": text.signed_percent,
         "family_name": text.family_name,

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from scaleproof.reports.charts import result_charts, run_charts
-from scaleproof.reports.pages import text
+from scaleproof.reports.charts.waterfall import waterfall
+from scaleproof.reports.pages import result_text, text
+from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
@@ -17,6 +19,8 @@ from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario import dump
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 # a page with more timelines than this is too heavy to open; every case is in the tables
 _MOST_TIMELINES: Final = 32
@@ -44,9 +48,9 @@ def page(found: Results) -> Page:
     }
     return Page(
         eyebrow,
-        text.headline(found) + ".",
+        result_text.headline(found) + ".",
         "",
-        text.facts(found),
+        result_text.facts(found),
         found.notes,
         sections(found),
         sheets,
@@ -61,43 +65,51 @@ def sections(found: Results) -> list[Section]:
     if not cases:
         return []
     bars = result_charts.bars(cases)
-    made = [_every_scenario(found), _scaling(cases), _breakdown(cases, bars)]
+    made = [*_overview(found), *_scaling(cases), _breakdown(cases, bars)]
     memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
     if memory:
         made.append(Section("memory", "Memory", "What fits", pictures=memory))
+    made += _evidence(cases)
     timelines = _timelines(cases)
     if timelines:
-        intro = (
-            "Each row is a rank, time runs to the right; of each run, the step whose time is closest to its step time is "
-            "shown. Thin bars are communication that overlaps with the rank’s own work."
-        )
+        intro = "A typical step of each run. A row is a rank; thin bars are overlapped communication."
         intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
         made.append(Section("timelines", "Timelines", "One step, rank by rank", intro, timelines))
     return made
 
 
-def _every_scenario(found: Results) -> Section:
+def _overview(found: Results) -> list[Section]:
+    """Predicted against measured, or the runs where nothing was compared; a single run's figures are above."""
+    if found.compared or any(case.failure for case in found.cases):
+        return [_accuracy(found)]
+    runs = [run for case in found.cases for run in case.runs]
+    data = {"runs": runs, "units_per_step": result_text.units_per_step}
+    return [Section("runs", "Runs", "Runs", before="runs.html", data=data)] if len(runs) > 1 else []
+
+
+def _accuracy(found: Results) -> Section:
     data = {
         "cases": found.cases,
-        "verdicts": [text.verdict(case, found.max_error) for case in found.cases],
-        "ranks_text": text.ranks_text,
+        "verdicts": [result_text.verdict(case, found.max_error) for case in found.cases],
+        "ranks_text": result_text.ranks_text,
         "step_range_s": csv_tables.step_range_s,
     }
     intro = (
-        "Step time in milliseconds; below the predicted one, its 90 % interval; below the "
-        "measured one, the range of eight of ten steps. The error is (predicted − measured) / measured: above zero, "
-        "the prediction was too slow."
+        "Mean step time; below predictions their 90 % interval, below measurements the range of eight of ten steps. "
+        "Error: (predicted − measured) / measured."
     )
-    pictures = pictured(result_charts.accuracy(found.cases), result_charts.errors(found.cases))
+    pictures = pictured(result_charts.accuracy(found.cases), waterfall(found.cases), result_charts.errors(found.cases))
     return Section("accuracy", "Accuracy", "Predicted against measured", intro, pictures, before="cases.html", data=data)
 
 
-def _scaling(cases: Sequence[Case]) -> Section:
+def _scaling(cases: Sequence[Case]) -> list[Section]:
+    """Scaling of several runs; the figures of a single one are above."""
+    if len(cases) < 2:
+        return []
     named = [f"{kind}: {name}" for case in cases for run in case.runs for kind, name in (run.baseline or {}).items()]
     data = {"cases": cases, "baselines": list(dict.fromkeys(named))}
-    return Section(
-        "scaling", "Scaling", "How it scales", "", pictured(result_charts.scaling(cases)), after="scaling.html", data=data
-    )
+    pictures = pictured(result_charts.scaling(cases))
+    return [Section("scaling", "Scaling", "How it scales", "", pictures, after="scaling.html", data=data)]
 
 
 def _breakdown(cases: Sequence[Case], bars: Sequence[run_charts.Bar]) -> Section:
@@ -122,6 +134,20 @@ def _phase_rows(case: Case, phases: Sequence[str]) -> list[tuple[str, list[float
 
 def _phase_row(run: Run, phases: Sequence[str]) -> list[float | None]:
     return [*(run.phase_s.get(phase) or None for phase in phases), run.step_time_s]
+
+
+def _evidence(cases: Sequence[Case]) -> list[Section]:
+    """Published runs similar to the predictions; nothing where no scenario was kept."""
+    scenarios = [(case.scenario, _scenario(case)) for case in cases if case.predicted]
+    known = [(name, scenario) for name, scenario in scenarios if scenario is not None]
+    return [evidence_section(known)] if known else []
+
+
+def _scenario(case: Case) -> Scenario | None:
+    try:
+        return load(_read(case.scenario_yaml))
+    except ScaleproofError:
+        return None
 
 
 def _timelines(cases: Sequence[Case]) -> list[Picture]:
@@ -199,4 +225,6 @@ def _commands(found: Results, files: Iterable[str]) -> list[str]:
     on = next((run.provenance["on"] for run in measured if "on" in run.provenance), "local")
     verb = "reconcile" if any(case.predicted for case in found.cases) else "measure"
     allowed = f" --max-error {found.max_error:.6g}" if found.max_error is not None and verb == "reconcile" else ""
-    return [f"scaleproof {verb} {' '.join(names)} --on {shlex.quote(on)}{allowed} --out again", "scaleproof report again"]
+    # a job that ran elsewhere was read from its files
+    where = next((run.provenance["files"] for run in measured if "files" in run.provenance), f"--on {shlex.quote(on)}")
+    return [f"scaleproof {verb} {' '.join(names)} {where}{allowed} --out again", "scaleproof report again"]

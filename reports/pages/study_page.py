@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from scaleproof.reports.charts import run_charts, study_curves, study_maps
+from scaleproof.reports.charts import run_charts, study_bars, study_curves, study_maps
 from scaleproof.reports.pages import study_text
+from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.chosen_points import MOST_CHOSEN, Chosen, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.ranking import ranking
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import MOST_LINES, Studied, studied
 from scaleproof.reports.read.study_folder import StudyFolder
@@ -28,15 +30,17 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
     notes = list(found.notes)
     study = studied(found)
     closely = chosen(study, notes)
+    ranks = ranking(study)
     sensitivity = sensitivity_of(closely[0], notes) if closely else None
     sections = [_scaling(study, measured), _breakdown(study, closely), _crossover(study), _memory(study, closely)]
     if sensitivity:
         chart = sensitivity_chart(sensitivity, closely[0].line)
-        intro = (
-            "Numbers of the cluster, the batch and the servers, turned a little down and up around the fastest configuration."
-        )
+        intro = "The fastest configuration with 1 % more of each quantity of the cluster, the batch and the servers."
         sections.append(Section("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
-    sections += [_pareto(study), _timelines(closely), _wrong(found)]
+    sections.append(_pareto(study))
+    if closely:
+        sections.append(evidence_section([(closely[0].line, closely[0].scenario)]))
+    sections += [_timelines(closely), _wrong(found)]
     sheets = {"points.csv": csv_tables.frame_csv(found.points)}
     if closely:
         sheets |= {"breakdown.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "breakdown_s")}
@@ -45,9 +49,9 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
         sheets["sensitivity.csv"] = csv_tables.frame_csv(sensitivity.to_frame().reset_index())
     return Page(
         " · ".join(part for part in ("scaleproof", f"study {found.name}", found.cluster_name) if part),
-        study_text.headline(study, closely) + ".",
-        study_text.lede(study, closely),
-        study_text.facts(study, closely, sensitivity),
+        study_text.headline(study, closely, ranks) + ".",
+        study_text.lede(study, ranks),
+        study_text.facts(study, sensitivity),
         notes,
         [section for section in sections if section.pictures or section.before or section.after],
         sheets,
@@ -59,61 +63,61 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
 def _scaling(study: Studied, measured: Sequence[Case]) -> Section:
     intro = study_text.counts(study)
     if study.good["line"].nunique() > MOST_LINES:
-        intro += f" Figures show the {MOST_LINES} fastest lines."
-    pictures = pictured(study_curves.throughput(study, measured), study_curves.efficiency(study))
-    return Section("scaling", "Scaling", "How it scales", intro, pictures)
+        intro += f" Figures show the {MOST_LINES} fastest alternatives."
+    curves = study_curves.throughput(study, measured), study_curves.efficiency(study)
+    pictures = pictured(study_bars.throughput(study), *curves, study_bars.cost(study))
+    heading = "Which is fastest" if len(study.lines) > 1 else "How it scales"
+    return Section("scaling", "Throughput", heading, intro, pictures)
 
 
 def _breakdown(study: Studied, closely: Sequence[Chosen]) -> Section:
-    bars = [run_charts.Bar(one.line, _size(one), one.run) for one in closely]
-    intro = (
-        "The fastest configuration of each strategy." if study.strategies else "The fastest configuration of each line above."
-    )
+    intro = "The fastest configuration of each alternative." if len(closely) > 1 else "The fastest configuration."
     intro += f" The first {MOST_CHOSEN} are shown." if len(closely) == MOST_CHOSEN else ""
-    pictures = pictured(run_charts.breakdown(bars))
-    data = {"chosen": closely}
+    pictures = pictured(run_charts.breakdown(_run_bars(closely)))
+    data = {"chosen": closely, "unit": study.unit, "has_cost": study.good["cost_USD"].notna().any()}
     return Section("time", "Time", "Where the time goes", intro, pictures, "", "chosen.html" if closely else "", data)
 
 
+def _run_bars(closely: Sequence[Chosen]) -> list[run_charts.Bar]:
+    """Bars labelled by what differs: the alternative, and its GPUs if their numbers differ."""
+    same = len({one.run.compute_ranks for one in closely}) == 1
+    return [run_charts.Bar(one.line, "" if same else f"on {_size(one)}", one.run) for one in closely]
+
+
 def _size(one: Chosen) -> str:
-    gpus = one.run.compute_ranks
-    return f"on {gpus:,} GPU{'s' if gpus != 1 else ''}"
+    return study_text.gpus_words(one.run.compute_ranks)
 
 
 def _crossover(study: Studied) -> Section:
-    return Section("crossover", "Crossover", "Which strategy wins where", "", pictured(study_maps.crossover(study)))
+    return Section("crossover", "Crossover", "Which is fastest where", "", pictured(study_maps.crossover(study)))
 
 
 def _memory(study: Studied, closely: Sequence[Chosen]) -> Section:
-    bars = [run_charts.Bar(one.line, _size(one), one.run) for one in closely]
-    pictures = pictured(run_charts.memory(bars), study_curves.memory(study))
+    pictures = pictured(run_charts.memory(_run_bars(closely)), study_curves.memory(study))
     return Section("memory", "Memory", "What fits", "", pictures)
 
 
 def _pareto(study: Studied) -> Section:
-    return Section("pareto", "Trade-offs", "Time, memory and money", "", pictured(*study_maps.pareto(study)))
+    return Section("pareto", "Trade-offs", "Time, memory and cost", "", pictured(*study_maps.pareto(study)))
 
 
 def _timelines(closely: Sequence[Chosen]) -> Section:
     pictures = []
     for number, one in enumerate(closely, start=1):
-        heading = f"{one.line}, {_size(one)}"
+        heading = f"{one.line} on {_size(one)}"
         chart = step_chart(f"timeline-{number:02d}-{slug(one.line)}", heading, [one.run], _MOST_SPANS)
         case = Case(heading, "", one.run.strategy, one.run.ranks, one.run.compute_ranks, one.run)
         drawn = side_by_side(case)
         if chart is not None and drawn is not None:
             pictures.append(Picture(chart, drawn))
-    intro = (
-        "Each row is a rank, or a class of equivalent ranks; time runs to the right. Thin bars are communication that overlaps "
-        "with the rank’s own work."
-    )
+    intro = "A row is a rank, or a class of equivalent ranks; thin bars are overlapped communication."
     return Section("timelines", "Timelines", "One step, rank by rank", intro, pictures)
 
 
 def _wrong(found: StudyFolder) -> Section:
     shown = list(found.wrong.items())[:_MOST_WRONG]
     data = {"wrong": shown, "more": len(found.wrong) - len(shown)}
-    return Section("wrong", "Errors", "What could not be forecast", "", (), "wrong.html" if shown else "", "", data)
+    return Section("wrong", "Errors", "What could not be predicted", "", (), "wrong.html" if shown else "", "", data)
 
 
 def _frameworks(found: StudyFolder) -> Iterator[str]:
@@ -125,7 +129,7 @@ def _frameworks(found: StudyFolder) -> Iterator[str]:
 def _sources(found: StudyFolder, closely: Sequence[Chosen]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
     facts += origins.frameworks(_frameworks(found))
-    facts += [("Forecast with", f"scaleproof {found.definition['version']}")] if "version" in found.definition else []
+    facts += [("Predicted with", f"scaleproof {found.definition['version']}")] if "version" in found.definition else []
     facts.append(origins.made_with())
     files = {"study.yaml": found.study_yaml(), dump.FILE: found.scenario_yaml()}
     commands = []

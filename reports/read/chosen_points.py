@@ -44,8 +44,7 @@ def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
     best, definition = study.best, study.found.study
     if best is None or definition is None:
         return []
-    good = study.good
-    good = good[[one == best["choices"] for one in good["choices"]]]
+    good = study.under(best["choices"])
     result = []
     for line in study.lines[:MOST_CHOSEN]:
         mine = good[good["line"] == line]

@@ -23,7 +23,7 @@ def cases_csv(cases: Sequence[Case]) -> str:
     names = ["step_time_s", "step_time_p10_s", "step_time_p90_s", "samples_per_s", "weak_efficiency", "strong_efficiency"]
     header = ["scenario", "family", "strategy", "framework", "framework_is_default", "ranks", "compute_ranks"]
     header += [f"{side}_{name}" for side in ("predicted", "measured") for name in names] + ["error", "failure"]
-    return _csv(header, (_case_row(case) for case in cases))
+    return rows_csv(header, (_case_row(case) for case in cases))
 
 
 def _case_row(case: Case) -> list[_Cell]:
@@ -68,28 +68,28 @@ def _parts_csv(cases: Sequence[Case], part: str, parts: Sequence[str], field: st
                 both = predicted_s is not None and measured_s is not None
                 yield [case.scenario, name, predicted_s, measured_s, predicted_s - measured_s if both else None]
 
-    return _csv(["scenario", part, "predicted_s", "measured_s", "difference_s"], rows())
+    return rows_csv(["scenario", part, "predicted_s", "measured_s", "difference_s"], rows())
 
 
 def runs_csv(runs: Sequence[tuple[str, Run]], field: str) -> str:
     """One row per run and part of one of its mappings, such as `breakdown_s`."""
     unit = field.rpartition("_")[2]
     rows = ([name, part, value] for name, run in runs for part, value in (getattr(run, field) or {}).items())
-    return _csv(["line", "part", unit], rows)
+    return rows_csv(["line", "part", unit], rows)
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
     """A table, numbers with nine digits; missing values are left empty."""
     plain = frame.astype(object).where(frame.notna(), None)
     rows = ([_shorter(cell) for cell in row] for row in plain.itertuples(index=False, name=None))
-    return _csv([str(name) for name in plain.columns], rows)
+    return rows_csv([str(name) for name in plain.columns], rows)
 
 
 def _shorter(cell: _Cell) -> _Cell:
     return float(f"{cell:.9g}") if isinstance(cell, float) else cell
 
 
-def _csv(header: Sequence[str], rows: Iterable[list[_Cell]]) -> str:
+def rows_csv(header: Sequence[str], rows: Iterable[list[_Cell]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_inert(name) for name in header])

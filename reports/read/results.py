@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
-from scaleproof.simulator.run.records import Scaling
+from scaleproof.simulator.run.records import CommunicationPart, Scaling
 from scaleproof.simulator.run.run import DERIVED, Origin, Phase, Run, Spans
 from scaleproof.simulator.scenario import dump
 
@@ -38,6 +38,7 @@ class Part(BaseModel):
     """A component of predicted − measured step time. A side is None if it lacks the component."""
 
     name: str
+    group: str = ""
     difference_s: FiniteFloat
     predicted_s: FiniteFloat | None = None
     measured_s: FiniteFloat | None = None
@@ -115,6 +116,15 @@ class Results:
         return tuple(case for case in self.cases if case.error is not None)
 
 
+class _PartOfCommunication(BaseModel):
+    dimension: str
+    collective: str
+    calls: FiniteFloat
+    size_bytes: FiniteFloat
+    time_s: FiniteFloat
+    exposed_s: FiniteFloat
+
+
 class _SummaryFile(BaseModel):
     """Run.summary() as JSON; unknown keys are ignored."""
 
@@ -128,20 +138,29 @@ class _SummaryFile(BaseModel):
     step_times_s: tuple[FiniteFloat, ...] = ()
     phase_s: dict[str, FiniteFloat] = {}
     breakdown_s: dict[str, FiniteFloat] = {}
+    communication: tuple[_PartOfCommunication, ...] = ()
     framework: str = ""
     framework_is_default: bool = False
+    tokens: PositiveInt | None = None
+    model_flops: _PositiveFinite | None = None
+    hardware_flops: _PositiveFinite | None = None
+    peak_flops: _PositiveFinite | None = None
     efficiency: dict[str, _PositiveFinite | None] | None = None
     baseline: dict[str, str | None] | None = None
     prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
     memory_bytes_per_rank: FiniteFloat | None = None
     memory_bytes: dict[str, FiniteFloat] | None = None
     capacity_bytes: FiniteFloat | None = None
+    fits: bool | None = None
+    fit_by: str = ""
+    cost_USD: dict[str, _PositiveFinite] | None = None
     provenance: dict[str, str] = {}
     rank_names: tuple[str, ...] = ()
 
     def run(self) -> Run:
         plain = self.model_dump()
         scaling = Scaling.by_kind(plain)
+        plain["communication"] = tuple(CommunicationPart(**part) for part in plain["communication"])
         return Run(**{name: value for name, value in plain.items() if name not in DERIVED}, scaling=scaling)
 
 
@@ -172,14 +191,16 @@ class _ReconcileFile(BaseModel):
 def read(folder: Path) -> Results:
     """Reads a results folder. Raises InputError if it does not exist or has no results."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
+        raise InputError(f"{folder}: no such folder; give one that scaleproof predict, sweep or reconcile wrote with --out")
     if (folder / "reconcile.json").is_file():
         return _Reader(folder).reconciled()
     if has_runs(folder):
         return _Reader(folder).unreconciled(_case_folders(folder))
     if _is_bare(folder):
         return Results(notes=("the folder is empty",))
-    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} writes them")
+    raise InputError(
+        f"{folder}: no results here; scaleproof predict, sweep, reconcile, measure, crossover or claims writes some with --out"
+    )
 
 
 def has_runs(folder: Path) -> bool:

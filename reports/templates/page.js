@@ -192,15 +192,16 @@
   for (const figure of figures) near.observe(figure.element);
 
   const redraw = () => { for (const figure of figures) if (figure.drawn) figure.draw(); };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); redraw(); });
   const button = document.querySelector(".theme");
   const isDark = () => getComputedStyle(probe).colorScheme.includes("dark")
     && (document.documentElement.dataset.theme === "dark" || matchMedia("(prefers-color-scheme: dark)").matches);
-  button.setAttribute("aria-pressed", String(isDark()));
+  const label = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; };
+  label();
   button.addEventListener("click", () => {
     const chosen = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = chosen;
-    button.setAttribute("aria-pressed", String(chosen === "dark"));
+    label();
     try { localStorage.setItem("scaleproof-theme", chosen); } catch { /* without storage the choice lasts until the page is closed */ }
     redraw();
   });

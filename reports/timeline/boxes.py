@@ -35,18 +35,30 @@ class TimelineBoxes(NamedTuple):
 def merged(boxes: TimelineBoxes, cell_ms: float) -> TimelineBoxes:
     """Merges boxes where more than a few begin in a cell of a track: one for each kind and chunk, as long as these together.
     Boxes longer than a cell are kept, so that the number of boxes in a track is bounded."""
+    crowd = crowded(boxes, cell_ms, _MOST)
+    return boxes.where(~crowd).and_(summed(boxes.where(crowd), cell_ms)) if crowd.any() else boxes
+
+
+def crowded(boxes: TimelineBoxes, cell_ms: float, most: int) -> NDArray[np.bool_]:
+    """Which boxes are narrower than a cell and begin in one with more than `most` of these."""
     if not cell_ms:
-        return boxes
-    column = (boxes.start_ms // cell_ms).astype(np.int64)
-    cell = np.unique(np.stack([boxes.track, column]), axis=1, return_inverse=True)[1].ravel()
+        return np.zeros(len(boxes.track), dtype=bool)
+    cell = _cells(boxes, cell_ms)
     narrow = boxes.end_ms - boxes.start_ms < cell_ms
-    crowded = narrow & (np.bincount(cell, weights=narrow)[cell] > _MOST)
-    return boxes.where(~crowded).and_(_summed(boxes.where(crowded), cell[crowded])) if crowded.any() else boxes
+    crowd: NDArray[np.bool_] = narrow & (np.bincount(cell, weights=narrow)[cell] > most)
+    return crowd
 
 
-def _summed(boxes: TimelineBoxes, cell: NDArray[np.int64]) -> TimelineBoxes:
+def _cells(boxes: TimelineBoxes, cell_ms: float) -> NDArray[np.int64]:
+    """The cell in which each box begins, numbered over all tracks."""
+    column = (boxes.start_ms // cell_ms).astype(np.int64)
+    cell: NDArray[np.int64] = np.unique(np.stack([boxes.track, column]), axis=1, return_inverse=True)[1].ravel()
+    return cell
+
+
+def summed(boxes: TimelineBoxes, cell_ms: float) -> TimelineBoxes:
     """One box for each kind and chunk in a cell, in order, from the first start in the cell on."""
-    keys = np.stack([cell, boxes.kind, boxes.chunk])
+    keys = np.stack([_cells(boxes, cell_ms), boxes.kind, boxes.chunk])
     (cells, kind, chunk), first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     group = group.ravel()
     begins_ms, ends_ms = np.full(len(first), np.inf), np.full(len(first), -np.inf)

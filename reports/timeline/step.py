@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.communication import label_of, layers_label
+from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 
 _MOST_RANKS: Final = 16
@@ -17,10 +20,16 @@ _STEP_TIMES: Final = 4
 WEIGHT: Final = len(Phase)
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
 KIND_NAMES: Final = [phase.label for phase in Phase] + ["weight"]
+NAMES: Final = {
+    WEIGHT: "gradients of weights", Phase.SYNCHRONISE: "collective", Phase.WAIT: "waiting for server or workers",
+    Phase.INPUT: "waiting for input",
+}  # fmt: skip
+# number of kinds of collectives that a legend names
+_MOST_LABELS: Final = 3
 
 
 class Step(NamedTuple):
-    """The spans of a run's first ranks with times from the beginning of the step, and their kinds: a Phase, or WEIGHT.
+    """The spans of a run's first ranks with times from the first work in the step, and their kinds: a Phase, or WEIGHT.
 
     chunk: index of the rank's model stage of a pass, 0 if not applicable. chunks: number of stages per rank. ranks: the ranks
     shown; of: total number of ranks. number: number of the step, None for a stretch of time.
@@ -59,6 +68,28 @@ class Step(NamedTuple):
         }
 
 
+def span_words(spans: Spans, i: int, kind: int) -> str:
+    """What span `i` does: 'backward', or 'TP all-reduce, layers 0-11, 64.0 MiB in 24 calls'."""
+    label = label_of(int(spans.communication[i]))
+    if not label:
+        return NAMES.get(kind, KIND_NAMES[kind])
+    layers = layers_label(int(spans.first_layer[i]), int(spans.last_layer[i]))
+    calls = f" in {spans.calls[i]:,} calls" if spans.calls[i] > 1 else ""
+    size = f"{format_bytes(float(spans.message_bytes[i]))}{calls}" if spans.message_bytes[i] > 0 else ""
+    return ", ".join(filter(None, [label, layers, size]))
+
+
+def kind_words(kind: int, steps: Iterable[Step]) -> str:
+    """What spans of a kind do: 'forward', or 'DP all-reduce, TP all-reduce' where their communication is known."""
+    numbers = {number for step in steps for number in np.unique(step.spans.communication[step.kind == kind]).tolist()}
+    labels = [label_of(number) for number in sorted(numbers) if number >= 0]
+    name = NAMES.get(kind, KIND_NAMES[kind])
+    if not labels:
+        return name
+    more = [f"{len(labels) - _MOST_LABELS} more"] if len(labels) > _MOST_LABELS + 1 else labels[_MOST_LABELS:]
+    return ", ".join([*labels[:_MOST_LABELS], *more]) if kind == Phase.SYNCHRONISE else f"{name} ({labels[0].split()[0]})"
+
+
 def typical_step(run: Run) -> Step | None:
     """The steady step whose time is closest to the run's step time; for asynchronous ranks a stretch of several step times.
     None if the run has no spans of a step."""
@@ -84,12 +115,20 @@ def _stretch(spans: Spans, length_s: float) -> Spans:
 def _step(run: Run, number: int | None, spans: Spans) -> Step:
     ranks = np.unique(spans.rank)
     spans = spans.where(np.isin(spans.rank, ranks[:_MOST_RANKS]))
-    zero_s = spans.arrival_s.min()
-    arrival_ms, start_ms, end_ms = ((times_s - zero_s) * 1e3 for times_s in (spans.arrival_s, spans.start_s, spans.end_s))
+    zero_s = spans.arrival_s.min() if number is None else _begin_s(spans)
+    spans = spans.where(spans.end_s >= zero_s)
+    times_s = (spans.arrival_s, spans.start_s, spans.end_s)
+    arrival_ms, start_ms, end_ms = (np.maximum(0.0, time_s - zero_s) * 1e3 for time_s in times_s)
     chunk = _chunks(spans)
     chunks = int(chunk.max(initial=0)) + 1
     shown = ranks[:_MOST_RANKS].tolist()
     return Step(run, number, spans, _kinds(spans), chunk, chunks, arrival_ms, start_ms, end_ms, shown, len(ranks))
+
+
+def _begin_s(spans: Spans) -> float:
+    """The time at which the first rank begins to work in a step; others may have waited for it since their previous step."""
+    begins_s = spans.start_s[(spans.phase != Phase.WAIT) & (spans.end_s > spans.start_s)]
+    return float(begins_s.min(initial=np.inf)) if len(begins_s) else float(spans.arrival_s.min())
 
 
 def _chunks(spans: Spans) -> NDArray[np.int64]:

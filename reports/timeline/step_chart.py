@@ -1,4 +1,4 @@
-"""Ranks against time as an interactive chart, with stage and microbatch of each span."""
+"""Ranks against time as an interactive chart, with stage and microbatch of each span. Spans that crowd are merged."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Mark, View
 from scaleproof.reports.charts.style import FAINT
-from scaleproof.reports.pages.text import milliseconds
-from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
-from scaleproof.reports.timeline.timeline import COLOURS, NAMES, rank_name
+from scaleproof.reports.pages.text import time_unit
+from scaleproof.reports.timeline.boxes import TimelineBoxes, crowded, summed
+from scaleproof.reports.timeline.step import NAMES, WEIGHT, Step, kind_words, span_words, typical_step
+from scaleproof.reports.timeline.timeline import COLOURS, TRACKS, WAITING, place_of, rank_name, step_boxes, waits
+from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
-# A rank's own work, and overlapped communication below it: offset of the middle, and height, in rows.
-_MAIN: Final = (0.0, 0.62)
-_OVERLAPPED: Final = (0.42, 0.2)
 _ROW_PX: Final = 34
-_WAITING: Final = "waiting for other ranks"
+_WAITING_WORDS: Final = "waiting for other ranks"
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
+# cells in the width of a chart, and narrow boxes that begin in a cell and are not merged
+_CELLS: Final = 240
+_MOST_IN_CELL: Final = 2
 
 
-class _Span(NamedTuple):
-    """A box with its hover text and label."""
+class _Box(NamedTuple):
+    """A box in ms and rows, with its hover text and label."""
 
     left_ms: float
     width_ms: float
@@ -35,80 +37,98 @@ class _Span(NamedTuple):
 
 def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart | None:
     """A typical steady step of each run, one below the other; None if no run has the spans of a step. most: maximum number of
-    spans; of longer steps the first ranks are drawn."""
+    boxes; of longer steps the first ranks are drawn."""
     steps = [step for step in map(typical_step, runs) if step is not None]
     if not steps:
         return None
-    shown = [_first_ranks(step, most // len(steps)) for step in steps]
-    found: dict[str, list[_Span]] = {}
+    longest_ms = max(step.length_ms for step in steps)
+    unit, per_s = time_unit(longest_ms / 1e3)
+    found: dict[int, list[_Box]] = {}
     ticks: list[tuple[float, str]] = []
+    titles = []
     row = 0.0
-    for step, ranks in zip(steps, shown, strict=True):
+    for step in steps:
         prefix = f"{step.run.origin}, " if len(steps) > 1 else ""
-        for rank in ranks:
+        rows = _rows(step, longest_ms / _CELLS, most // len(steps))
+        for rank, boxes in zip(step.ranks, rows, strict=False):
             ticks.append((row, f"{prefix}{rank_name(step.run, rank)}"))
-            _add_rank(found, step, rank, row)
+            for kind, box in boxes:
+                found.setdefault(kind, []).append(box._replace(middle=row + box.middle))
             row += 1
         row += 0.6
-    longest_ms = max(step.length_ms for step in steps)
+        titles.append(_title(step, len(rows)))
     marks: list[Mark] = []
-    for kind, (colour, words) in _kinds().items():
+    for kind, (colour, words) in _kinds(steps).items():
         if kind in found:
-            left, width, middle, height, texts, labels = zip(*found[kind], strict=True)
+            left_ms, width_ms, middle, height, texts, labels = zip(*found[kind], strict=True)
+            left, width = ([ms * per_s / 1e3 for ms in column] for column in (left_ms, width_ms))
             marks.append(Boxes(words, colour, left, width, middle, height, texts, labels if any(labels) else ()))
-    x = ChartAxis("ms since the step began", limits=(0.0, longest_ms * 1.01))
+    x = ChartAxis(f"{unit} since the step began", limits=(0.0, longest_ms * per_s / 1e3 * 1.01))
     y = ChartAxis("", ticks=tuple(ticks), limits=(row - 0.9, -0.6))
-    view = View(x, y, tuple(marks), "; ".join(_title(step, ranks) for step, ranks in zip(steps, shown, strict=True)))
-    return Chart(name, heading, (view,), height_px=round(110 + _ROW_PX * row), along=True)
+    return Chart(
+        name, heading, (View(x, y, tuple(marks), "; ".join(titles)),), height_px=round(110 + _ROW_PX * row), along=True
+    )
 
 
-def _kinds() -> dict[str, tuple[str, str]]:
+def _kinds(steps: Sequence[Step]) -> dict[int, tuple[str, str]]:
     """Colour and name of each kind, in the order of a step."""
-    named = {str(int(kind)): (colour, NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items()}
-    return named | {_WAITING: (FAINT, _WAITING)}
+    named = {int(kind): (colour, kind_words(int(kind), steps)) for kind, colour in COLOURS.items()}
+    return named | {WAITING: (FAINT, _WAITING_WORDS)}
 
 
-def _title(step: Step, ranks: Sequence[int]) -> str:
-    first = f", first {len(ranks)} of {step.of} rows" if step.of > len(ranks) else ""
-    return f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms a step{first}"
+def _title(step: Step, rows: int) -> str:
+    first = f", first {rows} of {step.of} rows" if step.of > rows else ""
+    return f"{step.run.origin}: {format_time_s(step.run.step_time_s)} a step{first}"
 
 
-def _first_ranks(step: Step, most: int) -> list[int]:
-    """The first ranks with at most `most` spans together, at least one."""
-    counts = np.cumsum([int((step.spans.rank == rank).sum()) for rank in step.ranks])
-    return step.ranks[: max(1, int((counts <= most).sum()))]
+def _rows(step: Step, cell_ms: float, most: int) -> list[list[tuple[int, _Box]]]:
+    """Kinds and boxes of the first ranks, which have at most `most` boxes together; at least those of one rank."""
+    boxes = step_boxes(step)
+    spans = np.concatenate([np.flatnonzero(waits(step)), np.arange(len(step.spans))])
+    crowd = crowded(boxes, cell_ms, _MOST_IN_CELL)
+    alone, together = boxes.where(~crowd), summed(boxes.where(crowd), cell_ms)
+    result: list[list[tuple[int, _Box]]] = []
+    total = 0
+    for row, rank in enumerate(step.ranks):
+        mine, few = (
+            np.flatnonzero((some.track // TRACKS == row) & (some.end_ms > some.start_ms)) for some in (alone, together)
+        )
+        total += len(mine) + len(few)
+        if result and total > most:
+            break
+        name = rank_name(step.run, rank)
+        drawn = [_single(step, alone, i, int(spans[~crowd][i]), name) for i in mine.tolist()]
+        result.append(drawn + [_several(together, i, name) for i in few.tolist()])
+    return result
 
 
-def _add_rank(found: dict[str, list[_Span]], step: Step, rank: int, row: float) -> None:
-    spans = step.spans
-    for i in np.flatnonzero((spans.rank == rank) & (step.end_ms > step.arrival_ms)).tolist():
-        main = spans.stream[i] == Stream.MAIN
-        kind = int(step.kind[i])
-        below, height = _MAIN if main else _OVERLAPPED
-        # waits for servers and for input are spans of their own, all wait
-        begin_ms = float(step.arrival_ms[i] if main and kind in (Phase.WAIT, Phase.INPUT) else step.start_ms[i])
-        place = row + below, height
-        description = _description(step, i, kind)
-        if main and begin_ms > step.arrival_ms[i]:
-            arrived_ms = float(step.arrival_ms[i])
-            words = f"{_WAITING}\nfor {milliseconds((begin_ms - arrived_ms) / 1e3)} ms, then {description}"
-            found.setdefault(_WAITING, []).append(_Span(arrived_ms, begin_ms - arrived_ms, *place, words))
-        if step.end_ms[i] > begin_ms:
-            length_ms = float(step.end_ms[i]) - begin_ms
-            times = (
-                f"{milliseconds(begin_ms / 1e3)} to {milliseconds(step.end_ms[i] / 1e3)} ms: {milliseconds(length_ms / 1e3)} ms"
-            )
-            words = f"{rank_name(step.run, rank)}: {description}\n{times}"
-            numbered = main and kind in _PASSES and step.spans.microbatch.max(initial=0) > 0
-            label = str(step.spans.microbatch[i]) if numbered and step.spans.microbatch[i] >= 0 else ""
-            found.setdefault(str(kind), []).append(_Span(begin_ms, length_ms, *place, words, label))
+def _single(step: Step, boxes: TimelineBoxes, i: int, span: int, name: str) -> tuple[int, _Box]:
+    """Kind and box of one span, or of the wait before it."""
+    kind, begin_ms, end_ms = int(boxes.kind[i]), float(boxes.start_ms[i]), float(boxes.end_ms[i])
+    lasts = f"{format_time_s(begin_ms / 1e3)} to {format_time_s(end_ms / 1e3)}: {format_time_s((end_ms - begin_ms) / 1e3)}"
+    words = _description(step, span, int(step.kind[span]))
+    if kind == WAITING:
+        words = f"{_WAITING_WORDS}, then {words}"
+    middle, height = place_of(int(boxes.track[i]) % TRACKS)
+    microbatch = int(step.spans.microbatch[span])
+    numbered = kind in _PASSES and step.spans.stream[span] == Stream.MAIN and step.spans.microbatch.max(initial=0) > 0
+    label = str(microbatch) if numbered and microbatch >= 0 else ""
+    return kind, _Box(begin_ms, end_ms - begin_ms, middle, height, f"{name}: {words}\n{lasts}", label)
+
+
+def _several(boxes: TimelineBoxes, i: int, name: str) -> tuple[int, _Box]:
+    """Kind and box of several short spans of one kind."""
+    kind, begin_ms, end_ms = int(boxes.kind[i]), float(boxes.start_ms[i]), float(boxes.end_ms[i])
+    words = _WAITING_WORDS if kind == WAITING else NAMES.get(kind) or Phase(kind).label
+    text = f"{name}: {words}, {int(boxes.number[i])} times, together {format_time_s((end_ms - begin_ms) / 1e3)}"
+    return kind, _Box(begin_ms, end_ms - begin_ms, *place_of(int(boxes.track[i]) % TRACKS), text)
 
 
 def _description(step: Step, i: int, kind: int) -> str:
     """'backward, stage 1, microbatch 3'."""
     spans = step.spans
-    words = [NAMES.get(kind) or Phase(kind).label]
+    words = [span_words(spans, i, kind)]
     words += [f"stage {spans.stage[i]}"] if spans.stage[i] >= 0 else []
     words += [f"microbatch {spans.microbatch[i]}"] if spans.microbatch[i] >= 0 else []
-    words += ["overlapped with the rank's own work"] if spans.stream[i] != Stream.MAIN else []
+    words += ["overlapped"] if spans.stream[i] != Stream.MAIN else []
     return ", ".join(words)

@@ -14,7 +14,7 @@ from scaleproof.reports.charts import style
 from scaleproof.reports.charts.style import WIDTH_IN, Format, figure_of, label, paler, render, title
 from scaleproof.reports.pages.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
-from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Stream
@@ -28,28 +28,22 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 # a kind in addition to those of a step: a wait for other ranks
-_WAITING: Final = -1
-_WAITING_COLOUR: Final = "#E3E5E9"
+WAITING: Final = -1
+_WAITING_COLOUR: Final = style.PHASE_COLOURS["waiting for other ranks"]
 COLOURS: Final = {
-    Phase.FORWARD: style.SKY,
-    Phase.BACKWARD: style.BLUE,
-    WEIGHT: style.GREEN,
-    Phase.OPTIMIZER: style.INK,
-    Phase.SYNCHRONISE: style.ORANGE,
-    Phase.SEND: style.VERMILLION,
-    Phase.RECEIVE: style.PURPLE,
-    Phase.WAIT: style.YELLOW,
-    Phase.INPUT: style.GREY,
+    Phase.FORWARD: style.PHASE_COLOURS["forward"],
+    Phase.BACKWARD: style.PHASE_COLOURS["backward"],
+    WEIGHT: style.PHASE_COLOURS["gradients of weights"],
+    **{phase: style.PHASE_COLOURS[phase.label] for phase in Phase if phase > Phase.BACKWARD},
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
 _DARK: Final = (Phase.BACKWARD, WEIGHT)
-NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
 # Tracks of a row as (offset below the middle, height): the rank's own work, and overlapped communication below it; a rank
 # sends and receives at the same time.
 _PARTS: Final = ((0.0, 0.6), (0.41, 0.2), (0.36, 0.1), (0.46, 0.1))
-_TRACKS: Final = len(_PARTS)
+TRACKS: Final = len(_PARTS)
 _OVERLAPPED: Final = np.array([{Phase.SEND: 2, Phase.RECEIVE: 3}.get(kind, 1) for kind in (*Phase, WEIGHT)])
 _ROW_IN: Final = 0.34
 _AXIS_IN: Final = WIDTH_IN - 1.2
@@ -148,16 +142,16 @@ def _key(panels: Iterable[Axes], steps: Sequence[Step], most: int) -> str:
 
 def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
     """Draws a step. Returns the largest number of spans that a box represents."""
-    boxes = merged(_boxes(step), longest_ms * _CELL_IN / _AXIS_IN)
+    boxes = merged(step_boxes(step), longest_ms * _CELL_IN / _AXIS_IN)
     edged = (boxes.end_ms - boxes.start_ms >= longest_ms * _EDGED_IN / _AXIS_IN) & (boxes.number == 1)
-    edged &= (boxes.track % _TRACKS == 0) & (boxes.kind != _WAITING)
+    edged &= (boxes.track % TRACKS == 0) & (boxes.kind != WAITING)
     places = np.stack([boxes.track, boxes.kind, boxes.chunk, edged])
     for place in np.unique(places, axis=1).T:
         track, kind, chunk, has_edge = map(int, place)
-        row, height = _place(track)
+        row, height = place_of(track)
         mine = (places == place[:, None]).all(axis=0)
         share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
-        look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == _WAITING else paler(COLOURS[kind], share)}
+        look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == WAITING else paler(COLOURS[kind], share)}
         # what is narrower than a pixel is not made as wide as one
         look |= {"edgecolor": "white", "linewidth": 0.4} if has_edge else {"linewidth": 0, "snap": False}
         bars = zip(boxes.start_ms[mine].tolist(), (boxes.end_ms - boxes.start_ms)[mine].tolist(), strict=True)
@@ -170,24 +164,24 @@ def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
     return int(boxes.number.max(initial=1))
 
 
-def _boxes(step: Step) -> TimelineBoxes:
-    """Boxes of all spans, and of all waits for other ranks. A row has a track for the rank's own work, and tracks for
+def step_boxes(step: Step) -> TimelineBoxes:
+    """Boxes of all waits for other ranks, and then of all spans. A row has a track for the rank's own work, and tracks for
     overlapped communication."""
-    main, waits = step.spans.stream == Stream.MAIN, _waits(step)
-    track = _TRACKS * np.searchsorted(step.ranks, step.spans.rank) + np.where(main, 0, _OVERLAPPED[step.kind])
+    main, first_wait = step.spans.stream == Stream.MAIN, waits(step)
+    track = TRACKS * np.searchsorted(step.ranks, step.spans.rank) + np.where(main, 0, _OVERLAPPED[step.kind])
     # waits for servers and for input have colours of their own, from arrival on
-    start_ms = np.where(waits | ~main, step.start_ms, step.arrival_ms)
+    start_ms = np.where(first_wait | ~main, step.start_ms, step.arrival_ms)
     number = np.ones(len(track), dtype=np.int64)
     spans = TimelineBoxes(track, step.kind, np.where(main, step.chunk, 0), start_ms, step.end_ms, number)
-    waiting = TimelineBoxes(
-        track, np.full(len(track), _WAITING), np.zeros_like(track), step.arrival_ms, start_ms, number
-    ).where(waits)
+    waiting = TimelineBoxes(track, np.full(len(track), WAITING), np.zeros_like(track), step.arrival_ms, start_ms, number).where(
+        first_wait
+    )
     return waiting.and_(spans)
 
 
-def _place(track: int) -> tuple[float, float]:
+def place_of(track: int) -> tuple[float, float]:
     """The middle of a track and its height, both in rows."""
-    row, part = divmod(track, _TRACKS)
+    row, part = divmod(track, TRACKS)
     below, height = _PARTS[part]
     return row + below, height
 
@@ -222,16 +216,14 @@ def _legend(steps: Sequence[Step]) -> list[Patch]:
     from matplotlib.patches import Patch
 
     present = {int(kind) for step in steps for kind in np.unique(step.kind[step.end_ms > step.arrival_ms])}
-    patches = [
-        Patch(color=colour, label=NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items() if kind in present
-    ]
-    if any(_waits(step).any() for step in steps):
+    patches = [Patch(color=colour, label=kind_words(int(kind), steps)) for kind, colour in COLOURS.items() if kind in present]
+    if any(waits(step).any() for step in steps):
         patches.append(Patch(color=_WAITING_COLOUR, label="waiting for other ranks"))
     return patches
 
 
-def _waits(step: Step) -> NDArray[np.bool_]:
+def waits(step: Step) -> NDArray[np.bool_]:
     """Which spans begin with a wait for another rank. Waits for servers and for input are separate spans."""
     separate = np.isin(step.spans.phase, (Phase.WAIT, Phase.INPUT))
-    waits: NDArray[np.bool_] = (step.spans.stream == Stream.MAIN) & (step.start_ms > step.arrival_ms) & ~separate
-    return waits
+    found: NDArray[np.bool_] = (step.spans.stream == Stream.MAIN) & (step.start_ms > step.arrival_ms) & ~separate
+    return found

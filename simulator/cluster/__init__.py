@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
+from scaleproof.simulator.cluster.network.cards import without_nics
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.units import DollarsPerJoule, KilogramsPerJoule
+
+
+class Electricity(Spec):
+    """Electricity of a site.
+
+    The default carbon intensity is the world's average in 2023: 480 g/kWh (Ember, Global Electricity Review 2024, recalled; its
+    data as of July 2024 say 481).
+    """
+
+    price_USD_per_J: DollarsPerJoule | None = Field(None, alias="price", description="needed where nodes are owned")
+    carbon_kg_per_J: KilogramsPerJoule = Field(480e-3 / 3.6e6, alias="carbon", description="CO2 that its generation emits")
 
 
 class Cluster(Spec):
     """A cluster as users describe it: `nodes` nodes of identical devices, joined by a network.
 
-    network: links between nodes; the bandwidth is that of all network cards of a node together.
+    network: links between nodes; the bandwidth is that of all network cards of a node together. YAML may give the cards in its
+    place, `nics: 8 x 400 Gbit/s`, which are the bandwidth 3200 Gbit/s and node.cards 8.
     collectives: measured collectives, and the library that chooses the algorithm of the others.
     shared_cores: cores that all nodes compute on if they are parts of one machine, such as network namespaces.
     uncertainty: 90 % intervals by the names in `quantities`, which are mostly paths of fields: network.bandwidth.
+    electricity: its price, which owned nodes need, and the CO2 that its generation emits.
     pue: power usage effectiveness, power of the site over power of its nodes (ISO/IEC 30134-2).
     """
 
@@ -40,10 +55,26 @@ class Cluster(Spec):
         None, description="name of the framework that scenarios on this cluster use by default, where it supports them"
     )
     pue: Annotated[float, Field(ge=1, le=10)] = 1.0
+    electricity: Electricity = Electricity()
     uncertainty: dict[str, Interval] = Field(
         default_factory=dict, description="90 % intervals of measured quantities, by field; the others have a prior"
     )
     provenance: dict[str, str] = Field(default_factory=dict, description="machine, time and software of the calibration")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nics_are_bandwidth(cls, data: Any) -> Any:
+        return without_nics(data)
+
+    @model_validator(mode="after")
+    def _owned_nodes_have_costs(self) -> Self:
+        if self.node.purchase is not None and self.electricity.price_USD_per_J is None:
+            raise FieldError(("electricity", "price"), "missing for nodes that are owned; give one, such as 0.12 USD/kWh")
+        if self.node.purchase is not None and self.node.power_W is None:
+            raise FieldError(
+                ("node", "power"), "missing for nodes that are owned; give that of a node in training, as in 10.2 kW"
+            )
+        return self
 
     @model_validator(mode="after")
     def _framework_ships(self) -> Self:
@@ -86,6 +117,20 @@ class Cluster(Spec):
             key = "update", parameters, optimizer, precision
             return self.device.per_device(key, lambda device: (device.optimizer_s(parameters, optimizer, precision),))[0]
         return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
+
+    @property
+    def has_costs(self) -> bool:
+        """Whether the cost of a node is known."""
+        return self.node.price_USD_per_s is not None or self.node.purchase is not None
+
+    def node_USD_per_s(self, power_W: float | None) -> float | None:
+        """US dollars per second of a node that draws this mean power: its rent, or depreciation and electricity of the site."""
+        node = self.node
+        if node.purchase is None:
+            return node.price_USD_per_s
+        assert power_W is not None
+        assert self.electricity.price_USD_per_J is not None
+        return node.purchase.USD_per_s + self.pue * power_W * self.electricity.price_USD_per_J
 
     @property
     def _host_Bps(self) -> float:

@@ -97,21 +97,25 @@ def layers_label(first: int, last: int) -> str:
 class Communication(NamedTuple):
     """What a task, or each task of a block, communicates: numbers, or arrays that broadcast to the tasks.
 
-    communication: `number_of` its dimension and collective. message_bytes: size of the message, or of the whole buffer of a
-    collective, as nccl-tests count it. first_layer, last_layer: layers that it concerns.
+    communication: `number_of` its dimension and collective. message_bytes: size of each message, or of the whole buffer of a
+    collective, as nccl-tests count it. calls: number of equivalent messages of a sender that the task stands for. first_layer,
+    last_layer: layers that it concerns.
     """
 
     communication: ArrayLike = UNKNOWN
     message_bytes: Any = 0.0
+    calls: ArrayLike = 1
     first_layer: ArrayLike = UNKNOWN
     last_layer: ArrayLike = UNKNOWN
 
     @classmethod
-    def of(cls, dimension: Dimension, op: Collective | str, message_bytes: Any, layers: range | None = None) -> Communication:
-        """One message or collective; op: a Collective, or its name in `simulator.cluster.collectives`."""
+    def of(
+        cls, dimension: Dimension, op: Collective | str, message_bytes: Any, layers: range | None = None, calls: int = 1
+    ) -> Communication:
+        """A message or collective; op: a Collective, or its name in `simulator.cluster.collectives`."""
         collective = op if isinstance(op, Collective) else Collective.of(op)
         first, last = (layers[0], layers[-1]) if layers else (UNKNOWN, UNKNOWN)
-        return cls(number_of(dimension, collective), message_bytes, first, last)
+        return cls(number_of(dimension, collective), message_bytes, calls, first, last)
 
 
 UNLABELLED: Final = Communication()

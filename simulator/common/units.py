@@ -23,6 +23,11 @@ _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 _MIN: Final = 1e-30
 _MAX: Final = 1e30
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+_COUNT: Final = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE]\+?\d+)?)\s*([kKMGBT]?)\s*")
+_COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+# Other currencies, and other names of US dollars.
+_CURRENCY: Final = re.compile(r"(?!USD)[A-Z]{3}\b|[$€£¥]|dollars?\b|euros?\b")
+_SEVERAL: Final = re.compile(r"\s*(\d{1,6})\s*[x×*]\s*(\S.*)")
 
 
 def _table(*names: tuple[str, float]) -> dict[str, float]:
@@ -40,7 +45,11 @@ _UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
     ),
     "compute rate": (_table(("FLOP/s", 1.0), ("FLOPS", 1.0), ("flop/s", 1.0)), "'312 TFLOP/s'"),
     "power": ({f"{prefix}W": size for prefix, size in _DECIMAL.items()}, "'10.2 kW'"),
-    "price": ({"USD/h": 1 / 3600}, "'32.77 USD/h'"),
+    "price": ({"USD/h": 1 / 3600, "USD/hour": 1 / 3600}, "'32.77 USD/h'"),
+    "price of a GPU": ({f"USD/{unit}": 1 / 3600 for unit in ("GPU-hour", "GPU-h", "GPU/h", "h/GPU")}, "'2.50 USD/GPU-hour'"),
+    "amount of money": ({"USD": 1.0, "kUSD": 1e3, "MUSD": 1e6}, "'300000 USD'"),
+    "price of electricity": ({"USD/kWh": 1 / 3.6e6, "USD/MWh": 1 / 3.6e9}, "'0.12 USD/kWh'"),
+    "carbon intensity": ({"g/kWh": 1e-3 / 3.6e6, "kg/kWh": 1 / 3.6e6, "kg/MWh": 1 / 3.6e9}, "'480 g/kWh'"),
 }
 
 
@@ -59,6 +68,8 @@ def _parse(value: object, dimension: str) -> float:
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit is None:
         raise UnitError(f"{value!r} has no unit; write a {dimension} such as {example}")
+    if unit not in units and (money := _CURRENCY.match(unit)):
+        raise UnitError(f"{money[0]}: prices are in US dollars; convert it, and write a {dimension} such as {example}")
     if unit not in units:
         raise UnitError(f"{unit!r} is not a unit of {dimension}{_hint(unit, units)}; write it like {example}")
     if not math.isfinite(number):
@@ -88,8 +99,9 @@ def parse_bytes(value: object) -> float:
 
 
 def parse_Bps(value: object) -> float:
-    """Bytes per second from text such as '25 Gbit/s' or '3 GB/s'. Raises UnitError."""
-    return _parse(value, "bandwidth")
+    """Bytes per second from text such as '25 Gbit/s', '3 GB/s' or '8 x 400 Gbit/s'. Raises UnitError."""
+    several = _SEVERAL.fullmatch(value) if isinstance(value, str) else None
+    return int(several[1]) * _parse(several[2], "bandwidth") if several else _parse(value, "bandwidth")
 
 
 def parse_flops(value: object) -> float:
@@ -105,6 +117,40 @@ def parse_W(value: object) -> float:
 def parse_USD_per_s(value: object) -> float:
     """US dollars per second from text such as '32.77 USD/h'. Raises UnitError."""
     return _parse(value, "price")
+
+
+def parse_USD_per_GPU_s(value: object) -> float:
+    """US dollars per second and GPU from text such as '2.50 USD/GPU-hour'. Raises UnitError."""
+    return _parse(value, "price of a GPU")
+
+
+def is_per_GPU(value: object) -> bool:
+    """Whether text is a price of a GPU, not of a node."""
+    return isinstance(value, str) and "GPU" in value
+
+
+def parse_USD(value: object) -> float:
+    """US dollars from text such as '300000 USD'. Raises UnitError."""
+    return _parse(value, "amount of money")
+
+
+def parse_USD_per_J(value: object) -> float:
+    """US dollars per joule from text such as '0.12 USD/kWh'. Raises UnitError."""
+    return _parse(value, "price of electricity")
+
+
+def parse_kg_per_J(value: object) -> float:
+    """Kilograms of CO2 per joule from text such as '480 g/kWh'. Raises UnitError."""
+    return _parse(value, "carbon intensity")
+
+
+def parse_count(text: str) -> float:
+    """A number from text such as '15T', '300B', '1.5e12' or '1,000'. Raises UnitError."""
+    match = _COUNT.fullmatch(text.replace(",", ""))
+    number = float(match[1]) * _COUNTS[(match[2] or "").upper()] if match else 0.0
+    if not 0 < number < _MAX:
+        raise UnitError(f"cannot read {text!r} as a number above zero; write it like 15T, 300B or 1.5e12")
+    return number
 
 
 def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]:
@@ -138,6 +184,9 @@ FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
 PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_checked_compute_rate)]
 Watts = Annotated[float, *_field(parse_W, "power")]
 DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
+Dollars = Annotated[float, *_field(parse_USD, "amount of money")]
+DollarsPerJoule = Annotated[float, *_field(parse_USD_per_J, "price of electricity")]
+KilogramsPerJoule = Annotated[float, *_field(parse_kg_per_J, "carbon intensity")]
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
@@ -175,6 +224,11 @@ def format_energy_J(energy_J: float) -> str:
 def format_USD(amount_USD: float) -> str:
     """An amount of money: '1,234 USD', '0.0712 USD', with three significant digits below a thousand."""
     return f"{amount_USD:,.0f} USD" if amount_USD >= 999.5 else f"{amount_USD:.3g} USD"
+
+
+def format_mass_kg(mass_kg: float) -> str:
+    """A mass for people: '1.50 t' from 1500."""
+    return _scaled(mass_kg, [(1e3, "t"), (1, "kg"), (1e-3, "g")])
 
 
 def format_count(count: float) -> str:

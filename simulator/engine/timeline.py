@@ -75,7 +75,7 @@ class Timeline:
         yield self._task_spans(tasks, step, Stream.MAIN, program.phase[tasks], began_s, began_s, end_s[tasks])
 
     @cached_property
-    def _in_passes(self) -> list[tuple[Rows, ArrayLike, ArrayLike, Block]]:
+    def _in_passes(self) -> list[tuple[Rows, Times | float, Times | float, Block]]:
         """Collectives within tasks, by kind: the tasks, begin and end as shares of the latency of each, and labels."""
         program = self.program
         exchanges = (program.stream == MAIN_STREAM) & (program.kind == Kind.COMPUTE)
@@ -85,7 +85,7 @@ class Timeline:
             return [(np.flatnonzero(exchanges & (program.latency_s > 0)), 0.0, 1.0, {})]
         first, last = program.first_layer[passes], program.last_layer[passes]
         totals = known.over(first, last, program.phase[passes] == Phase.BACKWARD)
-        kinds: list[tuple[Rows, ArrayLike, ArrayLike, Block]] = []
+        kinds: list[tuple[Rows, Times | float, Times | float, Block]] = []
         for kind, number in enumerate(known.numbers.tolist()):
             own = totals.calls[kind] > 0
             columns = (np.full(len(own), number), totals.message_bytes[kind], totals.calls[kind], first, last)
@@ -189,10 +189,10 @@ class Timeline:
         )
         for tasks, ranks, phase in sides:
             start_s, end_s = self.start_s[step, tasks], self.end_s[step, tasks]
-            moves = program.amount[tasks] > 0
+            calls = program.calls[tasks] * (program.amount[tasks] > 0)
             changes = {
-                "rank": ranks, "size_bytes": program.amount[tasks], "calls": moves.astype(np.int32),
-                "communication": program.communication[tasks], "message_bytes": program.message_bytes[tasks] * moves,
+                "rank": ranks, "size_bytes": program.amount[tasks], "calls": calls,
+                "communication": program.communication[tasks], "message_bytes": program.message_bytes[tasks] * calls,
                 "first_layer": program.first_layer[tasks], "last_layer": program.last_layer[tasks],
             }  # fmt: skip
             yield self._task_spans(tasks, step, stream, phase, start_s, start_s, end_s) | changes

@@ -54,6 +54,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "ready_after": (np.int32, -1),
     "communication": (np.int16, UNKNOWN),
     "message_bytes": (np.float64, 0.0),
+    "calls": (np.int32, 1),
     "first_layer": (np.int32, UNKNOWN),
     "last_layer": (np.int32, UNKNOWN),
 }

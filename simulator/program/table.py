@@ -87,7 +87,7 @@ class Program:
     the receiver had sent in the opposite direction before that, −1 for none: if that transfer's own receiver had announced
     earlier, the announcement is queued behind the transfer and arrives when it has ended.
 
-    communication, message_bytes, first_layer, last_layer: labels of transfers and collectives, as in
+    communication, message_bytes, calls, first_layer, last_layer: labels of transfers and collectives, as in
     `simulator.common.communication.Communication`; a COMPUTE task has the layers that it passes. in_passes: computes the labels
     of the collectives within COMPUTE tasks; only runs with spans need them.
 
@@ -124,6 +124,7 @@ class Program:
     ready_after: NDArray[np.int32]
     communication: NDArray[np.int16]
     message_bytes: NDArray[np.float64]
+    calls: NDArray[np.int32]
     first_layer: NDArray[np.int32]
     last_layer: NDArray[np.int32]
     dependencies: CsrLists

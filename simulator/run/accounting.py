@@ -32,7 +32,8 @@ def accounted(run: Run, scenario: Scenario) -> Run:
         _with_filled_experts(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
     )
     nodes, node, pue = scenario.strategy.nodes_needed(scenario.cluster), scenario.cluster.node, scenario.cluster.pue
-    power_W, price_USD_per_s = _mean_power_W(run, node.power_W, node.idle_power_W), node.price_USD_per_s
+    power_W = _mean_power_W(run, node.power_W, node.idle_power_W)
+    price_USD_per_s = scenario.cluster.node_USD_per_s(power_W)
     return replace(
         run,
         tokens=tokens,

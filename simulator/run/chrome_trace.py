@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.communication import label_of, named
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
@@ -105,8 +106,19 @@ def _communication(span: dict[str, Any], threads: _Threads) -> Iterator[dict[str
 
 
 def _name(span: dict[str, Any]) -> str:
-    phase, microbatch = Phase(span["phase"]).label, span["microbatch"]
-    return phase if microbatch < 0 else f"{phase} {microbatch}"
+    """'forward 3' or 'PP send 3' with the microbatch; layers are arguments, so that viewers add up events by name."""
+    what, microbatch = label_of(span["communication"]) or Phase(span["phase"]).label, span["microbatch"]
+    return what if microbatch < 0 else f"{what} {microbatch}"
+
+
+def _arguments(span: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a span: its place, and its communication."""
+    known = {key: span[key] for key in ("step", "stage", "microbatch") if span[key] >= 0}
+    if span["communication"] >= 0:
+        dimension, collective = named(span["communication"])
+        known |= {"dimension": dimension.label, "collective": collective.label}
+        known |= {key: span[key] for key in ("first_layer", "last_layer") if span[key] >= 0}
+    return known | {key: span[key] for key in ("calls", "message_bytes", "size_bytes") if span[key] > 0}
 
 
 def _event(span: dict[str, Any], thread: int, name: str, start_s: float, end_s: float) -> dict[str, Any]:
@@ -118,5 +130,5 @@ def _event(span: dict[str, Any], thread: int, name: str, start_s: float, end_s: 
         "tid": thread,
         "ts": start_s * _US,
         "dur": (end_s - start_s) * _US,
-        "args": {key: span[key] for key in ("step", "stage", "microbatch", "size_bytes") if span[key] >= 0},
+        "args": _arguments(span),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.cluster.network.cards import without_nics
+from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
 
 # By the abbreviated field, the field that it stands for.
@@ -63,6 +64,20 @@ def expand(located: Located) -> None:
         if parent is not None and isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
     _expand_sharding(located)
+    _expand_nics(located)
+
+
+def _expand_nics(located: Located) -> None:
+    """Replaces network cards by the bandwidth of a node and the number of its cards."""
+    nics, bandwidth = (("cluster", "network", name) for name in ("nics", "bandwidth"))
+    if "nics" not in (_mapping(located.data, nics[:2]) or {}):
+        return
+    try:
+        located.data["cluster"] = without_nics(located.data["cluster"])
+    except FieldError as error:
+        field = ("cluster", *error.field)
+        raise ScenarioError([f"{located.place(field)}: {'.'.join(map(str, field))}: {error.message}"]) from None
+    located.places[bandwidth] = located.places.pop(nics, located.place(nics))
 
 
 def _expand_sharding(located: Located) -> None:

@@ -46,8 +46,13 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
-    plain = _strategy(scenario, always) if part == "strategy" else _plain(getattr(scenario, part), always)
+    plain = _strategy(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def plain_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> dict[str, Any]:
+    """'strategy' or another part as plain data: fields that differ from their defaults, and those in `always`."""
+    return _plain(getattr(scenario, part), always)
 
 
 def dump_framework(scenario: Scenario) -> str:

@@ -95,6 +95,9 @@ _UNITS: Final[Mapping[Callable[[object], float], FieldUnit]] = {
             "FLOP/s", units.parse_flops, _counted("FLOP/s"), names=("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s")
         ),
         FieldUnit("W", units.parse_W, "{:g} W".format, names=("W", "kW", "MW")),
+        FieldUnit("USD", units.parse_USD, units.format_USD, names=("USD",)),
+        FieldUnit("USD/kWh", units.parse_USD_per_J, lambda price: f"{price * 3.6e6:g} USD/kWh", per=3.6e6, names=("USD/kWh",)),
+        FieldUnit("g/kWh", units.parse_kg_per_J, lambda mass: f"{mass * 3.6e9:g} g/kWh", per=3.6e9, names=("g/kWh",)),
         FieldUnit("USD/h", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0, names=("USD/h",)),
     )
 }

@@ -34,6 +34,9 @@ _ALTERNATIVES: Final = {
     ("batch", "per_worker"): "total",
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
+    ("cluster", "network", "nics"): "bandwidth",
+    ("cluster", "node", "price"): "purchase",
+    ("cluster", "node", "purchase"): "price",
 }
 
 
@@ -162,6 +165,8 @@ def _apply(located: Located, override: str) -> str:
         forget_usable_memory(parent)
     if path in _ALTERNATIVES:
         parent.pop(_ALTERNATIVES[path], None)
+    if path == ("cluster", "network", "nics"):
+        located.data["cluster"].get("node", {}).pop("cards", None)
     if len(path) == 1 and path[0] in catalog.PARTS:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())

@@ -340,6 +340,9 @@ def json_schema() -> dict[str, Any]:
     changed = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
     fields["framework"] = {"anyOf": [*_named(fields["framework"])["anyOf"], changed]}
     cluster["device"] = {"anyOf": [*_named(cluster["device"])["anyOf"], changed]}
+    link = result["$defs"]["Link"]
+    link["properties"]["nics"] = {"type": "string", "description": "in place of bandwidth: network cards, as in 8 x 400 Gbit/s"}
+    link["required"].remove("bandwidth")
     fields["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, _bare(fields["batch"])]}
     kinds = sorted(result["properties"]["strategy"]["discriminator"]["mapping"])
     fields["strategy"] = {"anyOf": [{"enum": kinds}, _bare(fields["strategy"])]}

@@ -10,6 +10,7 @@ from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.layout.folding import folded
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
@@ -34,9 +35,12 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
 
 def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     """Compiles the job, which has the collectives of the plan, and records how its numbers are computed."""
-    classes = plan.classes(job)
-    check_size(plan, len(classes))
     rank_layers = RankLayers(job.layers, plan)
+    classes = plan.classes(job)
+    # sums of weights that two stages have, of all workers at once, share links
+    if not job.shares_links and not rank_layers.copied:
+        classes = folded(classes, plan, job)
+    check_size(plan, len(classes))
     units = [rank_layers.units(stage, plan, job) for stage in ranges]
     cuts_all_passes = job.zero == 3 or job.scatters
     if cuts_all_passes:

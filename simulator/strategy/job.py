@@ -89,7 +89,8 @@ class Job:
     other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers. contend:
     slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
     blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
-    scatter gradients.
+    scatter gradients. shares_links: whether an engine models that messages share links; else workers whose messages take equal
+    times are one class.
     """
 
     layers: Sequence[Layer]
@@ -111,6 +112,7 @@ class Job:
     recomputed: tuple[bool, ...] | None = None
     gradients: GradientSizes | None = None
     scatter: Literal["microbatch", "step"] = "microbatch"
+    shares_links: bool = True
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
         """Ranks that must not be folded into a class with others."""

@@ -182,6 +182,7 @@ class TemplateKey(NamedTuple):
     cards: int
     is_uniform: bool
     library: str
+    shares_links: bool
 
     @classmethod
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
@@ -189,6 +190,7 @@ class TemplateKey(NamedTuple):
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
             job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, library_of(cluster),
+            job.shares_links,
         )  # fmt: skip
 
 

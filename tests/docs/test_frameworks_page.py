@@ -14,7 +14,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "guides" / "frameworks.md").read_text()
-SCRIPT = runpy.run_path(str(DOCS / "scripts" / "frameworks.py"))
+SCRIPT = runpy.run_path(str(DOCS / "scripts" / "tables.py"))
 GPUS = ("model=llama-2-7b", "cluster=dgx-h100", "training.precision=bf16")
 PICTURES = ("model=resnet50", "cluster=dgx-h100", "training.precision=bf16")
 # rows of the table of defaults: what the page says, and scenarios that are so
@@ -38,7 +38,7 @@ def scenario(overrides: tuple[str, ...]) -> Scenario:
 
 
 def test_the_table_lists_all_shipped_frameworks() -> None:
-    assert f"\n{SCRIPT['table']()}\n" in PAGE, "print it again: python docs/scripts/frameworks.py"
+    assert f"\n{SCRIPT['frameworks']()}\n" in PAGE, "print it again: python docs/scripts/tables.py"
     assert len(re.findall(r"^\| `", PAGE, re.MULTILINE)) == len(names())
 
 

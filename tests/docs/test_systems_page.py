@@ -11,13 +11,13 @@ from scaleproof.simulator.common import catalog
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "systems.md").read_text()
-SCRIPT = runpy.run_path(str(DOCS / "scripts" / "systems.py"))
+SCRIPT = runpy.run_path(str(DOCS / "scripts" / "tables.py"))
 
 
 def test_the_table_has_the_expected_header() -> None:
-    assert f"\n{SCRIPT['HEAD']}\n" in PAGE
+    assert f"\n{SCRIPT['SYSTEMS_HEAD']}\n" in PAGE
 
 
 @pytest.mark.parametrize("name", catalog.names("systems"))
 def test_the_table_has_the_systems_current_prediction(name: str) -> None:
-    assert f"\n{SCRIPT['row'](name)}\n" in PAGE
+    assert f"\n{SCRIPT['system'](name)}\n" in PAGE

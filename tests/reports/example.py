@@ -16,6 +16,9 @@ from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream
 
 STEPS = 5
+_COLUMNS = (
+    "rank", "step", "stream", "phase", "stage", "microbatch", "arrival_s", "start_s", "end_s", "size_bytes",
+)  # fmt: skip
 # scenario, family, training ranks, servers, measured step time, error of the prediction
 CASES = (
     ("ring-2", "data_parallel", 2, 0, 0.0324, 0.031),
@@ -91,7 +94,7 @@ def make_run(origin: Origin, case: tuple[str, str, int, int, float, float]) -> R
     pipelined = family in ("pipeline", "hybrid")
     stages = compute_ranks if family == "pipeline" else max(1, compute_ranks // 2)
     shape = _pipelined(ranks, stages, draw) if pipelined else _data_parallel(compute_ranks, servers, draw)
-    columns: dict[str, list[float]] = {name: [] for name in Spans.__dataclass_fields__}
+    columns: dict[str, list[float]] = {name: [] for name in _COLUMNS}
     for step in range(STEPS + 1):
         for rank, phase, stage, microbatch, *times, stream in shape:
             arrival, start, end = ((step + share) * step_time_s for share in times)

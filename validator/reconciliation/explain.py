@@ -89,7 +89,9 @@ class Explanation:
 
 def explain(predicted: Run, measured: Run) -> Explanation:
     """Explains the difference by spans if both runs have them and their ranks step synchronously, otherwise by breakdowns
-    alone."""
+    alone; a log's run has neither."""
+    if not measured.phase_s:
+        return _of_step_times(predicted, measured)
     matched = match(predicted, measured)
     parts, detected = split(predicted, measured, matched), faults(predicted, measured)
     divergences = () if matched is None else _divergences(matched, measured.step_time_s)
@@ -99,6 +101,13 @@ def explain(predicted: Run, measured: Run) -> Explanation:
     sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in detected]
     sentences = [words.sum(), *sentences, *([] if words.agree else [words.largest()]), *words.warned()]
     return Explanation(difference_s, parts, detected, divergences, tuple(sentences))
+
+
+def _of_step_times(predicted: Run, measured: Run) -> Explanation:
+    """The explanation where only the step time was measured."""
+    off_s, sides = predicted.step_time_s - measured.step_time_s, (predicted.step_time_s, measured.step_time_s)
+    sentence = f"{_signed_ms(off_s)} ms; a log has no phases: a trace of a few steps shows which of them differ (--trace)"
+    return Explanation(off_s, (ErrorPart("unmodelled", off_s, *sides),), (), (), (sentence,))
 
 
 def label(name: str) -> str:

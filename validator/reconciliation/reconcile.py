@@ -88,7 +88,7 @@ def reconcile(
         case = _case(scenario, measure)
         cases = with_efficiency([*cases, case])
         if out is not None:
-            _save(case, out)
+            keep(case, out)
             write(cases, out, max_error)
         report(cases[-1])
     return cases
@@ -138,7 +138,8 @@ def measured_folder(out: Path, scenario: Scenario) -> Path:
     return out / "runs" / scenario.name / "measured"
 
 
-def _save(case: ReconciledCase, out: Path) -> None:
+def keep(case: ReconciledCase, out: Path) -> None:
+    """Writes the scenario and the runs of a case to their folder in `out`."""
     folder = measured_folder(out, case.scenario)
     dump.keep(case.scenario, folder.parent)
     save(case.predicted, folder.with_name("predicted"))
@@ -151,7 +152,7 @@ def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -
     plain = {
         "version": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
+        "host": _environment(cases).get("host", socket.gethostname()),
         "environment": _environment(cases),
         "max_error": max_error,
         "cluster": cases[0].scenario.cluster.name if cases else "",
@@ -162,6 +163,9 @@ def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -
 
 def _environment(cases: Sequence[ReconciledCase]) -> Mapping[str, str]:
     measured = next((case.measured.provenance for case in cases if case.measured is not None), {})
+    if "files" in measured:
+        # a job that ran elsewhere
+        return measured
     return {"system": f"{platform.system()} {platform.release()}", "python": platform.python_version(), **measured}
 
 

@@ -154,7 +154,7 @@ def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenar
     began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
-    columns = Spans.of({name: spans[name] for name in SPAN_COLUMNS if name in spans.dtype.names})
+    columns = Spans.of({name: spans[name] for name in SPAN_COLUMNS if name in (spans.dtype.names or ())})
     times = from_spans(columns, step_ends_s - zero_s, servers=servers, elapsed_s=ended_s - began_s)
     times = replace(times, step_time_interval_s=slope_interval_s(step_ends_s)).divided(scenario.strategy.program_steps)
     return Run(**vars(times), samples=scenario.total_samples, **fields)

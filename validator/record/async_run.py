@@ -72,7 +72,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     for name in _TIMES:
         rows[name] = np.clip(rows[name], window.begin_s, window.end_s)
     rows = rows[rows["end_s"] > rows["arrival_s"]]
-    spans = Spans.of({name: rows[name] for name in SPAN_COLUMNS if name in rows.dtype.names})
+    spans = Spans.of({name: rows[name] for name in SPAN_COLUMNS if name in (rows.dtype.names or ())})
     times = from_spans(spans, np.array([window.begin_s, window.end_s]), servers=servers).divided(window.steps)
     interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
     times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)

@@ -3,26 +3,27 @@
 
 /** @typedef {{length_ms: number, parts: number, rows: string[], of: number, merged: boolean,
  *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, track: Int32Array, kind: Int32Array,
- *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, start: Int32Array, end: Int32Array, number: Int32Array}} Tracks */
+ *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, communication: Int32Array,
+ *   communications: Object<string, string>, start: Int32Array, end: Int32Array, number: Int32Array}} Tracks */
 
 const ROW = 30;
 const AXIS = 24;
 // top and height of tracks in a row, in pixels: blocking work, overlapped transfers, sends, receives
 const TRACKS = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
-const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
+const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "communication", "start", "end", "number"];
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
 
-/** @param {string} name @returns {string} the value of a style sheet's colour in the current theme */
-export function colour(name) {
-  probe.style.color = `var(--${name}, #888)`;
+/** @param {string} value a colour or a variable of the style sheet @returns {string} its value in the current theme */
+function colour(value) {
+  probe.style.color = value;
   return getComputedStyle(probe).color;
 }
 
 /** @param {number} ms @param {number} [whole] the time whose size decides the unit @returns {string} such as '12.3 ms' */
-export function time(ms, whole = ms) {
-  const [size, unit] = whole >= 600e3 ? [60e3, "min"] : whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
+function time(ms, whole = ms) {
+  const [size, unit] = whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
   return `${Number((ms / size).toPrecision(4))} ${unit}`;
 }
 
@@ -115,7 +116,7 @@ export class Timeline {
     const context = canvas.getContext("2d");
     context.scale(scale, scale);
     context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
-    const inks = { ink: colour("ink"), soft: colour("soft"), line: colour("line"), card: colour("card") };
+    const inks = { ink: colour("var(--ink)"), soft: colour("var(--soft)"), line: colour("var(--line)"), card: colour("var(--card)") };
     this.drawAxis(context, inks);
     context.save();
     context.beginPath();
@@ -203,7 +204,7 @@ export class Timeline {
     const { tracks } = this;
     const ms = (part) => (part / tracks.parts) * tracks.length_ms;
     const kind = tracks.kinds[tracks.kind[i]];
-    const parts = [tracks.rows[tracks.row[i]], kind.name];
+    const parts = [tracks.rows[tracks.row[i]], tracks.communications[tracks.communication[i]] || kind.name];
     if (tracks.stage[i] >= 0) parts.push(`stage ${tracks.stage[i]}`);
     if (tracks.microbatch[i] >= 0) parts.push(`microbatch ${tracks.microbatch[i]}`);
     const several = tracks.number[i] > 1 ? `${tracks.number[i]} tasks, ` : "";

@@ -128,7 +128,7 @@ def _result(
     }
     parts = shares.parts(interval_s)
     nodes = rates.sizes.nodes + (rates.reliability.spares or 0)
-    price_USD_per_s = scenario.cluster.node.price_USD_per_s
+    price_USD_per_s = scenario.cluster.node_USD_per_s(scenario.cluster.node.power_W)
     return Goodput(
         scenario=scenario.name,
         strategy=scenario.strategy.kind,

@@ -19,8 +19,6 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
 )
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
-from scaleproof.simulator.engine import replay, simulate_steady
-from scaleproof.simulator.run.steps import Simulate
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse, linear_response
 
@@ -169,10 +167,6 @@ class Candidates:
         ranks = part.tensor * part.context * part.stages * part.workers
         nodes: Numbers = -(-ranks // self.base.cluster.node.devices)
         return nodes
-
-    def simulate(self, row: int) -> Simulate:
-        """The engine for a row: replay; with parameter servers, whose messages contend for links, the one of predictions."""
-        return simulate_steady if self.is_served(row) else replay.simulate
 
 
 def _times(part: Part) -> StepTimes:

@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.cluster import Electricity
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
@@ -148,6 +150,13 @@ class PlanRecord(_Record):
             memory_bytes_per_rank=row.memory_bytes,
             capacity_bytes=self.device_bytes,
         )
+
+    def totals(self, tokens: float, electricity: Electricity) -> TrainingTotals:
+        """Totals of training on a number of tokens by the best configuration. Raises InputError for models without tokens."""
+        row = self.best[0]
+        step_s = Estimate(row.step_time_s, row.low_s, row.high_s)
+        per_step = None if self.tokens_per_sample is None else self.tokens_per_sample * self.samples
+        return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), electricity)
 
     @property
     def ties(self) -> list[int]:

@@ -25,6 +25,7 @@ from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
+from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
@@ -221,8 +222,9 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
         message = "plans need ranks and links that do not change over time; leave noise, throttled, tail and tenants out"
         raise FieldError(("unevenness",), message)
     node = scenario.cluster.node
-    if objective in ("cost", "tokens-per-dollar") and node.price_USD_per_s is None:
-        raise FieldError(("cluster", "node", "price"), f"missing from the cluster, and {objective} needs it; give a price")
+    if objective in ("cost", "tokens-per-dollar") and not scenario.cluster.has_costs:
+        message = f"missing from the cluster, and {objective} needs it; give a price such as 2.50 USD/GPU-hour"
+        raise FieldError(("cluster", "node", "price"), message)
     if objective == "energy" and node.power_W is None:
         raise FieldError(("cluster", "node", "power"), "missing from the cluster, and energy needs it; give a power")
     if objective == "tokens-per-dollar" and tokens_per_sample(scenario.model) is None:
@@ -292,30 +294,34 @@ class _Search:
         """Lower bounds of the objective for steps of these durations."""
         if self._objective == "time":
             return seconds
-        node = self._configurations.base.cluster.node
-        if self._objective != "energy":
-            return seconds * self._nodes
-        assert node.power_W is not None
-        return seconds * self._nodes * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
+        cluster = self._configurations.base.cluster
+        least_W = cluster.node.power_W if cluster.node.idle_power_W is None else cluster.node.idle_power_W
+        per_s = least_W if self._objective == "energy" else cluster.node_USD_per_s(least_W)
+        assert per_s is not None
+        return seconds * self._nodes * per_s
 
     def _replay(self, row: int) -> None:
         self._progress(f"replaying {layout(self._configurations.row(row))}")
         scenario = self._configurations.scenario(row)
-        run = accounted(timed(scenario, simulate=self._configurations.simulate(row)), scenario)
+        is_served = self._configurations.is_served(row)
+        # messages to parameter servers contend for links; all others are replayed as if nothing were shared
+        simulate = simulate_steady if is_served else replay.simulate
+        run = accounted(timed(scenario, simulate=simulate, shares_links=is_served), scenario)
         self.replayed += 1
-        value = self._value(run, int(self._nodes[row]))
+        value = self._value(run)
         choice = PlanChoice(row, scenario, run, value, float(self._memory_bytes[row]))
         kind = self._configurations.kind(row)
         known = self._best.get(kind)
         if known is None or (choice.value, row) < (known.value, known.row):
             self._best[kind] = choice
 
-    def _value(self, run: Run, nodes: int) -> float:
-        """The objective of a run. The cost of nodes is proportional to the time for which they are used."""
+    def _value(self, run: Run) -> float:
+        """The objective of a run: seconds, US dollars or joules of a step."""
         if self._objective == "time":
             return run.step_time_s
         if self._objective != "energy":
-            return run.step_time_s * nodes
+            assert run.cost_USD is not None
+            return run.cost_USD["per_step"]
         assert run.energy_J is not None
         return run.energy_J["per_step"] / self._configurations.base.cluster.pue
 

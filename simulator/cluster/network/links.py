@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scaleproof.simulator.cluster.network.topology import AnyTopology, Switch
 from scaleproof.simulator.cluster.network.wiring import Wiring
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import BytesPerSecond, DollarsPerSecond, PositiveBytesPerSecond, Seconds, Watts
+from scaleproof.simulator.common.units import (
+    BytesPerSecond,
+    Dollars,
+    DollarsPerSecond,
+    PositiveBytesPerSecond,
+    Seconds,
+    Watts,
+    is_per_GPU,
+    parse_USD_per_GPU_s,
+)
+
+_YEAR_S: Final = 365.25 * 86400.0
 
 
 class EndpointLink(Spec):
@@ -79,6 +90,18 @@ def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     return wiring
 
 
+class Purchase(Spec):
+    """Price of a node that is owned, with its share of the network and the building, spread evenly over its years of use."""
+
+    price_USD: Dollars = Field(alias="price")
+    years: Annotated[float, Field(gt=0, le=100)]
+
+    @property
+    def USD_per_s(self) -> float:
+        """Depreciation in US dollars per second."""
+        return self.price_USD / (self.years * _YEAR_S)
+
+
 class Node(Spec):
     """A machine.
 
@@ -96,7 +119,24 @@ class Node(Spec):
     )
     power_W: Watts | None = Field(None, alias="power", description="of the whole node in training")
     idle_power_W: Watts | None = Field(None, alias="idle_power", description="while its ranks wait; power if absent")
-    price_USD_per_s: DollarsPerSecond | None = Field(None, alias="price", description="of renting the whole node")
+    price_USD_per_s: DollarsPerSecond | None = Field(
+        None, alias="price", description="of renting the whole node, with electricity; also given by GPU: 2.50 USD/GPU-hour"
+    )
+    purchase: Purchase | None = Field(None, description="of a node that is owned, in place of price; needs electricity prices")
+
+    @field_validator("price_USD_per_s", mode="before")
+    @classmethod
+    def _price_is_of_the_node(cls, value: object, info: ValidationInfo) -> object:
+        """Replaces a price of a GPU by that of all GPUs of the node. Raises UnitError."""
+        if not is_per_GPU(value):
+            return value
+        return f"{parse_USD_per_GPU_s(value) * info.data.get('devices', 1) * 3600!r} USD/h"
+
+    @model_validator(mode="after")
+    def _has_one_price(self) -> Self:
+        if self.price_USD_per_s is not None and self.purchase is not None:
+            raise ValueError("purchase: a node is rented (price) or owned (purchase); leave one of both out")
+        return self
 
     @model_validator(mode="after")
     def _powers_fit(self) -> Self:

@@ -58,7 +58,8 @@ class GatherAverage(Strategy):
         parameters = float(costs.parameters.sum())
         size_bytes = parameters * job.element_bytes
         paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
-        gather, distribute = (Communication.of(Dimension.DATA, op, size_bytes) for op in ("gather", "broadcast"))
+        gather = Communication.of(Dimension.DATA, "gather", size_bytes)
+        distribute = Communication.of(Dimension.DATA, "broadcast", size_bytes)
         gathered = [
             builder.transfer(rank, main, size_bytes, to_main, Phase.SEND, (ready,), together=_GATHER, labels=gather)
             for rank, (to_main, _), ready in zip(others, paths, gradients[1:], strict=True)
@@ -69,8 +70,17 @@ class GatherAverage(Strategy):
         sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
         updated = builder.compute(main, Phase.OPTIMIZER, sum_s + job.optimizer_s(parameters))
         broadcast = [
-            builder.transfer(main, rank, size_bytes, from_main, Phase.SEND, (updated,), together=_BROADCAST, labels=distribute)
-            for rank, (_, from_main) in zip(others, paths, strict=True)
+            builder.transfer(
+                main,
+                rank,
+                size_bytes,
+                from_main,
+                Phase.SEND,
+                (updated,),
+                together=_BROADCAST,
+                labels=distribute._replace(calls=worker_class.ranks),
+            )
+            for rank, worker_class, (_, from_main) in zip(others, worker_classes[1:], paths, strict=True)
         ]
         for rank, received in zip(others, broadcast, strict=True):
             builder.wait(rank, Phase.SYNCHRONISE, [received])

@@ -109,7 +109,7 @@ class GradientSync:
         index = by_appearance.argsort()[index]
         labels = Communication(
             np.array([query.number for query in moved])[index], np.array([query.size_bytes for query in moved])[index],
-            first_layer, last_layer,
+            first_layer=first_layer, last_layer=last_layer,
         )  # fmt: skip
         rows = self._add(members, recorded, index, self._rows[:, after].T, labels, label, hints)
         is_awaited = before >= 0
@@ -327,9 +327,11 @@ class GradientSync:
             ]
             numbers = [self._recorded_query(rank, query) for query, _ in gathered]
             labels = Communication(
-                np.array([query.number for query, _ in gathered]), np.array([query.size_bytes for query, _ in gathered]),
-                np.array([layers.start for _, layers in gathered]), np.array([layers.stop - 1 for _, layers in gathered]),
-            )  # fmt: skip
+                np.array([query.number for query, _ in gathered]),
+                np.array([query.size_bytes for query, _ in gathered]),
+                first_layer=np.array([layers.start for _, layers in gathered]),
+                last_layer=np.array([layers.stop - 1 for _, layers in gathered]),
+            )
             gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], labels, label).tolist()
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)

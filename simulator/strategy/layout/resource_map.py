@@ -349,21 +349,25 @@ class ResourceMap:
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int) -> tuple[Use, ...]:
         """Network channels that a collective and its concurrent equivalents load, of the modelled nodes."""
-        key = op, algorithm, self.group_key(group), nodes
-        if key not in self._uses:
-            self._uses[key] = self._collective_uses(op, group, algorithm, nodes)
         if required(self.cluster.network).topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
             concurrent = min(concurrent, -(-self.cluster.node.devices // self._cards_used))
-        return tuple(Use(use.resource, concurrent * use.per_unit) for use in self._uses[key])
+        key = op, algorithm, self.group_key(group), nodes, concurrent
+        if key not in self._uses:
+            self._uses[key] = self._collective_uses(op, group, algorithm, nodes, concurrent)
+        return self._uses[key]
 
-    def _collective_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...]) -> tuple[Use, ...]:
-        """Network channels that one collective loads, per byte through a member."""
+    def _collective_uses(
+        self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int
+    ) -> tuple[Use, ...]:
+        """Network channels that `concurrent` equivalent collectives load, per byte through a member."""
         link, wiring = required(self.cluster.network), self._network_wiring
         load = CollectiveLoad(algorithm, op, group, self._shape, rotates(self.cluster, algorithm))
         loads = modelled_loads(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
-        return tuple(Use(self._channel("network ", link, wiring, channel), load / bus) for channel, load in loads.items())
+        return tuple(
+            Use(self._channel("network ", link, wiring, channel), concurrent * (load / bus)) for channel, load in loads.items()
+        )
 
     @functools.cached_property
     def _shape(self) -> NetworkShape:

@@ -47,7 +47,10 @@ def _add_requests(
             up, down = _paths(
                 context, replica.places[stage][0], node, size_bytes, (replica.concurrent_senders * servers_per_class, ranks)
             )
-            labels = [Communication.of(Dimension.SERVER, one, size_bytes) for one in (Collective.PUSH, Collective.PULL)]
+            labels = [
+                Communication.of(Dimension.SERVER, one, size_bytes, calls=servers_per_class)
+                for one in (Collective.PUSH, Collective.PULL)
+            ]
             after = [replica.last_rows[stage]]
             push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage, labels=labels[0])
             serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=bucket)

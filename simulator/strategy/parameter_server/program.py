@@ -22,11 +22,14 @@ _PULLS: Final = 1
 
 
 class _Message(NamedTuple):
-    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them; requests: number that
-    each server receives."""
+    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them.
+
+    servers: number of servers that each group exchanges with. requests: number that each server receives.
+    """
 
     server: int
     inside: bool
+    servers: int
     requests: int
     size_bytes: float
     up: Path
@@ -206,7 +209,7 @@ class ServedStep:
                 # a server belongs to no device: its messages use all cards
                 up = self._resource_map.between(worker.node, server.node, size_bytes, out, into)
                 down = self._resource_map.between(server.node, worker.node, size_bytes, into, out)
-                yield _Message(self._ranks[server], False, workers, size_bytes, up, down, *service)
+                yield _Message(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
                 pairs, names, devices = (
                     worker.each * server.each,
@@ -217,7 +220,7 @@ class ServedStep:
                 down = self._resource_map.inside(
                     worker.node, *names[::-1], size_bytes, worker.each, server.each, pairs, devices[::-1]
                 )
-                yield _Message(self._ranks[server], True, worker.each, size_bytes, up, down, *service)
+                yield _Message(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
 
     def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
@@ -233,7 +236,7 @@ class ServedStep:
         """Adds a push; returns its row and that of its service."""
         worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PUSHES
         sizes = message.size_bytes, message.up
-        labels = self._labels(number, Collective.PUSH, message.size_bytes)
+        labels = self._labels(number, Collective.PUSH, message.size_bytes, message.servers)
         push = self._builder.transfer(worker, message.server, *sizes, Phase.SEND, after, together=concurrent_set, labels=labels)
         served = message.requests, message.service_s, message.update_s
         return push, self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
@@ -241,16 +244,16 @@ class ServedStep:
     def _pull(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> int:
         worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PULLS
         sizes = message.size_bytes, message.down
-        labels = self._labels(number, Collective.PULL, message.size_bytes)
+        labels = self._labels(number, Collective.PULL, message.size_bytes, message.servers)
         return self._builder.transfer(
             message.server, worker, *sizes, Phase.RECEIVE, after, together=concurrent_set, labels=labels
         )
 
-    def _labels(self, number: int, op: Collective | Op, size_bytes: float) -> Communication:
+    def _labels(self, number: int, op: Collective | Op, size_bytes: float, calls: int = 1) -> Communication:
         """Labels of a message or collective of a bucket."""
         begin = self._buckets[number].layer
         following = [*(bucket.layer for bucket in self._buckets[number + 1 :]), len(self._job.layers)]
-        return Communication.of(Dimension.SERVER, op, size_bytes, range(begin, max(begin + 1, following[0])))
+        return Communication.of(Dimension.SERVER, op, size_bytes, range(begin, max(begin + 1, following[0])), calls)
 
     def _collective(self, group: WorkerGroup, op: Op, number: int, after: Sequence[int]) -> list[int]:
         """Adds a collective over a group's gradients or parameters of a bucket; nothing for a group of one worker or class."""

@@ -207,7 +207,7 @@ class Replica:
         """Labels of the messages over some boundaries of stages, for all microbatches."""
         layers = np.array([self.context.ranges[boundary][-1] for boundary in boundaries.tolist()], dtype=np.int64)[:, None]
         number = number_of(Dimension.PIPELINE, Collective.SEND)
-        return Communication(number, np.array(sizes_bytes)[:, None], layers, layers)
+        return Communication(number, np.array(sizes_bytes)[:, None], 1, layers, layers)
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
         """Makes messages from one rank to another follow each other, as on one stream."""

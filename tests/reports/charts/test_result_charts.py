@@ -11,6 +11,7 @@ import pytest
 
 from scaleproof.reports.charts import result_charts, run_charts
 from scaleproof.reports.charts.chart import Boxes, Line
+from scaleproof.reports.charts.style import GREY, MEMORY_COLOURS
 from scaleproof.reports.read.results import Case, read
 from scaleproof.simulator.run.records import Scaling
 from tests.reports.example import CASES, make_run
@@ -108,15 +109,20 @@ def test_memory_is_drawn_against_the_capacity_of_a_rank() -> None:
     gib = 2.0**30
     run = replace(
         make_run("predicted", CASES[0]),
-        memory_bytes={f"part{i}": (9 - i) * gib for i in range(9)},
+        memory_bytes={"gradients": 9 * gib, "activations": 33 * gib, "unheard_of": 3 * gib},
         memory_bytes_per_rank=45 * gib,
         capacity_bytes=40 * gib,
     )
     chart = run_charts.memory([run_charts.Bar("ring", "", run)])
     assert chart is not None
     widths = {mark.name: sum(mark.width) for mark in chart.views[0].marks if isinstance(mark, Boxes)}
-    assert widths["part0"] == 9
-    assert widths["all else"] == 2 + 1
+    assert widths == {"gradients": 9, "activations": 33, "unheard of": 3}
+    colours = {mark.name: mark.colour for mark in chart.views[0].marks if isinstance(mark, Boxes)}
+    assert colours == {
+        "gradients": MEMORY_COLOURS["gradients"],
+        "activations": MEMORY_COLOURS["activations"],
+        "unheard of": GREY,
+    }
     assert sum(widths.values()) == 45
     assert chart.views[0].finding == "1 of 1 need more memory than a rank has"
 

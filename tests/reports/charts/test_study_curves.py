@@ -34,7 +34,7 @@ def test_throughput_has_a_view_for_each_circumstance_with_the_best_first(study: 
     assert list(ring.x) == [2, 4, 8]
     assert list(ring.y) == sorted(ring.y)
     assert ring.texts[0].startswith("ring\n2 GPUs\n")
-    assert "On 8 GPUs: ring" in chart.views[0].finding
+    assert "8 GPUs: ring" in chart.views[0].finding
 
 
 def test_measured_points_are_drawn_above_curves(study: Studied) -> None:

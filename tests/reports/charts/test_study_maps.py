@@ -45,10 +45,10 @@ def test_small_leads_count_as_ties(study: Studied) -> None:
 
 def test_no_point_dominates_the_pareto_front(study: Studied) -> None:
     charts = study_maps.pareto(study)
-    assert [chart.name for chart in charts] == ["pareto-memory", "pareto-money"]
+    assert [chart.name for chart in charts] == ["pareto-memory", "pareto-cost"]
     for chart in charts:
         (view,) = chart.views
-        front = next(mark for mark in view.marks if mark.name == "front")
+        front = next(mark for mark in view.marks if mark.name == "Pareto front")
         assert isinstance(front, Line)
         others = [(x, y) for mark in view.marks if isinstance(mark, Line) for x, y in zip(mark.x, mark.y, strict=True)]
         for x, y in zip(front.x, front.y, strict=True):

@@ -11,16 +11,19 @@ import pytest
 import yaml
 
 import scaleproof
-from scaleproof.reports.explorer.answer import answer, as_yaml
-from scaleproof.reports.explorer.question import Question
+from scaleproof.reports.explorer.question import Look, Question
+from scaleproof.reports.explorer.responses.answer import answer, as_yaml
+from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 
 RING = "resnet50-ring-p100"
 
 
-def response(reference: str, *sets: str, first: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(answer(Question(reference, sets, first)))
+def response(
+    reference: str, *sets: str, first: bool = False, look: Look = "full", gpus: int | None = None, a: Question | None = None
+) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer(Question(reference, sets, "first" if first else look, gpus, a), unreported))
     return found
 
 
@@ -34,8 +37,91 @@ def test_a_full_answer_equals_predict() -> None:
     memory = found["memory"]
     assert memory["fits"]
     assert sum(one["bytes"] for one in memory["holders"]) == pytest.approx(memory["total_bytes"], rel=0.02)
-    assert [one["key"] for one in found["numbers"]] == ["throughput", "step", "mfu", "efficiency"]
+    assert [one["key"] for one in found["numbers"]] == ["throughput", "step", "gpu", "mfu", "cost"]
     assert all(one["detail"] for one in found["numbers"])
+
+
+def test_tokens_come_first_for_language_models() -> None:
+    run = predict(load("llama-2-7b-fsdp-a100"))
+    found = response("llama-2-7b-fsdp-a100")
+    assert found["numbers"][0]["value"] == f"{run.tokens_per_s:,.0f}"
+    assert found["numbers"][0]["unit"] == "tokens/s"
+    assert found["headline"].endswith(f"{run.tokens_per_s:,.0f} tokens/s")
+
+
+def test_a_number_of_gpus_keeps_the_batch_and_is_resolved_to_settings() -> None:
+    found = response("megatron-175b-3d-selene", first=True, gpus=1024)
+    assert found["gpus"] == 1024
+    assert found["sets"] == ["strategy.workers=16", "strategy.microbatches=16", "batch.total=256"]
+    again = response("megatron-175b-3d-selene", *found["sets"], first=True)
+    assert again["step_time_s"] == found["step_time_s"]
+    assert found["query"] == Question("megatron-175b-3d-selene", tuple(found["sets"])).query()
+
+
+def test_gpus_of_the_command_line_are_resolved_like_those_of_the_slider() -> None:
+    assert response("megatron-175b-3d-selene", "gpus=1024", first=True)["sets"][0] == "strategy.workers=16"
+
+
+def test_gpus_that_cannot_be_divided_come_with_a_reason_and_offers() -> None:
+    problem = response("megatron-175b-3d-selene", first=True, gpus=100)["error"]
+    assert problem["field"] == "gpus"
+    assert "not a multiple of the 64 GPUs of a worker" in problem["message"]
+    assert [(one.get("gpus"), one.get("plan")) for one in problem["remedies"]] == [(64, None), (128, None), (None, 100)]
+
+
+def test_curves_pass_through_the_prediction() -> None:
+    found = response("llama-2-7b-fsdp-a100", look="curves")
+    rate = predict(load("llama-2-7b-fsdp-a100"), interval=False).tokens_per_s
+    points = {point["gpus"]: point for point in found["scaling"]["points"]}
+    assert points[64]["rate"] == pytest.approx(rate)
+    assert points[64]["low"] < points[64]["rate"] < points[64]["high"]
+    assert list(points) == sorted(points)
+    # 128 samples cannot be divided among more GPUs
+    assert {one["gpus"] for one in found["scaling"]["refused"]} == {256, 512, 1024}
+    for link in found["links"]:
+        rates = [point["rate"] for point in link["points"]]
+        assert rates == sorted(rates)
+        assert next(point["rate"] for point in link["points"] if point["factor"] == 1) == pytest.approx(rate)
+
+
+def test_a_pinned_scenario_is_compared_with_an_interval_and_ties_are_named() -> None:
+    found = response(RING, "cluster.network.latency=19 us", look="comparison", a=Question(RING))
+    assert found["tie"]
+    assert found["words"].startswith("A tie: ")
+    slower = response(RING, "cluster.network.bandwidth=1 Gbit/s", look="comparison", a=Question(RING))
+    assert not slower["tie"]
+    assert slower["ratio"] < 0.5
+    assert slower["changed"] == [{"field": "cluster.network.bandwidth", "a": "25.0 Gbit/s", "b": "1.00 Gbit/s"}]
+    assert [effect["name"] for effect in slower["effects"]][:2] == ["Step time", "Throughput"]
+
+
+def test_the_best_plan_can_be_applied_and_is_as_fast_as_it_says() -> None:
+    progress: list[str] = []
+    question = Question("llama-2-7b-fsdp-a100", look="plan")
+    found = json.loads(answer(question, progress.append))
+    assert progress[0].startswith("estimating")
+    best = found["plans"][0]
+    assert best["tie"]
+    assert len(found["plans"]) <= 5
+    for plan in found["plans"]:
+        applied = response("llama-2-7b-fsdp-a100", *plan["sets"], first=True)
+        assert applied["numbers"][0]["value"] == plan["rate"]
+        assert applied["gpus"] == 64
+
+
+def test_a_price_per_gpu_hour_gives_the_cost_of_tokens() -> None:
+    numbers = response("llama-2-7b-fsdp-a100", "cluster.node.price=16 USD/h")["numbers"]
+    cost = next(one for one in numbers if one["key"] == "cost")
+    tokens_per_s = predict(load("llama-2-7b-fsdp-a100"), interval=False).tokens_per_s
+    assert tokens_per_s is not None
+    assert float(cost["value"]) == pytest.approx(64 * 2 / 3600 / tokens_per_s * 1e6, rel=0.01)
+    assert (cost["detail"], cost["help"]) == ("128 USD per hour", "per million tokens")
+
+
+def test_similar_published_runs_are_evidence() -> None:
+    found = response("llama-2-7b-fsdp-a100")["evidence"]
+    assert found["similar"] >= len(found["runs"]) == 5
+    assert response(RING)["evidence"]["similar"] == 0
 
 
 def test_a_first_estimate_has_the_same_step_time_without_interval_and_controls() -> None:
@@ -102,7 +188,7 @@ def test_errors_name_the_field_and_a_remedy(override: str, field: str, remedy: s
     assert problem["field"] == field
     assert "--set" not in problem["message"]
     assert ".yaml" not in problem["message"]
-    assert problem["remedies"] == ([remedy] if remedy else [])
+    assert problem["remedies"] == ([{"label": f"Set {remedy}", "sets": [remedy]}] if remedy else [])
     # the controls are those of the valid scenario
     by_field = {one["field"]: one for group in found["controls"] for one in group["controls"]}
     assert by_field["training.optimizer"]["value"] == "adam"
@@ -113,8 +199,9 @@ def test_errors_name_the_field_and_a_remedy(override: str, field: str, remedy: s
 def test_scenarios_that_do_not_fit_come_with_a_remedy() -> None:
     found = response("llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none")
     assert found["memory"]["fits"] is False
-    assert "if only its memory sufficed" in found["headline"]
-    sets = ("training.zero=0", "training.recompute=none", *found["memory"]["fit_by"])
+    assert found["headline"].startswith("Out of memory: ")
+    assert found["numbers"][0]["label"] == "If memory sufficed"
+    sets = ("training.zero=0", "training.recompute=none", *found["remedies"][0]["sets"])
     assert response("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
 
 

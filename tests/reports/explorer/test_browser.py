@@ -41,7 +41,7 @@ def test_the_page_opens_with_a_forecast(page: Page, explorer: str, scenario: str
     assert re.search(r"90 %: .* to ", page.inner_text("#numbers [data-key=throughput] .detail"))
     assert page.locator("#causes > div").count() >= 2
     assert page.locator("#memory > div").count() >= 3
-    assert "Devices compute" in page.inner_text("#bottleneck") or "bottleneck" in page.inner_text("#bottleneck")
+    assert "compute" in page.inner_text("#bottleneck")
     colours = page.evaluate(
         """() => { const c = document.getElementById('timeline');
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
@@ -66,7 +66,8 @@ def test_moving_a_slider_changes_the_forecast(page: Page, explorer: str) -> None
 def test_back_forward_and_shared_addresses_restore_the_state(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING))
     one = throughput(page)
-    page.get_by_label("Workers", exact=True).select_option("8")
+    page.get_by_label("GPUs, exactly", exact=True).fill("8")
+    page.get_by_label("GPUs, exactly", exact=True).blur()
     wait_for_full_answer(page)
     two, shared = throughput(page), page.url
     assert two < one
@@ -77,7 +78,7 @@ def test_back_forward_and_shared_addresses_restore_the_state(page: Page, explore
     opened(page, explorer)
     opened(page, shared)
     assert throughput(page) == two
-    assert page.get_by_label("Workers", exact=True).input_value() == "8"
+    assert page.get_by_label("GPUs, exactly", exact=True).input_value() == "8"
     page.get_by_role("button", name="Undo all changes").click()
     wait_for_full_answer(page)
     assert throughput(page) == one
@@ -92,9 +93,8 @@ def test_invalid_settings_are_marked_and_the_last_forecast_stays(page: Page, exp
     page.wait_for_selector("#problem:not([hidden])")
     assert "100 ranks for 64 devices" in page.inner_text("#problem")
     assert page.inner_text("#headline") == before
-    assert page.get_by_label("Workers", exact=True).get_attribute("aria-invalid") == "true"
-    assert page.get_by_label("Workers", exact=True).input_value() == "100"
-    page.get_by_role("button", name="set cluster.nodes=25").click()
+    assert page.get_by_label("GPUs", exact=True).get_attribute("aria-invalid") == "true"
+    page.get_by_role("button", name="Set cluster.nodes=25").click()
     wait_for_full_answer(page)
     assert page.is_hidden("#problem")
     assert "100 ×" in page.inner_text("#headline")
@@ -110,10 +110,11 @@ def test_an_invalid_address_shows_the_error_and_the_controls(page: Page, explore
 def test_all_controls_work_with_the_keyboard_alone(page: Page, explorer: str) -> None:
     opened(page, address(explorer, DEEP))
     reached = set()
-    for _ in range(60):
+    for _ in range(120):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"scenario", "reset", "control-model", "control-strategy-stages", "settings", "timeline", "copy", "yaml"} <= reached
+    ids = {"control-model", "control-gpus", "control-strategy-kind"}
+    assert ids | {"scenario", "reset", "settings", "timeline", "copy", "yaml"} <= reached
     page.focus("#timeline")
     page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
@@ -138,10 +139,122 @@ def test_hovering_over_the_timeline_describes_the_box_and_zooming_works(page: Pa
     page.get_by_role("button", name="Whole step").click()
 
 
+def wait_for_everything(page: Page) -> None:
+    """Waits until curves and comparison are shown as well."""
+    page.wait_for_function("() => document.body.dataset.complete === document.body.dataset.shown")
+
+
+def test_moving_the_slider_of_gpus_replans_and_says_what_follows(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "llama-2-7b-fsdp-a100"))
+    slider = page.get_by_label("GPUs", exact=True)
+    slider.focus()
+    slider.press("ArrowLeft")  # 48, which does not divide the batch of 128
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "do not divide the global batch of 128" in page.inner_text("#problem")
+    page.get_by_role("button", name="Use 32 GPUs").click()
+    wait_for_full_answer(page)
+    assert page.is_hidden("#problem")
+    assert "32 ×" in page.inner_text("#headline")
+    assert "strategy.workers=32" in page.inner_text("#note")
+    assert "batch 128" in page.inner_text("#numbers [data-key=step] .help")
+
+
+def test_a_point_of_the_scaling_curve_chooses_its_gpus(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "llama-2-7b-fsdp-a100"))
+    wait_for_everything(page)
+    page.get_by_role("button", name=re.compile("^16 GPUs: ")).click()
+    wait_for_full_answer(page)
+    assert "16 ×" in page.inner_text("#headline")
+    assert page.locator("#bandwidth polyline").count() == 2
+
+
+def test_a_pinned_scenario_stays_in_the_address_and_is_compared(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING))
+    page.get_by_role("button", name="Pin as A").click()
+    slider = page.get_by_label("Bandwidth between nodes", exact=True)
+    slider.focus()
+    for _ in range(8):
+        slider.press("ArrowLeft")
+    wait_for_everything(page)
+    assert "as fast as A (90 % interval" in page.inner_text("#comparison-words")
+    assert "cluster.network.bandwidth" in page.inner_text("#comparison-tables")
+    words, shared = page.inner_text("#comparison-words"), page.url
+    opened(page, explorer)
+    opened(page, shared)
+    wait_for_everything(page)
+    assert page.inner_text("#comparison-words") == words
+    page.get_by_role("button", name="Unpin A").click()
+    wait_for_full_answer(page)
+    assert page.is_hidden("#comparison")
+
+
+def test_the_best_plan_is_found_and_applied(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "megatron-175b-3d-selene"))
+    before = throughput(page)
+    page.get_by_role("button", name="Find the best plan").click()
+    page.get_by_role("button", name="Apply").first.click(timeout=60_000)
+    wait_for_full_answer(page)
+    assert "strategy" in page.url
+    assert throughput(page) > before
+
+
+def test_a_scenario_that_no_plan_beats_is_said_to_be_as_fast(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING))
+    page.get_by_role("button", name="Find the best plan").click()
+    page.get_by_role("button", name="Apply").first.wait_for(timeout=60_000)
+    assert "No plan is faster than this scenario" in page.inner_text("#plan-words")
+
+
+def test_scenarios_and_models_are_searched_by_typing(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING))
+    scenario = page.get_by_label("Scenario", exact=True)
+    scenario.click()
+    assert page.get_by_role("group", name="Language models").is_visible()
+    scenario.fill("mixtral experts")
+    assert page.locator("#scenario-list [role=option]").count() == 1
+    scenario.press("Enter")
+    wait_for_full_answer(page)
+    assert "mixtral-8x7b" in page.inner_text("#headline")
+    page.get_by_label("Model", exact=True).fill("nothing like it")
+    assert "Nothing is called that" in page.inner_text("#control-model-list")
+    page.keyboard.press("Escape")
+    assert page.get_by_label("Model", exact=True).input_value() == "mixtral-8x7b"
+
+
+def test_strategies_that_do_not_fit_are_offered_with_what_they_need(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "llama-2-7b-fsdp-a100"))
+    before = page.url
+    page.get_by_label("Strategy", exact=True).select_option(label="Pipeline (PP) …")
+    assert "Not on 64 GPUs" in page.inner_text(".offer")
+    assert page.url == before
+    page.get_by_role("button", name="Use 32 GPUs").click()
+    wait_for_full_answer(page)
+    assert "PP 32" in page.inner_text("#subject")
+
+
+def test_out_of_memory_is_the_headline_with_remedies(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none"))
+    assert page.inner_text("#headline").startswith("Out of memory: ")
+    assert page.inner_text("#numbers dt >> nth=0") == "If memory sufficed"
+    page.locator("#remedies button").first.click()
+    wait_for_full_answer(page)
+    assert "tokens/s" in page.inner_text("#headline")
+
+
+def test_terms_are_explained_on_focus(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, "megatron-175b-3d-selene"))
+    page.locator("label[for=control-strategy-tensor] + .term").focus()
+    assert page.inner_text("#tip").startswith("Tensor parallelism")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#tip")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_accessibility_violation(page: Page, explorer: str, scheme: str) -> None:
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    opened(page, address(explorer, "gpt3-175b-servers-selene"))
+    pinned = urlencode([("a", "?scenario=gpt3-175b-servers-selene")])
+    opened(page, f"{address(explorer, 'gpt3-175b-servers-selene', 'cluster.network.latency=20 us')}&{pinned}")
+    wait_for_everything(page)
     violations = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
@@ -152,7 +265,7 @@ def test_the_theme_follows_the_system_or_the_saved_choice(page: Page, explorer: 
     page.emulate_media(color_scheme="dark")
     opened(page, address(explorer, RING))
     dark, dark_boxes = page.evaluate(background), page.evaluate(drawn)
-    colours = page.get_by_label("Colours", exact=True)
+    colours = page.get_by_label("Theme", exact=True)
     assert colours.input_value() == ""
     colours.select_option("light")
     light = page.evaluate(background)
@@ -171,7 +284,7 @@ def test_the_theme_follows_the_system_or_the_saved_choice(page: Page, explorer: 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_both_themes_have_enough_contrast(page: Page, explorer: str, theme: str) -> None:
     opened(page, address(explorer, RING))
-    page.get_by_label("Colours", exact=True).select_option(theme)
+    page.get_by_label("Theme", exact=True).select_option(theme)
     violations = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 

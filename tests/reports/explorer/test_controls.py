@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from scaleproof.reports.explorer.answer import scenario_of
-from scaleproof.reports.explorer.controls import controls
-from scaleproof.reports.explorer.facts import clusters, models
+from scaleproof.reports.explorer.controls.facts import clusters, models
+from scaleproof.reports.explorer.controls.form import controls
+from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.responses.answer import scenario_of
+from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
 from scaleproof.simulator.scenario.schema import Recipe
 
@@ -42,6 +44,7 @@ def test_every_offered_choice_gives_a_valid_scenario(reference: str, given: tupl
         # a selection of the many models and clusters
         for option in options[:: max(1, len(options) // 12)]:
             sets = (*given, *option["sets"])
+            assert sets or not option.get("offer")
             Shelf().question([("scenario", reference), *(("set", one) for one in sets)])
             scenario_of(Question(reference, sets))
 
@@ -50,14 +53,59 @@ def test_every_offered_choice_gives_a_valid_scenario(reference: str, given: tupl
 def test_every_control_shows_the_current_value_and_a_help_text(reference: str) -> None:
     for control in by_field(reference).values():
         assert control["label"]
-        assert control["help"]
-        if control["kind"] == "choice":
+        assert control.get("term") or control["help"]
+        if control["kind"] in ("choice", "search"):
             assert control["value"] in [option["says"] for option in control["options"]]
 
 
 def test_a_control_shows_the_option_that_was_chosen() -> None:
-    for option in by_field("resnet50-ring-p100")["strategy.workers"]["options"]:
-        assert by_field("resnet50-ring-p100", *option["sets"])["strategy.workers"]["value"] == option["says"]
+    for option in by_field("resnet50-ring-p100")["batch.total"]["options"]:
+        assert by_field("resnet50-ring-p100", *option["sets"])["batch.total"]["value"] == option["says"]
+
+
+LARGE = ["megatron-175b-3d-selene", "llama-2-7b-fsdp-a100", "resnet50-servers-p100", "llama-2-7b-zero-bubble-a100"]
+
+
+@pytest.mark.parametrize("reference", LARGE)
+def test_strategies_and_degrees_keep_gpus_batch_and_machine(reference: str) -> None:
+    before = scenario_of(Question(reference))
+    fields = by_field(reference)
+    options = [option for name in fields if name.startswith("strategy.") for option in fields[name].get("options", [])]
+    moves = [option for option in options if not option.get("reason")]
+    # all but the number of servers' own nodes
+    for option in moves:
+        if not any(text.startswith(("cluster.nodes", "strategy.placement", "strategy.servers")) for text in option["sets"]):
+            after = scenario_of(Question(reference, tuple(option["sets"])))
+            assert after.strategy.training_ranks == before.strategy.training_ranks
+            assert after.total_samples == before.total_samples
+            assert after.cluster == before.cluster
+    assert len(moves) > 8
+
+
+def test_strategies_that_cannot_use_the_gpus_say_why_and_offer_what_is_needed() -> None:
+    option = next(one for one in by_field("llama-2-7b-fsdp-a100")["strategy.kind"]["options"] if one["says"] == "pipeline")
+    assert "64 GPUs" in option["reason"]
+    assert option["offer"] == "Use 32 GPUs"
+    after = scenario_of(Question("llama-2-7b-fsdp-a100", tuple(option["sets"])))
+    assert (after.strategy.kind, after.strategy.training_ranks, after.total_samples) == ("pipeline", 32, 128)
+
+
+def test_going_through_the_strategies_and_back_leaves_gpus_and_batch() -> None:
+    sets: tuple[str, ...] = ()
+    for kind in ("hybrid", "local_sgd", "gather_average", "parameter_server", "hybrid", "data_parallel"):
+        options = by_field("llama-2-7b-fsdp-a100", *sets)["strategy.kind"]["options"]
+        sets += tuple(next(one for one in options if one["says"] == kind)["sets"])
+        scenario = scenario_of(Question("llama-2-7b-fsdp-a100", sets))
+        assert (scenario.strategy.kind, scenario.strategy.training_ranks, scenario.total_samples) == (kind, 64, 128)
+
+
+def test_settings_lead_from_one_scenario_to_another() -> None:
+    before = scenario_of(Question("megatron-175b-3d-selene"))
+    changed = ("strategy={kind: data_parallel, workers: 256}", "batch.total=512", "training.zero=3", "framework=null")
+    after = scenario_of(Question("megatron-175b-3d-selene", changed))
+    found = scenario_of(Question("megatron-175b-3d-selene", tuple(settings_between(before, after))))
+    assert found == after
+    assert settings_between(before, before) == []
 
 
 def test_frameworks_that_support_the_scenario_are_offered_and_the_default_is_marked() -> None:
@@ -80,7 +128,7 @@ def test_frameworks_without_flash_attention_are_not_offered_for_models_with_it()
 def test_a_named_framework_is_reset_by_a_choice_that_it_does_not_support() -> None:
     families = {option["says"]: option["sets"] for option in by_field("horovod")["strategy.kind"]["options"]}
     assert "framework=null" in families["parameter_server"]
-    assert "framework=null" not in families["local_sgd"]
+    assert "framework=null" not in families["gather_average"] or "gather_average" not in shipped("horovod").supports
 
 
 def test_8_bit_training_offers_scaling_methods() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,18 @@ def test_a_query_gives_a_scenario_and_its_settings_in_order() -> None:
 def test_a_query_without_scenario_uses_the_first_one() -> None:
     assert SHELF.question([]).reference == DEFAULT
     assert Shelf("mine.yaml").question([]).reference == "mine.yaml"
-    assert SHELF.question([("look", "first")]).first
+    assert SHELF.question([("look", "first")]).look == "first"
+
+
+def test_a_query_with_gpus_and_a_pinned_scenario_is_read_back() -> None:
+    pinned = Question("resnet50-ring-p100", ("batch=64",), gpus=8)
+    question = Question(DEFAULT, ("training.zero=2",), gpus=32, pinned=pinned)
+    assert SHELF.question(parse_qsl(question.query().removeprefix("?"))) == question
+
+
+def test_a_pinned_scenario_may_set_no_more_than_others() -> None:
+    with pytest.raises(InputError, match="the page knows no model"):
+        SHELF.question([("a", "?scenario=resnet50-ring-p100&set=model=/etc/passwd")])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +83,14 @@ def test_settings_of_the_command_line_may_read_files() -> None:
         [("scenario", "scenarios/what-if/resnet50-ring-p100.yaml")],
         [("scenario", DEFAULT), ("scenario", "other")],
         [("file", "x")],
+        [("gpus", "0")],
+        [("gpus", "-1")],
+        [("gpus", "9" * 20)],
+        [("gpus", "²")],
+        [("look", "everything")],
+        [("a", "?a=%3Fa%3D")],
+        [("a", "?look=plan")],
+        [("a", "?scenario=nothing")],
         [("set", "no-equals")],
         [("set", "=8")],
         [("set", f"name={'x' * 5000}")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,29 +12,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from scaleproof.reports.explorer.answer import answer
+from scaleproof.reports.explorer import server
 from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.responses.answer import answer
 from scaleproof.reports.explorer.server import app, own_hosts
-from scaleproof.reports.explorer.worker import UnansweredError
+from scaleproof.reports.explorer.worker import Report, UnansweredError
+from tests.reports.explorer.conftest import workers
 
 BASE = "http://127.0.0.1:8471"
+STATIC = Path(server.__file__).parent / "static"
 
 
-def client(shelf: Shelf = Shelf(), ask: Callable[[Question], bytes] = answer) -> TestClient:  # noqa: B008
-    return TestClient(app(shelf, ask, ask, own_hosts("127.0.0.1", 8471)), base_url=BASE)
+def client(shelf: Shelf = Shelf(), ask: Callable[[Question, Report], bytes] = answer) -> TestClient:  # noqa: B008
+    return TestClient(app(shelf, workers(ask), own_hosts("127.0.0.1", 8471)), base_url=BASE)
 
 
-def canned(question: Question) -> bytes:
-    return json.dumps({"sets": question.sets, "first": question.first}).encode()
+def canned(question: Question, report: Report) -> bytes:
+    report("working")
+    return json.dumps({"sets": question.sets, "look": question.look}).encode()
 
 
 def test_the_page_and_its_resources_are_served() -> None:
     page = client().get("/")
     assert page.status_code == 200
-    for path in ("/explorer.css", "/explorer.js", "/timeline.js", "/colours.css"):
-        assert client().get(path).status_code == 200
-        assert path in page.text or path == "/timeline.js"
-    assert "--orange: #E69F00" in client().get("/colours.css").text
+    modules = {path.name for path in STATIC.iterdir()}
+    for name in modules:
+        assert client().get(f"/{name}").status_code == 200
+    assert "/explorer.js" in page.text
+    imported = {name for path in STATIC.glob("*.js") for name in re.findall(r'from "\./(.*?)"', path.read_text())}
+    assert imported < modules
+
+
+def test_a_plan_reports_its_progress_line_by_line() -> None:
+    lines = client(ask=canned).get("/api/answer?look=plan&gpus=12").text.splitlines()
+    assert [json.loads(line) for line in lines] == [{"progress": "working"}, {"sets": [], "look": "plan"}]
+
+
+def test_scenarios_are_listed_in_groups() -> None:
+    library = client().get("/api/library").json()
+    groups = {group["title"]: [one["name"] for one in group["scenarios"]] for group in library["groups"]}
+    assert "llama-2-7b-fsdp-a100" in groups["Language models"]
+    assert "resnet50-servers-p100" in groups["Parameter servers"]
+    assert sorted(name for names in groups.values() for name in names) == sorted(Shelf().scenarios())
 
 
 def test_every_response_has_isolating_security_headers() -> None:
@@ -63,7 +83,7 @@ def test_a_scenario_file_named_on_the_command_line_is_offered(tmp_path: Path) ->
     path.write_text("model: resnet50\ncluster: dgx1\nstrategy: {kind: data_parallel, workers: 2}\nbatch: 8\n")
     own = client(Shelf(str(path), ("batch=16",)))
     library = own.get("/api/library").json()
-    assert library["scenarios"][0] == str(path)
+    assert library["groups"][0]["scenarios"][0]["name"] == str(path)
     found = own.get(f"/api/answer{library['query']}&look=first").json()
     assert found["name"] == "<b>mine"
     # and no other is
@@ -129,7 +149,7 @@ def test_malformed_queries_have_a_response(query: str) -> None:
 
 
 def test_requests_that_time_out_are_reported() -> None:
-    def ask(question: Question) -> bytes:
+    def ask(question: Question, report: Report) -> bytes:
         raise UnansweredError("That takes too long.")
 
     response = client(ask=ask).get("/api/answer")
@@ -140,9 +160,9 @@ def test_requests_that_time_out_are_reported() -> None:
 def test_the_same_request_is_computed_once() -> None:
     requests: list[Question] = []
 
-    def ask(question: Question) -> bytes:
+    def ask(question: Question, report: Report) -> bytes:
         requests.append(question)
-        return canned(question)
+        return canned(question, report)
 
     own = client(ask=ask)
     for query in ("?set=steps=5", "?set=steps=6", "?set=steps=5", "?set=steps=5&look=first"):

@@ -29,7 +29,7 @@ def test_the_server_runs_until_ctrl_c() -> None:
         assert address.startswith("http://127.0.0.1:")
         where, _, query = address.partition("?")
         assert query == "scenario=resnet50-servers-p100&set=strategy.servers%3D8"
-        for look in ("&look=first", ""):
+        for look in ("&look=first", "", "&look=first&gpus=32"):
             with urllib.request.urlopen(f"{where}api/answer?{query}{look}") as response:
                 assert json.load(response)["ranks"] == 40
         process.send_signal(signal.SIGINT)

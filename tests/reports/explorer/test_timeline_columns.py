@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaleproof.reports.explorer.timeline_columns import KINDS, timeline_columns
+from scaleproof.reports.explorer.responses.timeline_columns import KINDS, timeline_columns
 from scaleproof.reports.timeline.step import WEIGHT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.load import load
 
-COLUMNS = ("row", "track", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
+COLUMNS = ("row", "track", "kind", "chunk", "stage", "microbatch", "communication", "start", "end", "number")
 
 
 def columns(run: Run) -> dict[str, Any] | None:
@@ -49,7 +49,7 @@ def test_blocking_boxes_of_a_rank_never_overlap() -> None:
 def test_crowded_boxes_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
     whole = columns(run)
-    monkeypatch.setattr("scaleproof.reports.explorer.timeline_columns._MOST_BOXES", 300)
+    monkeypatch.setattr("scaleproof.reports.explorer.responses.timeline_columns._MOST_BOXES", 300)
     found = columns(run)
     assert whole is not None
     assert found is not None
@@ -68,3 +68,9 @@ def test_runs_without_spans_have_no_timeline() -> None:
 
 def test_every_kind_has_a_name() -> None:
     assert set(KINDS) == {*map(int, Phase), WEIGHT, WEIGHT + 1}
+
+
+def test_collectives_are_named_by_dimension() -> None:
+    found = columns(timed(load("llama-2-7b-fsdp-a100")))
+    assert found is not None
+    assert set(found["communications"].values()) == {"FSDP all-gather", "FSDP reduce-scatter"}

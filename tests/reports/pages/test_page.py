@@ -101,8 +101,8 @@ def test_the_page_has_its_headline_and_all_cases(built_results: Path) -> None:
 def test_the_page_of_a_study_has_all_sections_and_commands_to_reproduce_it(built_study: Path) -> None:
     page = _Page(built_study / "index.html")
     for heading in (
-        "How it scales", "Where the time goes", "Which strategy wins where", "What fits", "What would help most",
-        "Time, memory and money", "One step, rank by rank", "Sources",
+        "Which is fastest", "Where the time goes", "Which is fastest where", "What fits", "What would help most",
+        "Time, memory and cost", "One step, rank by rank", "Sources",
     ):  # fmt: skip
         assert heading in page.text
     for made_from in ("made up for tests", "scaleproof sweep study.yaml --intervals --out again", "pandas"):
@@ -118,7 +118,9 @@ def test_still_pictures_of_figures_are_not_empty(built_results: Path, built_stud
     names = {path.stem for path in (built_study / "figures").glob("*.png")}
     assert names == {path.stem for path in (built_study / "figures").glob("*.svg")}
     expected = (
+        "alternatives",
         "throughput",
+        "cost",
         "efficiency",
         "breakdown",
         "crossover",
@@ -126,7 +128,7 @@ def test_still_pictures_of_figures_are_not_empty(built_results: Path, built_stud
         "memory-scaling",
         "sensitivity",
         "pareto-memory",
-        "pareto-money",
+        "pareto-cost",
     )
     assert names == {*expected, "timeline-01-ring", "timeline-02-servers"}
     for path in [*(built_results / "figures").glob("*.png"), *(built_study / "figures").glob("*.png")]:
@@ -306,7 +308,7 @@ def test_a_page_of_study_and_measurements_draws_both_in_one_figure(swept: Path, 
     folder = tmp_path / "both"
     shutil.copytree(swept, folder)
     text = _Page(build(write_results(folder, CASES[:2])).path).text
-    assert "Which strategy wins where" in text
+    assert "Which is fastest where" in text
     assert "Predicted against measured" in text
 
 

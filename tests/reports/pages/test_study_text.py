@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from scaleproof.reports.charts.chart import Boxes
-from scaleproof.reports.pages.study_text import counts, facts, headline, lede
+from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
 from scaleproof.reports.read.chosen_points import Chosen, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.ranking import Lead, Ranking, ranking
 from scaleproof.reports.read.study import Studied, studied
 from scaleproof.reports.read.study_folder import read
 from scaleproof.reports.timeline.step_chart import step_chart
@@ -38,33 +40,49 @@ def _with_rates(study: Studied, **rates: list[float]) -> Studied:
     return replace(study, points=points)
 
 
-def test_the_headline_names_the_fastest_configuration_with_its_interval(study: Studied, closely: list[Chosen]) -> None:
-    text = headline(study, closely)
-    assert text.startswith("Ring trains three-layers on 8 GPUs at ")
-    assert "samples/s (90 % interval " in text
-    assert " efficient; it beats servers at every size" in text
-    under = lede(study, closely)
-    assert "with network bandwidth 40 Gbit/s." in under
-    assert "faster than servers" in under
-    assert "on 8 GPUs" in under
+def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied, closely: list[Chosen]) -> None:
+    ranks = ranking(study)
+    text = headline(study, closely, ranks)
+    assert re.fullmatch(
+        r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2; ring beats servers by a factor of 4.4; per dollar.*",
+        text,
+    )
+    under = lede(study, ranks)
+    assert under.startswith("three-layers with ring, network bandwidth 40 Gbit/s, the fastest of 12 configurations that fit. ")
+    assert "at all sizes and has a probability of over" in under
 
 
-def test_the_text_names_the_size_from_which_a_strategy_leads(study: Studied) -> None:
+def test_the_text_names_the_size_from_which_an_alternative_leads(study: Studied) -> None:
     crossed = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 50])
-    assert headline(crossed, []).endswith("; from 4 GPUs on it beats servers")
-    assert "20\u202f% to 40\u202f% faster" in lede(crossed, [])
+    assert "is 20–40\u202f% from 4 GPUs on" in lede(crossed, ranking(crossed))
 
 
-def test_equal_strategies_are_reported_as_a_tie(study: Studied) -> None:
+def test_equal_alternatives_do_not_beat_each_other(study: Studied) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
-    assert headline(tied, []).endswith("as fast as servers")
-    assert "faster than" not in lede(tied, [])
+    assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
+    assert "The lead" not in lede(tied, ranking(tied))
+    near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.7)
+    assert lead_words(near) == "ring and servers are a statistical tie (4\u202f% apart)"
+
+
+def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: Studied) -> None:
+    points = study.points[(study.points["gpus"] == 8) == (study.points["line"] == "ring")]
+    speed = ranking(replace(study, points=points)).speed
+    assert speed is not None
+    assert speed.per_gpu
+    assert "per GPU" in lead_words(speed)
+
+
+def test_prices_decide_who_leads_per_dollar(study: Studied) -> None:
+    dear = study.points["cost_USD"].where(study.points["line"] == "servers", study.points["cost_USD"] * 100)
+    priced = replace(study, points=study.points.assign(cost_USD=dear))
+    assert headline(priced, [], ranking(priced)).partition("; per dollar, ")[2].startswith("servers beats ring by ")
 
 
 def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: Studied, closely: list[Chosen]) -> None:
     without = replace(study, points=study.points.assign(rate_low=float("nan"), rate_high=float("nan")))
-    assert "90 % interval" not in headline(without, [])
-    assert "90 % interval" in headline(without, closely)
+    assert "(" not in headline(without, [], Ranking(None, None))
+    assert "(" in headline(without, closely, Ranking(None, None))
 
 
 @pytest.mark.parametrize(
@@ -80,17 +98,17 @@ def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
 ) -> None:
     points = study.points[:0] if changes is None else study.points.assign(**changes)
     none = replace(study, points=points)
-    assert headline(none, []).startswith(words)
-    assert lede(none, []) == ""
-    assert facts(none, [], None) == []
+    assert headline(none, [], ranking(none)).startswith(words)
+    assert lede(none, ranking(none)) == ""
+    assert facts(none, None) == []
 
 
 def test_facts_are_numbers_of_the_best_point(study: Studied, closely: list[Chosen]) -> None:
     notes: list[str] = []
-    found = facts(study, closely, sensitivity_of(closely[0], notes))
+    found = facts(study, sensitivity_of(closely[0], notes))
     assert not notes
     words = " ".join(meaning for _, meaning in found)
-    for part in ("a step of 128 samples", "MFU", "memory a rank of", "a million samples", "matters most"):
+    for part in ("step time, batch 128", "samples/s per GPU", "memory per GPU of", "per million samples", "the bottleneck"):
         assert part in words
     assert counts(study) == "12 points."
     wrong = replace(study, points=study.points.assign(error="x", fits=False))
@@ -119,7 +137,7 @@ def test_a_timeline_has_every_span_of_the_step(closely: list[Chosen]) -> None:
     chart = step_chart("timeline", "servers", [closely[1].run], 1000)
     assert chart is not None
     marks = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]
-    assert {"forward", "backward", "send", "receive"} <= {mark.name for mark in marks}
+    assert {"forward", "backward", "send", "receive"} <= {mark.name.partition(" (")[0] for mark in marks}
     ends_ms = [left + width for mark in marks for left, width in zip(mark.left, mark.width, strict=True)]
     assert max(ends_ms) == pytest.approx(closely[1].run.step_time_s * 1e3, rel=0.05)
     fewer = step_chart("timeline", "servers", [closely[1].run], 1)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scaleproof.reports.read.study import short, studied
+from scaleproof.reports.read.dimensions import short
+from scaleproof.reports.read.study import studied
 from scaleproof.reports.read.study_folder import read
 from tests.reports.studies import SCENARIO, write_study
 
@@ -52,6 +53,27 @@ def test_without_sizes_a_circumstance_is_the_x_axis(tmp_path: Path) -> None:
     assert study.points["x"].tolist() == pytest.approx([1e-6, 1e-5, 1e-4])
     assert study.points["x_words"].tolist() == ["1 us", "10 us", "100 us"]
     assert study.lines == ["data parallel"] or study.lines == ["workers 4"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "more", "lines"),
+    [
+        ({"training.zero": [0, 3], "strategy.workers": [2, 4]}, {}, {"DP", "ZeRO-3 (FSDP)"}),
+        ({"training.recompute": ["none", "full"]}, {}, {"recompute none", "recompute full"}),
+        ({"cluster": ["dgx-h100", "dgx-b200"], "cluster.node.price": ["30 USD/h", "40 USD/h"]},
+         {"zip": [["cluster", "cluster.node.price"]]}, {"H100", "B200"}),
+        ({"cluster": {"ours": "dgx-h100", "theirs": "dgx-b200"}, "cluster.node.price": ["30 USD/h", "40 USD/h"]},
+         {"zip": [["cluster", "cluster.node.price"]]}, {"ours", "theirs"}),
+        ({"strategy": {"dp-2": {"kind": "data_parallel", "workers": 2}, "dp-4": {"kind": "data_parallel", "workers": 4},
+                       "pp-2": {"kind": "pipeline", "stages": 2}}}, {}, {"dp", "pp-2"}),
+        ({"strategy": {"mb-2": {"kind": "pipeline", "stages": 2, "microbatches": 2},
+                       "mb-4": {"kind": "pipeline", "stages": 2, "microbatches": 4}}}, {}, {"mb-2", "mb-4"}),
+    ],
+)  # fmt: skip
+def test_alternatives_have_short_names(axes: Any, more: Any, lines: set[str], tmp_path: Path) -> None:
+    study = _study(tmp_path, axes, **more)
+    assert set(study.lines) == lines
+    assert study.across == "GPUs"
 
 
 def test_axes_are_inferred_from_columns_where_the_study_is_missing(swept: Path, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, span_words, typical_step
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -52,6 +53,23 @@ def test_parts_of_a_split_pass_are_not_weight_gradient_passes(small: Make, strat
         step = step_of(predict(small(f"strategy={strategy}", f"training.zero={zero}")))
         assert WEIGHT not in step.kind
         assert (step.kind == step.spans.phase).all()
+
+
+def test_a_pipeline_s_step_begins_with_its_first_stage(small: Make) -> None:
+    step = step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}")))
+    passes = step.kind == Phase.FORWARD
+    assert step.start_ms[passes].min() == 0
+    assert step.spans.stage[passes][np.argmin(step.start_ms[passes])] == 0
+    # later stages wait for it from the beginning on
+    assert step.arrival_ms.min() == 0
+
+
+def test_communication_is_named_with_its_layers_and_bytes(small: Make) -> None:
+    step = step_of(predict(small("strategy={kind: data_parallel, workers: 4}", "training.zero=3")))
+    gathers = np.flatnonzero((step.spans.calls > 0) & (step.spans.first_layer == 1))
+    words = {span_words(step.spans, int(i), int(step.kind[i])) for i in gathers}
+    assert all(re.fullmatch(r"FSDP (all-gather|reduce-scatter), layer 1, [\d.]+ KiB", text) for text in words)
+    assert kind_words(int(Phase.SYNCHRONISE), [step]) == "FSDP all-gather, FSDP reduce-scatter"
 
 
 def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:

@@ -35,7 +35,7 @@ def _case(*runs: Run) -> Case:
 def _many_ranks(ranks: int) -> Run:
     """Each of `ranks` ranks does one forward pass of a second in step 1."""
     columns: dict[str, object] = dict.fromkeys(Spans.__dataclass_fields__, np.zeros(ranks))
-    columns |= {"rank": np.arange(ranks), "step": np.ones(ranks), "end_s": np.ones(ranks)}
+    columns |= {"rank": np.arange(ranks), "step": np.ones(ranks), "end_s": np.ones(ranks), "communication": -np.ones(ranks)}
     return replace(make_run("measured", CASES[0]), spans=Spans.of(columns), ranks=ranks, rank_names=())
 
 
@@ -85,7 +85,7 @@ def test_the_legend_lists_only_kinds_that_occur() -> None:
     steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
     labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
     waiting = "waiting for other ranks"
-    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.SYNCHRONISE.label, Phase.OPTIMIZER.label, waiting}
+    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, "collective", Phase.OPTIMIZER.label, waiting}
     assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
 
 

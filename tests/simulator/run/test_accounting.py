@@ -209,7 +209,7 @@ def test_energy_and_cost_are_omitted_without_power_and_price(small: Make) -> Non
     ("change", "message"),
     [
         ("cluster.node.power=500", "has no unit; write a power such as '10.2 kW'"),
-        ("cluster.node.price=30 EUR/h", "'EUR/h' is not a unit of price; write it like '32.77 USD/h'"),
+        ("cluster.node.price=30 EUR/h", "EUR: prices are in US dollars; convert it, and write a price such as '32.77 USD/h'"),
         ("cluster.node.idle_power=1 kW", "goes with power"),
         ("cluster.node={devices: 4, power: 1 kW, idle_power: 2 kW}", "more than power"),
         ("cluster.pue=0.9", "must be at least 1"),

@@ -66,7 +66,7 @@ def test_spans_have_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["args"]["stage"] for e in spans if e["name"] == "forward 3"} == {0, 1, 2}
     # activations go from stage to stage, gradients come back
-    assert sorted(e["pid"] for e in spans if names[e["pid"], e["tid"]] == "sends" and e["name"] == "send 3") == [0, 1, 1, 2]
+    assert sorted(e["pid"] for e in spans if names[e["pid"], e["tid"]] == "sends" and e["name"] == "PP send 3") == [0, 1, 1, 2]
     assert all(e["args"]["size_bytes"] > 0 for e in spans if names[e["pid"], e["tid"]] == "receives")
 
 

@@ -23,6 +23,7 @@ _EXPECTED: Final = "a Chakra execution trace (.et, or its JSON)"
 _US: Final = 1e-6
 # From et_def.proto: NodeType, CollectiveCommType, the fields of Node, and decoders of AttributeProto values by field.
 _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
+_WAYS: Final = {_SEND: "send", _RECEIVE: "recv"}
 _TYPES: Final = {"COMP_NODE": _COMPUTE, "COMM_SEND_NODE": _SEND, "COMM_RECV_NODE": _RECEIVE, "COMM_COLL_NODE": _COLLECTIVE}
 _OPS: Final[tuple[Op | None, ...]] = (
     "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "alltoall", "reduce_scatter", "reduce_scatter", None
@@ -56,7 +57,7 @@ def read(path: Path, files: int, notes: ImportNotes) -> Trace:
     for name, kind, start_us, duration_us, attributes in on_device:
         start_s = start_us * _US
         exchange = None if kind == _COMPUTE else _exchange(kind, name, attributes, files)
-        trace.works.append(DeviceWork(name, start_s, start_s + duration_us * _US, start_s, "", exchange))
+        trace.works.append(DeviceWork(name, start_s, start_s + duration_us * _US, start_s, "", exchange, _WAYS.get(kind, "")))
     trace.world = max([files, *(exchange.size for _, exchange in trace.exchanges)])
     if not any(work.end_s > work.start_s for work in trace.works):
         notes.add(f"{path}: no node has a duration; sizes and groups are used, times are not (link it with a device trace)")

@@ -7,6 +7,8 @@ the kernels of NCCL. Without kernels, as on CPUs, operators are the computation 
 from __future__ import annotations
 
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -15,8 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.imports.json_stream import read_list
 from scaleproof.validator.calibration.imports.names import collective, collective_of_kernel, element_bytes, is_communication
-from scaleproof.validator.calibration.imports.reading import ImportNotes, as_list, as_number, read_json
+from scaleproof.validator.calibration.imports.reading import ImportNotes, as_list, as_number
 
 _EXPECTED: Final = "a trace that torch.profiler exports (export_chrome_trace)"
 _US: Final = 1e-6
@@ -24,8 +27,11 @@ _STEP: Final = "ProfilerStep"
 _ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
+# Arguments of operators that are used.
+_OF_OPERATORS: Final = ("Sequence number", "Fwd thread id")
 # Prefixes of operators that only wrap communication.
-_AROUND: Final = ("c10d::", "gloo:", "record_param_comms", "nccl:")
+_GLOO: Final = "gloo:"
+_AROUND: Final = ("c10d::", _GLOO, "record_param_comms", "nccl:")
 
 
 class TraceSpan(NamedTuple):
@@ -38,7 +44,8 @@ class TraceSpan(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it."""
+    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it. way: of a message,
+    "send" or "recv"; "" if unknown."""
 
     name: str
     start_s: float
@@ -46,10 +53,12 @@ class DeviceWork(NamedTuple):
     launched_s: float
     thread: str
     exchange: TracedCollective | None = None
+    way: str = ""
 
 
 class TracedCollective(NamedTuple):
-    """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks."""
+    """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks. description: words of
+    the program that made the group, such as 'mesh_tp'."""
 
     op: Op | None
     size_bytes: float
@@ -57,12 +66,14 @@ class TracedCollective(NamedTuple):
     group: str
     members: tuple[int, ...]
     size: int
+    description: str = ""
 
 
 @dataclass
 class Trace:
     """Trace of one rank. rank, world: -1 and 0 if unknown. host: "" if unknown. devices: number of GPUs that its process sees.
-    operators: of the host, with their arguments."""
+    has_steps: whether steps are marked; otherwise the whole trace is one. has_device: whether works are those of a device, not
+    operators of the host. operators: of the host, with their arguments."""
 
     path: Path
     rank: int = -1
@@ -70,6 +81,8 @@ class Trace:
     host: str = ""
     gpu: str = ""
     devices: int = 0
+    has_steps: bool = True
+    has_device: bool = True
     steps: list[TraceSpan] = field(default_factory=list)
     works: list[DeviceWork] = field(default_factory=list)
     annotations: list[TraceSpan] = field(default_factory=list)
@@ -84,20 +97,18 @@ class Trace:
 
 def read(path: Path, notes: ImportNotes) -> Trace:
     """Reads one rank's trace. Raises InputError if it is not such a trace, or nothing in it takes time."""
-    document = read_json(path, _EXPECTED, "traceEvents", notes)
-    events = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(events, list) or not any(_category(event) for event in events):
-        raise InputError(f"{path}: no events with a category and a duration; expected {_EXPECTED}")
     trace = Trace(path)
-    if isinstance(document, dict):
-        _read_metadata(document, trace)
-    _fill(trace, [event for event in events if isinstance(event, dict) and event.get("ph") == "X"], notes)
+    events = _Events()
+    document = read_list(path, "traceEvents", _EXPECTED, notes, events.add)
+    if not events.timed:
+        raise InputError(f"{path}: no events with a category and a duration; expected {_EXPECTED}")
+    _read_metadata(document, trace)
+    events.fill(trace, notes)
     if not trace.works:
         raise InputError(f"{path}: neither kernels nor operators found; expected {_EXPECTED}")
     if not trace.steps:
         start_s, end_s = min(work.launched_s for work in trace.works), max(work.end_s for work in trace.works)
-        trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
-        notes.add(f"{path}: no {_STEP} found; the whole trace is taken as one step (call profiler.step() after each step)")
+        trace.steps, trace.has_steps = [TraceSpan("the whole trace", start_s, end_s)], False
     return trace
 
 
@@ -119,55 +130,68 @@ def _read_metadata(document: Mapping[str, Any], trace: Trace) -> None:
     trace.gpu = str(devices[0]["name"]) if devices else ""
 
 
-def _fill(trace: Trace, events: Sequence[dict[str, Any]], notes: ImportNotes) -> None:
-    launches: dict[str, dict[str, Any]] = {}
-    on_device: list[tuple[dict[str, Any], TraceSpan]] = []
-    ranges: list[tuple[dict[str, Any], TraceSpan]] = []
-    damaged = 0
-    for event in events:
-        category, span = _category(event), _span(event)
-        arguments = event.get("args")
-        event["args"] = arguments if isinstance(arguments, dict) else {}
+class _Events:
+    """What matters of a trace's events. timed: number of events with a category and a duration."""
+
+    def __init__(self) -> None:
+        self.timed = 0
+        self._damaged = 0
+        self._launches: dict[str, tuple[float, str]] = {}
+        self._on_device: list[tuple[Mapping[str, Any], TraceSpan, str]] = []
+        self._ranges: list[tuple[Mapping[str, Any], TraceSpan]] = []
+        self._operators: list[tuple[TraceSpan, Mapping[str, Any]]] = []
+        self._steps: list[TraceSpan] = []
+
+    def add(self, event: Any) -> None:
+        """Adds an event of any kind."""
+        category = _category(event)
+        self.timed += bool(category)
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            return
+        span, arguments = _span(event), event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
         if span is None:
-            damaged += 1
+            self._damaged += 1
         elif category in _ON_DEVICE:
-            on_device.append((event, span))
+            self._on_device.append((arguments, span, str(arguments.get("device", event.get("pid")))))
         elif category in _LAUNCHES:
-            launches[str(event["args"].get("correlation"))] = event
+            self._launches[str(arguments.get("correlation"))] = (span.start_s, span.thread)
         elif span.name.startswith(_STEP) and not category.startswith("gpu_"):
-            trace.steps.append(span)
+            self._steps.append(span)
         elif category == "cpu_op":
-            trace.operators.append((span, event["args"]))
+            self._operators.append((span, {name: arguments[name] for name in _OF_OPERATORS if name in arguments}))
         elif category in _ANNOTATIONS:
-            trace.annotations.append(span)
-            ranges.append((event, span))
-    if damaged:
-        notes.add(f"{trace.path}: {damaged} events without a readable time; left out")
-    trace.steps.sort(key=lambda span: span.start_s)
-    trace.works = list(_kernels(on_device, launches) if on_device else _host_works(trace, ranges))
+            self._ranges.append((arguments if span.name.startswith(_GLOO) else {}, span))
+
+    def fill(self, trace: Trace, notes: ImportNotes) -> None:
+        """Sets a trace's steps, works, annotations and operators."""
+        if self._damaged:
+            notes.add(f"{trace.path}: {self._damaged} events without a readable time; left out")
+        trace.steps = sorted(self._steps, key=lambda span: span.start_s)
+        trace.operators, trace.annotations = self._operators, [span for _, span in self._ranges]
+        trace.has_device = bool(self._on_device)
+        trace.works = list(self._kernels() if trace.has_device else _host_works(trace, self._ranges))
+
+    def _kernels(self) -> Iterator[DeviceWork]:
+        """Kernels of the busiest device, if a process has several."""
+        counts = Counter(number for _, _, number in self._on_device)
+        busiest = max(counts, key=lambda number: counts[number])
+        for arguments, span, number in self._on_device:
+            if number == busiest:
+                launched_s, thread = self._launches.get(str(arguments.get("correlation")), (span.start_s, "None"))
+                exchange = _exchange(arguments, span.name) if is_communication(span.name) else None
+                named = str(arguments.get("Collective name", "")).lower()
+                way = named if named in ("send", "recv") else ""
+                yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, thread, exchange, way)
 
 
 def _span(event: Mapping[str, Any]) -> TraceSpan | None:
     start_us, duration_us = as_number(event.get("ts")), as_number(event.get("dur"))
     if start_us is None or duration_us is None or duration_us < 0:
         return None
-    return TraceSpan(str(event.get("name", "")), start_us * _US, (start_us + duration_us) * _US, str(event.get("tid")))
-
-
-def _kernels(
-    on_device: Sequence[tuple[dict[str, Any], TraceSpan]], launches: Mapping[str, dict[str, Any]]
-) -> Iterator[DeviceWork]:
-    """Kernels of the busiest device, if a process has several."""
-    numbers = [str(event["args"].get("device", event.get("pid"))) for event, _ in on_device]
-    busiest = max(set(numbers), key=numbers.count)
-    for (event, span), number in zip(on_device, numbers, strict=True):
-        if number != busiest:
-            continue
-        launch = launches.get(str(event["args"].get("correlation")), {})
-        launched_us = as_number(launch.get("ts"))
-        launched_s = span.start_s if launched_us is None else launched_us * _US
-        exchange = _exchange(event["args"], span.name) if is_communication(span.name) else None
-        yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, str(launch.get("tid")), exchange)
+    # names repeat a million times
+    name, thread = sys.intern(str(event.get("name", ""))), sys.intern(str(event.get("tid")))
+    return TraceSpan(name, start_us * _US, (start_us + duration_us) * _US, thread)
 
 
 def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
@@ -181,21 +205,19 @@ def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
     size = int(as_number(arguments.get("Group size")) or len(members))
     # long lists are abbreviated in the trace
     members = members if len(members) == size else ()
-    return TracedCollective(
-        op if size_bytes else None, size_bytes, elements, str(arguments.get("Process Group Name", "")), members, size
-    )
+    group, description = (str(arguments.get(f"Process Group {key}", "")) for key in ("Name", "Description"))
+    return TracedCollective(op if size_bytes else None, size_bytes, elements, group, members, size, description)
 
 
-def _host_works(trace: Trace, ranges: Sequence[tuple[dict[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:
+def _host_works(trace: Trace, ranges: Sequence[tuple[Mapping[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:
     """Works of a trace without a device: operators, and gloo's ranges, which record the shapes of their tensors."""
     for span, _ in trace.operators:
         if not span.name.startswith(_AROUND):
             yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread)
-    for event, span in ranges:
-        if span.name.startswith("gloo:"):
-            yield DeviceWork(
-                span.name, span.start_s, span.end_s, span.start_s, span.thread, _gloo(event["args"], span.name, trace.world)
-            )
+    for arguments, span in ranges:
+        if span.name.startswith(_GLOO):
+            exchange = _gloo(arguments, span.name, trace.world)
+            yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread, exchange)
 
 
 def _gloo(arguments: Mapping[str, Any], name: str, world: int) -> TracedCollective:

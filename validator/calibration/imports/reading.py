@@ -1,14 +1,13 @@
-"""Reading of other tools' files: text and JSON, compressed or not; the points found in them, and notes on what is unused."""
+"""Reading of other tools' files, compressed or not; the points found in them, and notes on what is unused."""
 
 from __future__ import annotations
 
 import gzip
-import io
-import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from scaleproof.validator.probe.points import Point
 
 _GZIP: Final = b"\x1f\x8b"
-# Limit of a file's size, also after unpacking: gzip shrinks repetitive content a thousandfold. Larger traces have more steps
-# than needed, and JSON takes ten times its size in memory.
+# Limit of the size of a file in memory, also after unpacking: gzip shrinks repetitive content a thousandfold.
 _MAX_BYTES: Final = 2**30
 _PART_BYTES: Final = 2**20
 # Number of notes of one kind that are printed.
@@ -81,35 +79,40 @@ def group_text(ranks: int, nodes: int) -> str:
 
 def read_bytes(path: Path) -> bytes:
     """A file's content, unpacked if gzipped; of a truncated file the part that can be unpacked. Raises InputError."""
+    return b"".join(byte_parts(path, _MAX_BYTES))
+
+
+def byte_parts(path: Path, most_bytes: int) -> Iterator[bytes]:
+    """Parts of a file's content, unpacked if gzipped, up to a premature end. Raises InputError, also for more bytes."""
     try:
         with path.open("rb") as file:
-            content = _parts(path, file.read1)
+            is_packed = file.peek(len(_GZIP)).startswith(_GZIP)
+            parts = _unpacked(path, file) if is_packed else iter(lambda: file.read1(_PART_BYTES), b"")
+            yield from _limited(path, parts, most_bytes)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; give a readable file") from None
-    if not content.startswith(_GZIP):
-        return content
+
+
+def _unpacked(path: Path, file: BufferedReader) -> Iterator[bytes]:
+    read = 0
     try:
-        with gzip.open(io.BytesIO(content)) as packed:
-            return _parts(path, packed.read1)
-    except (OSError, EOFError, zlib.error):
-        raise InputError(f"{path}: damaged, gzip cannot unpack it; copy it again") from None
+        with gzip.open(file) as packed:
+            while part := packed.read1(_PART_BYTES):
+                read += len(part)
+                yield part
+    except (OSError, EOFError, zlib.error) as error:
+        # a truncated file ends early; other errors are damage
+        if read == 0 or not isinstance(error, EOFError):
+            raise InputError(f"{path}: damaged, gzip cannot unpack it; copy it again") from None
 
 
-def _parts(path: Path, read: Callable[[int], bytes]) -> bytes:
-    """Reads all parts: up to a premature end, and at most `_MAX_BYTES`. Raises InputError."""
-    whole = bytearray()
-    while True:
-        try:
-            part = read(_PART_BYTES)
-        except EOFError:
-            if not whole:
-                raise
-            part = b""
-        if not part:
-            return bytes(whole)
-        whole += part
-        if len(whole) > _MAX_BYTES:
-            raise InputError(f"{path}: more than {_MAX_BYTES >> 30} GiB; record fewer steps")
+def _limited(path: Path, parts: Iterator[bytes], most_bytes: int) -> Iterator[bytes]:
+    read = 0
+    for part in parts:
+        read += len(part)
+        if read > most_bytes:
+            raise InputError(f"{path}: more than {most_bytes >> 30} GiB; record fewer steps")
+        yield part
 
 
 def read_text(path: Path, expected: str) -> str:
@@ -118,43 +121,6 @@ def read_text(path: Path, expected: str) -> str:
     if b"\0" in content[:4096]:
         raise InputError(f"{path}: not text; expected {expected}")
     return content.decode("utf-8", errors="replace")
-
-
-def read_json(path: Path, expected: str, items: str, notes: ImportNotes) -> Any:
-    """A JSON document. Of a truncated one, the complete items of the list called `items`, with a note.
-
-    Raises InputError, naming what was expected.
-    """
-    text = read_text(path, expected)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        complete = _complete_items(text, items)
-        if not complete:
-            raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); expected {expected}") from None
-        message = f"not JSON from here on ({error.msg}); the {len(complete)} {items} before it are used"
-        notes.add(f"{path}:{error.lineno}: {message}")
-        return {items: complete}
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply; expected {expected}") from None
-    except ValueError:
-        raise InputError(f"{path}: a number of thousands of digits; expected {expected}") from None
-
-
-def _complete_items(text: str, items: str) -> list[Any]:
-    """Items of a list, up to the first that cannot be decoded."""
-    start = text.find(f'"{items}"')
-    at = text.find("[", start) + 1 if start >= 0 else 0
-    decoder, complete = json.JSONDecoder(), []
-    while at:
-        while at < len(text) and text[at] in " \t\r\n,":
-            at += 1
-        try:
-            item, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            break
-        complete.append(item)
-    return complete
 
 
 def as_number(value: object) -> float | None:

@@ -97,6 +97,10 @@ def find(
 ) -> tuple[ImportResult, list[StepTimes]]:
     """Points and step times of all ranks' traces. tool: that wrote them. devices: per node, 0 if unknown."""
     steps = [step for number, trace in enumerate(traces) for step in step_times(trace, number)]
+    for trace in traces:
+        if not trace.has_steps:
+            cure = "call profiler.step() after each step"
+            notes.add(f"{trace.path}: no ProfilerStep found; the whole trace is taken as one step ({cure})")
     largest = max(trace.world for trace in traces)
     devices = devices or _devices(traces, largest, notes)
     points = collective_points(traces, devices, notes)

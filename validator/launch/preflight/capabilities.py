@@ -19,7 +19,8 @@ from scaleproof.validator.launch.preflight import refusals
 # Schedules in which torch posts a receive when a rank reaches the pass that needs it; 1f1b can be run either way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
-_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", *_COUNTED, "overlap_sends")
+_MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
+_STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
 _BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
@@ -29,7 +30,7 @@ _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes"
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 # Supported fields by kind of strategy; names end in _ where the attribute's name differs from the field's.
 MEASURED: Final[dict[str, tuple[str, ...]]] = {
-    "data_parallel": ("workers_", "microbatches_", "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
+    "data_parallel": ("workers_", *_MICROBATCHED, "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
     "local_sgd": ("workers_", "period", "outer", "overlap"),
     "gather_average": ("workers_",),
     "model_parallel": ("stages_",),

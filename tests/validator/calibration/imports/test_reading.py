@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import reading
-from scaleproof.validator.calibration.imports.reading import ImportNotes, read_bytes, read_json
+from scaleproof.validator.calibration.imports.json_stream import read_list
+from scaleproof.validator.calibration.imports.reading import ImportNotes, read_bytes
 
 
 def test_archives_that_expand_beyond_memory_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,4 +43,15 @@ def test_damaged_archives_are_rejected(content: bytes, tmp_path: Path) -> None:
 def test_numbers_of_thousands_of_digits_give_a_readable_error(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(f'{{"items": [{"1" * 5000}]}}')
     with pytest.raises(InputError, match="a number of thousands of digits; expected a trace"):
-        read_json(tmp_path / "t.json", "a trace", "items", ImportNotes())
+        read_list(tmp_path / "t.json", "items", "a trace", ImportNotes(), print)
+
+
+def test_lists_are_read_item_by_item_however_the_file_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [{"a": [number, "é\n"]} for number in range(50)]
+    document = {"before": 12.5, "items": items, "after": {"items": [1]}}
+    (tmp_path / "t.json").write_text(json.dumps(document, ensure_ascii=False, indent=1))
+    for part in (1, 7, 1000):
+        monkeypatch.setattr(reading, "_PART_BYTES", part)
+        found: list[object] = []
+        fields = read_list(tmp_path / "t.json", "items", "a trace", ImportNotes(), found.append)
+        assert (found, fields) == (items, {"before": 12.5, "after": {"items": [1]}})

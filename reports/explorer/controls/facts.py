@@ -94,9 +94,10 @@ def _read(part: str, name: str) -> dict[str, Any]:
 
 def _cluster(name: str, data: dict[str, Any]) -> ClusterFacts:
     device = data["device"]
+    generation = "cpu" if "cores" in data["node"] else str(device.get("kernels", {}).get("generation", ""))
     return ClusterFacts(
         name, _said(data), data.get("nodes", 1), data["node"].get("devices", 1), "network" in data,
-        str(device.get("kernels", {}).get("generation", "")), tuple(device["peak"]),
+        generation, tuple(device["peak"]),
     )  # fmt: skip
 
 

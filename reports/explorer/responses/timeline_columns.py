@@ -11,22 +11,24 @@ from numpy.typing import NDArray
 from scaleproof.reports.charts import style
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.simulator.common.communication import label_of
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
 # a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = WEIGHT + 1
-# what a kind is called, the name that the page's styles have for its colour, and what it is for someone who sees it first
+# what a kind is called, its colour, and what it is; a colour that depends on the theme is a variable of the page's style sheet
+_COLOURS: Final = style.PHASE_COLOURS
 KINDS: Final = {
-    int(Phase.FORWARD): ("forward pass", "sky", "the model computes its outputs layer by layer"),
-    int(Phase.BACKWARD): ("backward pass", "blue", "it computes how each weight should change, last layer first"),
-    WEIGHT: ("gradients of weights", "green", "the part of a backward pass on which no other layer waits"),
-    int(Phase.OPTIMIZER): ("optimizer", "ink", "weights are changed"),
-    int(Phase.SYNCHRONISE): ("gradients summed", "orange", "ranks exchange what they have, so that all of them agree"),
-    int(Phase.SEND): ("send", "vermillion", "bytes go to another rank"),
-    int(Phase.RECEIVE): ("receive", "purple", "bytes come from another rank"),
-    int(Phase.WAIT): ("waiting for server or workers", "yellow", "nothing to do until a server replies"),
-    int(Phase.INPUT): ("waiting for input", "grey", "samples are not read yet"),
-    _WAITING: ("waiting for other ranks", "faint", "nothing to do until others have come as far"),
+    int(Phase.FORWARD): ("forward pass", _COLOURS["forward"], "outputs, layer by layer"),
+    int(Phase.BACKWARD): ("backward pass", _COLOURS["backward"], "gradients, last layer first"),
+    WEIGHT: ("gradients of weights", _COLOURS["gradients of weights"], "the part of a backward pass that no layer waits for"),
+    int(Phase.OPTIMIZER): ("optimizer", "var(--ink)", "update of the parameters"),
+    int(Phase.SYNCHRONISE): ("collectives", _COLOURS["synchronise"], "all-reduce, all-gather, reduce-scatter or all-to-all"),
+    int(Phase.SEND): ("send", _COLOURS["send"], "a message to another rank"),
+    int(Phase.RECEIVE): ("receive", _COLOURS["receive"], "a message from another rank"),
+    int(Phase.WAIT): ("waiting for server or workers", _COLOURS["wait"], "idle until a server replies"),
+    int(Phase.INPUT): ("waiting for input", _COLOURS["input"], "samples are not read yet"),
+    _WAITING: ("waiting for other ranks", "var(--faint)", "idle until other ranks arrive"),
 }
 # tracks of a row: the rank's own work, overlapped communication, and that by direction
 _MAIN, _OVERLAPPED, _SENT, _RECEIVED = range(4)
@@ -44,11 +46,11 @@ def timeline_columns(run: Run) -> dict[str, Any] | None:
     step = typical_step(run)
     if step is None or not len(step.spans) or step.length_ms <= 0:
         return None
-    boxes, stage, microbatch = _boxes(step)
+    boxes, stage, microbatch, communication = _boxes(step)
     cells, each = _CELLS, boxes
     while len(boxes.track) > _MOST_BOXES and cells > 1:
         boxes = merged(each, step.length_ms / cells)
-        stage = microbatch = np.full(len(boxes.track), -1)
+        stage = microbatch = communication = np.full(len(boxes.track), -1)
         cells //= 2
     scale = _PARTS / step.length_ms
     rows, track = np.divmod(boxes.track, _TRACKS)
@@ -63,12 +65,14 @@ def timeline_columns(run: Run) -> dict[str, Any] | None:
         "merged": bool(boxes.number.max(initial=1) > 1),
         "kinds": {str(kind): {"name": name, "colour": colour, "help": words} for kind, (name, colour, words) in KINDS.items()
                   if kind in present},
+        "communications": {str(number): label_of(number) for number in np.unique(communication).tolist() if number >= 0},
         "row": packed(rows),
         "track": packed(track),
         "kind": packed(boxes.kind),
         "chunk": packed(boxes.chunk),
         "stage": packed(stage),
         "microbatch": packed(microbatch),
+        "communication": packed(communication),
         "start": packed(np.round(boxes.start_ms * scale)),
         "end": packed(np.round(boxes.end_ms * scale)),
         "number": packed(boxes.number),
@@ -84,8 +88,9 @@ def _row_name(run: Run, rank: int) -> str:
     return style.label(run.rank_names[rank], 26) if rank < len(run.rank_names) else f"rank {rank}"
 
 
-def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int64]]:
-    """A box for each span and for each wait before one, with their stages and microbatches, −1 if there is none."""
+def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """A box for each span and for each wait before one, with their stages, microbatches and communication, −1 if there is
+    none."""
     spans = step.spans
     main = spans.stream == Stream.MAIN
     overlapped = np.array([_TRACK_OF.get(kind, _OVERLAPPED) for kind in range(_WAITING)])[step.kind]
@@ -99,8 +104,9 @@ def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int
         waits
     )
     boxes = waiting.and_(doing)
-    stage, microbatch = (
-        np.concatenate([np.full(int(waits.sum()), -1), column]).astype(np.int64) for column in (spans.stage, spans.microbatch)
+    columns = (spans.stage, spans.microbatch, spans.communication)
+    stage, microbatch, communication = (
+        np.concatenate([np.full(int(waits.sum()), -1), column]).astype(np.int64) for column in columns
     )
     shown = boxes.end_ms > boxes.start_ms
-    return boxes.where(shown), stage[shown], microbatch[shown]
+    return boxes.where(shown), stage[shown], microbatch[shown], communication[shown]

@@ -1,0 +1,155 @@
+"""Reconciliation of a job that scaleproof did not start, from its traces and its log. Imports are deferred until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.output import print_json, working
+from scaleproof.commands.text.tables import table, wrapped
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.run.records import CommunicationPart
+    from scaleproof.simulator.run.run import Run
+    from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
+    from scaleproof.validator.reconciliation.jobs.job import MeasuredJob
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+# error: of a total, relative to the measured value; of a phase, relative to the measured step
+_TITLES: Final = ("", "predicted", "measured", "difference", "error")
+
+
+def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
+    """Compares the one scenario of the command line with the job's files, writes the case with --out, and prints it."""
+    from dataclasses import replace
+
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.scenario.load import load
+    from scaleproof.validator import results
+    from scaleproof.validator.reconciliation.jobs.comparison import volume_warnings, with_passes
+    from scaleproof.validator.reconciliation.jobs.job import JobFiles, measured_job
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase, keep, write
+
+    if len(options.scenarios) != 1:
+        raise InputError("--trace and --log are of one job; give one scenario")
+    if options.update is not None:
+        raise InputError("--update needs runs that scaleproof measures; leave it out with --trace and --log")
+    scenario = load(options.scenarios[0], options.overrides)
+    if options.out is not None:
+        results.prepare(options.out)
+    with working(f"reading the job of {scenario.name}") as status:
+        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
+        status.update(f"predicting {scenario.name}")
+        predicted = predict(scenario)
+    measured = with_passes(job.run, predicted)
+    if warnings := "\n".join(volume_warnings(predicted, measured)):
+        measured = replace(measured, provenance={**measured.provenance, "warnings": warnings})
+    case = ReconciledCase(scenario, predicted, measured)
+    if options.out is not None:
+        keep(case, options.out)
+        write([case], options.out, options.max_error)
+    for note in job.notes:
+        print(note, file=sys.stderr)
+    if options.json:
+        print_json(_plain(case, job))
+    else:
+        print(_describe(case))
+    return [case]
+
+
+def _plain(case: ReconciledCase, job: MeasuredJob) -> dict[str, Any]:
+    from scaleproof.validator.reconciliation.jobs.comparison import phases
+
+    assert case.measured is not None
+    found = [phase.plain() for phase in phases(case.predicted, case.measured)]
+    return case.plain() | {"phases": found, "notes": list(job.notes)}
+
+
+def _describe(case: ReconciledCase) -> str:
+    """Console text: totals, phases and communication of both sides, and what the differences suggest."""
+    from scaleproof.simulator.common.errors import printable
+    from scaleproof.validator.reconciliation.jobs.comparison import phases
+
+    assert case.measured is not None
+    found = phases(case.predicted, case.measured)
+    measured_by = ", ".join(text for name, text in case.measured.provenance.items() if name in ("trace", "log"))
+    lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
+    lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
+    lines += _communication(case.predicted, case.measured)
+    lines += ["", *_sentences(case, found)]
+    return printable("\n".join(lines))
+
+
+def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
+    """Rows of what a whole step has: time, throughput, utilisation and memory."""
+    from scaleproof.simulator.common.units import format_bytes, format_change_s, format_number, format_percent, format_time_s
+
+    sides = case.predicted, measured
+    off_s = case.predicted.step_time_s - measured.step_time_s
+    rows = [_row("step time", [format_time_s(run.step_time_s) for run in sides], format_change_s(off_s), case.error)]
+    if all(run.tokens_per_s_per_rank for run in sides):
+        rows.append(_row("tokens/s per GPU", [format_number(run.tokens_per_s_per_rank or 0.0) for run in sides]))
+    else:
+        rows.append(_row("samples/s", [format_number(run.samples_per_s) for run in sides]))
+    if all(run.mfu for run in sides):
+        rows.append(_row("MFU", [format_percent(run.mfu or 0.0) for run in sides]))
+    if all(run.memory_bytes_per_rank for run in sides):
+        bytes_of = [run.memory_bytes_per_rank or 0.0 for run in sides]
+        rows.append(_row("memory per GPU", [*map(format_bytes, bytes_of)], error=bytes_of[0] / bytes_of[1] - 1))
+    return rows
+
+
+def _row(name: str, sides: Sequence[str], difference: str = "", error: float | None = None) -> tuple[str, ...]:
+    return name, *sides, difference, "" if error is None else f"{error:+.1%}"
+
+
+def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, ...]]:
+    """Rows of the phases, the largest difference first, with its share of the measured step."""
+    from scaleproof.simulator.common.units import format_change_s, format_time_s
+
+    rows = []
+    for phase in found:
+        sides = [format_time_s(phase.predicted_s), format_time_s(phase.measured_s)]
+        share = phase.difference_s / measured.step_time_s
+        rows.append(_row(f"  {phase.label}", sides, format_change_s(phase.difference_s), share))
+    return rows
+
+
+def _communication(predicted: Run, measured: Run) -> list[str]:
+    """Table of the communication of a rank in a step, predicted / measured; without lines where a side does not know it."""
+    from scaleproof.simulator.common.units import format_bytes, format_time_s
+    from scaleproof.validator.reconciliation.jobs.comparison import communication
+
+    def both(pair: Sequence[CommunicationPart], text: Callable[[CommunicationPart], str]) -> str:
+        return " / ".join(text(part) if part.calls or part.time_s else "-" for part in pair)
+
+    rows = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
+    for pair in communication(predicted, measured):
+        cells: list[Callable[[CommunicationPart], str]] = [
+            lambda part: f"{part.calls:.4g}",
+            lambda part: format_bytes(part.size_bytes) if part.size_bytes else "unknown",
+            lambda part: format_time_s(part.time_s),
+            lambda part: format_time_s(part.exposed_s),
+            lambda part: f"{part.size_bytes / part.time_s / 1e9:.3g}" if part.time_s else "-",
+        ]
+        rows.append((f"  {pair[0].label}", *(both(pair, cell) for cell in cells)))
+    return ["", *table(rows, "<>>>>>")] if len(rows) > 1 else []
+
+
+def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[str]:
+    """What the comparison says: the interval, each large difference, and warnings."""
+    from scaleproof.simulator.common.units import format_time_s
+
+    assert case.measured is not None
+    sentences = []
+    if case.predicted.prediction_interval_s is not None:
+        low, high = map(format_time_s, case.predicted.prediction_interval_s)
+        sentences.append(f"the measured step time is {'' if case.inside else 'not '}in the 90 % interval, {low} to {high}")
+    sentences += [phase.words for phase in found if phase.words]
+    if case.explanation is not None and not found:
+        sentences += case.explanation.sentences
+    sentences += [f"warning: {warning}" for warning in case.measured.warnings]
+    return [line for sentence in sentences for line in wrapped(sentence)]

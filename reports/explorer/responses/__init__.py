@@ -1,0 +1,1 @@
+"""What the explorer responds with: predictions, curves, comparisons with a pinned scenario, and plans."""

@@ -1,0 +1,89 @@
+"""The comparison of a scenario B with a pinned scenario A: throughput, cost and memory, and what was changed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scaleproof.simulator.analysis.compare import Comparison, Effect, compare
+from scaleproof.simulator.common.units import format_bytes, format_change, format_energy_J, format_number, format_USD
+from scaleproof.simulator.scenario.schema import Scenario
+
+# effects that are shown, and what they are called
+_SHOWN: Final = {
+    "tokens": "Throughput",
+    "throughput": "Throughput",
+    "step time": "Step time",
+    "MFU": "MFU",
+    "memory of a rank": "Memory per GPU",
+    "cost of a million tokens": "Cost per million tokens",
+    "cost of a million samples": "Cost per million samples",
+    "energy of a million tokens": "Energy per million tokens",
+}
+
+
+def comparison(a: Scenario, b: Scenario) -> dict[str, Any]:
+    """The comparison as data for the page. Raises what predictions raise."""
+    found = compare(a, b)
+    return {
+        "ratio": found.ratio,
+        "low": found.speedup.low,
+        "high": found.speedup.high,
+        "tie": not found.speedup.is_distinguishable,
+        "words": _words(found),
+        "changed": _changed(found, (a.total_samples, b.total_samples)),
+        "effects": _effects(found),
+    }
+
+
+def _changed(found: Comparison, samples: tuple[int, int]) -> list[dict[str, str]]:
+    """The fields that differ; the batch as the global one, however the scenarios give it."""
+    rows = [{"field": one.field, "a": one.a, "b": one.b} for one in found.changed if not one.field.startswith("batch.")]
+    if samples[0] != samples[1]:
+        rows.append({"field": "batch.total", "a": f"{samples[0]:,}", "b": f"{samples[1]:,}"})
+    return rows
+
+
+def _words(found: Comparison) -> str:
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'"""
+    if not found.changed:
+        return "A and B are the same scenario."
+    interval = f"90 % interval {found.speedup.low:.2f} to {found.speedup.high:.2f}"
+    if not found.speedup.is_distinguishable:
+        return f"A tie: B trains {found.ratio:.2f} times as fast as A, which is within the uncertainty ({interval})."
+    return f"B trains {found.ratio:.2f} times as fast as A ({interval})."
+
+
+def _effects(found: Comparison) -> list[dict[str, str]]:
+    """Rows of the table: the name, both values, the change and its interval."""
+    per_token = found.a.tokens is not None and found.b.tokens is not None
+    rows = []
+    for effect in found.effects:
+        is_other_unit = effect.name in (("throughput", "cost of a million samples") if per_token else ("tokens",))
+        if effect.name in _SHOWN and not is_other_unit:
+            texts = {"a": _text(effect, effect.a), "b": _text(effect, effect.b)}
+            rows.append({"name": _SHOWN[effect.name], **texts, **_change(effect)})
+    return rows
+
+
+def _change(effect: Effect) -> dict[str, str]:
+    if effect.change is None:
+        return {"change": "–", "interval": ""}
+    known = effect.low is not None and effect.high is not None
+    interval = f"{format_change(effect.low or 0.0)} to {format_change(effect.high or 0.0)}" if known else ""
+    return {"change": format_change(effect.change), "interval": interval}
+
+
+def _text(effect: Effect, value: float | None) -> str:
+    if value is None:
+        return "–"
+    match effect.unit:
+        case "bytes":
+            return format_bytes(value)
+        case "USD":
+            return format_USD(value)
+        case "J":
+            return format_energy_J(value)
+        case "":
+            return f"{100 * value:.1f} %"
+        case unit:
+            return f"{format_number(value)} {unit}"

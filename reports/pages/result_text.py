@@ -1,0 +1,144 @@
+"""Findings of reconciled, predicted and measured runs in words: verdicts, headline and key figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from scaleproof.reports.pages.text import NOTHING, compact, compact_range, percent, signed_percent
+from scaleproof.reports.read.results import Case, Results
+from scaleproof.simulator.common.units import counted, format_bytes, format_time_s, format_USD
+from scaleproof.simulator.run.run import Run
+
+CLOSE: Final = 0.10
+FAIR: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The grade of a case. grade: close, fair, off, failed or missing, which determines colour and symbol."""
+
+    grade: str
+    symbol: str
+    words: str
+
+
+def verdict(case: Case, max_error: float | None) -> Verdict:
+    """The grade of a case by its error; "off" if it exceeds `max_error`."""
+    if case.error is None:
+        if case.failure is not None:
+            return Verdict("failed", "✕", "failed")
+        return Verdict("missing", "○", "not measured" if case.measured is None else "not predicted")
+    error = abs(case.error)
+    if max_error is not None and error > max_error:
+        return Verdict("off", "■", f"over the {percent(max_error)} allowed")
+    if error <= CLOSE:
+        return Verdict("close", "●", f"within {percent(CLOSE)}")
+    if error <= FAIR:
+        return Verdict("fair", "▲", f"within {percent(FAIR)}")
+    return Verdict("off", "■", f"beyond {percent(FAIR)}")
+
+
+def headline(results: Results) -> str:
+    """The result in one sentence: how predicted and measured compare, or what else the folder has."""
+    compared = results.compared
+    if len(compared) > 1:
+        errors = [abs(_error(case)) for case in compared]
+        worst = compared[errors.index(max(errors))]
+        return (
+            f"Predictions of {len(compared)} runs are off by {percent(median(errors))} at the median; "
+            f"the worst, {worst.scenario}, by {percent(max(errors))}"
+        )
+    if compared:
+        case = compared[0]
+        side = "above" if _error(case) >= 0 else "below"
+        return f"The predicted step time of {case.scenario} is {percent(abs(_error(case)))} {side} the measured one"
+    runs = [run for case in results.cases for run in case.runs]
+    if len(runs) == 1:
+        return _speed(runs[0])
+    if runs:
+        fastest = max(runs, key=lambda run: run.samples_per_s)
+        count = counted(len(runs), f"{_origins(runs)} run".strip())
+        return f"{count}, none of them both predicted and measured; the fastest is {_speed(fastest)}"
+    return "Nothing to show: no run in this folder could be read"
+
+
+def _origins(runs: Sequence[Run]) -> str:
+    return runs[0].origin if len({run.origin for run in runs}) == 1 else ""
+
+
+def _speed(run: Run) -> str:
+    """'llama: 308k tokens/s on 256 GPUs (261–364k)', of a measured run without an interval."""
+    gpus = counted(run.compute_ranks, "GPU")
+    if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
+        memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
+        return f"{run.scenario}: out of memory on {gpus}, {memory}" + (f"; fits with {run.fit_by}" if run.fit_by else "")
+    per_step, unit = units_per_step(run)
+    between = ""
+    if run.prediction_interval_s:
+        between = f" ({compact_range(*(per_step / end_s for end_s in reversed(run.prediction_interval_s)))})"
+    how = "" if run.origin == "predicted" else ", measured"
+    return f"{run.scenario}: {compact(per_step / run.step_time_s)} {unit}/s on {gpus}{between}{how}"
+
+
+def units_per_step(run: Run) -> tuple[int, str]:
+    """Tokens of a step and 'tokens', or samples for models without tokens."""
+    return (run.tokens, "tokens") if run.tokens else (run.samples, "samples")
+
+
+def _error(case: Case) -> float:
+    """The error of a case that was compared."""
+    assert case.error is not None
+    return case.error
+
+
+def facts(results: Results) -> list[tuple[str, str]]:
+    """The key figures below the headline, as (number, description); empty if there are several runs and none was compared."""
+    compared = results.compared
+    if not compared:
+        runs = [run for case in results.cases for run in case.runs]
+        return list(_run_facts(runs[0])) if len(runs) == 1 else []
+    errors = [_error(case) for case in compared]
+    limit = FAIR if results.max_error is None else results.max_error
+    failed = sum(case.failure is not None for case in results.cases)
+    inside = sum(abs(error) <= limit for error in errors)
+    inside_intervals = [case.inside for case in compared if case.inside is not None]
+    intervals = [(f"{sum(inside_intervals)} of {len(inside_intervals)}", "in the 90 % interval")] if inside_intervals else []
+    return [
+        (f"{len(compared)} of {len(results.cases)}", "scenarios compared" + (f", {failed} failed" if failed else "")),
+        (percent(median(map(abs, errors))), "median error"),
+        (signed_percent(median(errors)), "median with sign; + is too slow"),
+        (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),
+        *intervals,
+    ]
+
+
+def _run_facts(run: Run) -> Iterator[tuple[str, str]]:
+    """The key figures of a single run."""
+    per_step, unit = units_per_step(run)
+    yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}"
+    if run.compute_ranks > 1:
+        yield compact(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s per GPU"
+    else:
+        yield compact(per_step / run.step_time_s), f"{unit}/s"
+    if run.mfu is not None:
+        yield percent(run.mfu), "MFU"
+    if run.memory_bytes_per_rank:
+        of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
+        yield format_bytes(run.memory_bytes_per_rank), f"memory per GPU{of}"
+    bill = run.cost_USD or {}
+    if f"per_million_{unit}" in bill:
+        yield format_USD(bill[f"per_million_{unit}"]), f"per million {unit}"
+    for kind, scaling in run.scaling.items():
+        if kind == "weak":
+            yield percent(scaling.efficiency), "weak scaling efficiency"
+
+
+def ranks_text(case: Case) -> str:
+    """'4', or '4 + 2 servers' where some ranks do not train."""
+    servers = case.ranks - case.compute_ranks
+    if servers <= 0:
+        return str(case.ranks or NOTHING)
+    return f"{case.compute_ranks} + {servers} server{'s' if servers > 1 else ''}"

@@ -1,0 +1,173 @@
+"""Formats of the logs of training software: which line reports an iteration, and what its fields mean.
+
+`sample` is a line in the format, written for this file. The formats are those of torchtitan's components/metrics.py,
+Megatron-LM's training.py and arguments.py, NeMo's progress printer and Megatron Bridge's step timer, DeepSpeed's utils/timer.py
+and runtime/pipe/engine.py, and of transformers' Trainer with its progress bar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+# What a log reports of an iteration. iteration: its number. iterations: their number in this loop. step_s: seconds of a step.
+# steps_per_s, samples_per_s, tokens_per_s: of the whole job. tokens_per_s_per_gpu, flops_per_s_per_gpu, memory_bytes: of a GPU.
+Quantity = Literal[
+    "iteration", "iterations", "step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "flops_per_s_per_gpu", "loss", "memory_bytes",
+]  # fmt: skip
+# What an iteration's time follows from, the most direct first.
+TIMES: Final[tuple[Quantity, ...]] = ("step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu")
+# What a log reports of the job. gpus_of: a factor of the number of GPUs.
+Fact = Literal["global_batch", "gpus", "gpus_of", "sequence", "tensor", "stages", "context"]
+
+_NUMBER: Final = r"[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?"
+_GIB: Final = 2.0**30
+# Megatron-LM and DeepSpeed print their arguments in columns filled with dots.
+_DOTS: Final = r"\b{} \.{{2,}} *(\d+)"
+
+
+@dataclass(frozen=True)
+class LogField:
+    """A number in a line. pattern: its one group is the number. factor: to SI units."""
+
+    pattern: re.Pattern[str]
+    factor: float = 1.0
+
+    def read(self, line: str) -> float | None:
+        """The number in SI units; None if the line does not have it."""
+        match = self.pattern.search(line)
+        return None if match is None else float(match[1].replace(",", "")) * self.factor
+
+
+@dataclass(frozen=True)
+class LogFormat:
+    """name: of the software. marks: what a line with times contains. fields: what such a line may report. facts: of the job, in
+    other lines."""
+
+    name: str
+    sample: str
+    marks: re.Pattern[str]
+    fields: Mapping[Quantity, LogField]
+    facts: Sequence[tuple[Fact, re.Pattern[str]]] = ()
+
+    @property
+    def key(self) -> str:
+        """Name for `--log-format`."""
+        return self.name.lower().replace(" ", "-")
+
+
+def _field(before: str, factor: float = 1.0, after: str = "") -> LogField:
+    """The number between two patterns."""
+    return LogField(re.compile(f"{before}({_NUMBER}){after}"), factor)
+
+
+def _facts(**patterns: str) -> tuple[tuple[Fact, re.Pattern[str]], ...]:
+    return tuple((name, re.compile(pattern)) for name, pattern in patterns.items())  # type: ignore[misc]
+
+
+TORCHTITAN: Final = LogFormat(
+    "torchtitan",
+    "[rank0]:[titan] 2026-01-05 10:00:20,000 - root - INFO - step: 20  loss:  6.1250  grad_norm:  1.2500  "
+    "memory: 40.50GiB(50.62%)  tps: 6,100  tflops: 353.20  mfu: 35.71%",
+    re.compile(r"\bstep: *\d+ .*\btps: *[\d,]+"),
+    {
+        "iteration": _field(r"\bstep: *"),
+        "tokens_per_s_per_gpu": _field(r"\btps: *"),
+        "flops_per_s_per_gpu": _field(r"\btflops: *", 1e12),
+        "loss": _field(r"\bloss: *"),
+        "memory_bytes": _field(r"\bmemory: *", _GIB, "GiB"),
+    },
+    (
+        *_facts(global_batch=r"\bglobal batch size:? (\d+)", sequence=r"\bsequence length:? (\d+)"),
+        *_facts(tensor=r"device mesh.*\btp=(\d+)", stages=r"device mesh.*\bpp=(\d+)", context=r"device mesh.*\bcp=(\d+)"),
+        *(
+            ("gpus_of", re.compile(rf"device mesh.*\b{axis}=(\d+)"))
+            for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+        ),
+    ),
+)  # fmt: skip
+
+MEGATRON: Final = LogFormat(
+    "Megatron-LM",
+    " [2026-01-05 10:00:20] iteration       20/     100 | consumed samples:         5120 | elapsed time per iteration (ms): "
+    "5400.0 | throughput per GPU (TFLOP/s/GPU): 412.5 | global batch size:   256 | lm loss: 6.125E+00 |",
+    re.compile(r"\biteration +\d+/ *\d+ \|.*\belapsed time per iteration"),
+    {
+        "iteration": _field(r"\biteration +"),
+        "step_s": _field(r"\belapsed time per iteration \(ms\): *", 1e-3),
+        "flops_per_s_per_gpu": _field(r"\b(?:throughput per GPU|throughput)[^|:]*(?:TFLOP/s/GPU|TFLOPs)[^|:]*: *", 1e12),
+        "loss": _field(r"\blm loss: *"),
+        "memory_bytes": _field(r"\bmem-max-allocated-bytes: *"),
+    },
+    (
+        *_facts(global_batch=r"\bglobal batch size: *(\d+)", gpus=_DOTS.format("world_size")),
+        *_facts(gpus=r"\busing world size: (\d+)"),
+        *_facts(global_batch=_DOTS.format("global_batch_size"), sequence=_DOTS.format("seq_length")),
+        *_facts(
+            tensor=_DOTS.format("tensor_model_parallel_size"),
+            stages=_DOTS.format("pipeline_model_parallel_size"),
+            context=_DOTS.format("context_parallel_size"),
+        ),
+    ),
+)
+
+NEMO: Final = LogFormat(
+    "NeMo",
+    "Training epoch 0, iteration 19/99 | lr: 1e-05 | global_batch_size: 256 | global_step: 19 | reduced_train_loss: 6.125 | "
+    "train_step_timing in s: 5.4 | consumed_samples: 5120",
+    re.compile(r"\btrain_step_timing in s[:=]|\bStep Time *: *[\d.]+ *s\b"),
+    {
+        "iteration": _field(r"\bglobal_step[:=] *"),
+        "step_s": _field(r"(?:\btrain_step_timing in s[:=]|\bStep Time *:) *"),
+        "flops_per_s_per_gpu": _field(r"(?:\bTFLOPS_per_GPU[:=]|\bGPU utilization: *) *", 1e12),
+        "loss": _field(r"\breduced_train_loss[:=] *"),
+        "memory_bytes": _field(r"\bpeak_memory_usage[:=] *"),
+    },
+    _facts(
+        global_batch=r"\bglobal_batch_size: *(\d+)",
+        gpus=r"\bStarting with (\d+) processes",
+    ),
+)
+
+DEEPSPEED: Final = LogFormat(
+    "DeepSpeed",
+    "[2026-01-05 10:00:20,000] [INFO] [timer.py:264:stop] epoch=0/micro_step=160/global_step=20, RunningAvgSamplesPerSec=47.1, "
+    "CurrSamplesPerSec=47.4, MemAllocated=12.5GB, MaxMemAllocated=40.5GB",
+    re.compile(r"SamplesPerSec=|\bsteps: *\d+ loss: .*\biter time \(s\):"),
+    {
+        "iteration": _field(r"(?:\bglobal_step=|\bstop\] \d+/|\bsteps: *)"),
+        "samples_per_s": _field(r"(?:\bCurrSamplesPerSec|(?<!Avg)(?<!Curr)SamplesPerSec)="),
+        "step_s": _field(r"\biter time \(s\): *"),
+        "loss": _field(r"\bloss: *"),
+        "memory_bytes": _field(r"\bMaxMemAllocated=", _GIB, "GB"),
+    },
+    (
+        *_facts(global_batch=_DOTS.format("train_batch_size"), gpus=_DOTS.format("world_size")),
+        *_facts(sequence=r"\bseq_length\W+(\d+)"),
+    ),
+)
+
+TRAINER: Final = LogFormat(
+    "HF Trainer",
+    "{'train_runtime': 540.0, 'train_samples_per_second': 47.4, 'train_steps_per_second': 0.185, 'train_loss': 6.1}",
+    re.compile(r"'train_samples_per_second'|\btrain_samples_per_second *=|\d+/\d+ \[[\d:]+<[\d:?]+, *[\d.]+ *(?:s/it|it/s)"),
+    {
+        "iteration": LogField(re.compile(r"(\d+)/\d+ \[[\d:]+<")),
+        "iterations": LogField(re.compile(r"\d+/(\d+) \[[\d:]+<")),
+        "steps_per_s": LogField(
+            re.compile(rf"(?:'train_steps_per_second': *|\btrain_steps_per_second *= *|, *(?=[\d.]+ *it/s))({_NUMBER})")
+        ),
+        "step_s": LogField(re.compile(r", *([\d.]+) *s/it")),
+        "samples_per_s": _field(r"(?:'train_samples_per_second':|\btrain_samples_per_second *=) *"),
+        "loss": _field(r"'(?:train_)?loss': *"),
+    },
+    _facts(
+        global_batch=r"Total train batch size \(w\. parallel, distributed & accumulation\) = (\d[\d,]*)",
+        gpus=r"\bdistributed training.*\bworld size:? (\d+)",
+    ),
+)
+
+FORMATS: Final = (TORCHTITAN, MEGATRON, NEMO, DEEPSPEED, TRAINER)
