@@ -48,7 +48,7 @@ def _cell(text: str, look: str = "") -> str:
 
 def breakdown(run: Run) -> str:
     """A bar of the step time by cause, and its legend."""
-    from scaleproof.reports.charts.run_charts import CAUSE_COLOURS
+    from scaleproof.reports.charts.style import CAUSE_COLOURS
 
     total_s = sum(max(0.0, run.breakdown_s.get(cause, 0.0)) for cause in BREAKDOWN)
     parts_s = {cause: run.breakdown_s.get(cause, 0.0) for cause in BREAKDOWN}

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, View, log_ticks, looks
 from scaleproof.reports.charts.style import GREY, INK
-from scaleproof.reports.pages.text import CLOSE, milliseconds, percent
+from scaleproof.reports.pages.result_text import CLOSE
+from scaleproof.reports.pages.text import percent
 from scaleproof.simulator.analysis.evidence import PublishedRun
+from scaleproof.simulator.common.units import format_time_s
 
 # factor by which the axes are longer than the range of the times
 _MARGIN = 1.35
@@ -37,4 +39,4 @@ def evidence(runs: Sequence[PublishedRun]) -> Chart | None:
 
 
 def _text(run: PublishedRun) -> str:
-    return f"{run.id}: {run.model} on {run.gpus} {run.device}\nmeasured {milliseconds(run.measured_s)} ms"
+    return f"{run.id}: {run.model} on {run.gpus} {run.device}\nmeasured {format_time_s(run.measured_s)}"
