@@ -40,9 +40,9 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     scenario = load(options.scenarios[0], options.overrides)
     if options.out is not None:
         results.prepare(options.out)
-    with working(f"reading the job of {scenario.name}") as status:
-        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
-        status.update(f"predicting {scenario.name}")
+    with working(f"reading the job of {scenario.name}") as update:
+        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), update)
+        update(f"predicting {scenario.name}")
         predicted = predict(scenario)
     measured = with_passes(job.run, predicted)
     if warnings := "\n".join(volume_warnings(predicted, measured)):
