@@ -15,6 +15,8 @@ from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK
 # colours that are hard to see on a dark page, as variables that the page defines
 _THEMED: Final = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)"}
 _DIGITS: Final = 6
+# entries of a trace that differ between views
+_OWN: Final = ("x", "y", "base", "text", "customdata")
 # width of boxes with an outline, as a share of the chart: three pixels of a wide one
 _OUTLINED: Final = 1 / 400
 
@@ -32,6 +34,25 @@ def plain(chart: Chart) -> dict[str, Any]:
         "along": chart.along,
         "views": [{"choices": view.choices, "finding": view.finding, **_drawn(view, chart)} for view in chart.views],
     }
+
+
+def packed(chart: Chart) -> dict[str, Any]:
+    """`plain` with each look of a trace and each layout once: views differ in their numbers and texts alone."""
+    found = plain(chart)
+    looks: dict[str, int] = {}
+    layouts: dict[str, int] = {}
+
+    def number(known: dict[str, int], value: Any) -> int:
+        return known.setdefault(json.dumps(value), len(known))
+
+    for view in found["views"]:
+        view["data"] = [
+            [number(looks, {name: value for name, value in trace.items() if name not in _OWN}),
+             {name: value for name, value in trace.items() if name in _OWN}]
+            for trace in view["data"]
+        ]  # fmt: skip
+        view["layout"] = number(layouts, view["layout"])
+    return found | {"looks": [json.loads(one) for one in looks], "layouts": [json.loads(one) for one in layouts]}
 
 
 def legend(chart: Chart) -> list[tuple[str, str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from scaleproof.reports.pages.sections import Section
+from scaleproof.reports.charts.evidence import evidence as evidence_chart
+from scaleproof.reports.pages.sections import Section, pictured
 from scaleproof.reports.pages.text import duration, percent, signed_percent
 from scaleproof.simulator.analysis.evidence import PublishedRun, evidence
 from scaleproof.simulator.common.units import counted
@@ -43,6 +44,7 @@ def evidence_section(predictions: Iterable[tuple[str, Scenario]]) -> Section:
     """The evidence of the first predictions that have some; says so if none has. predictions: names and scenarios."""
     blocks: list[_Block] = []
     without: list[str] = []
+    chart = None
     for name, scenario in predictions:
         runs = evidence(scenario)
         if not runs.runs:
@@ -52,13 +54,15 @@ def evidence_section(predictions: Iterable[tuple[str, Scenario]]) -> Section:
                 f"{counted(len(runs.runs), 'similar published run')}: median error {percent(runs.median_error)}; "
                 f"{percent(runs.coverage)} of the measured times lie in the 90 % prediction interval."
             )
+            chart = chart or evidence_chart(runs.runs)
             blocks.append(_Block(name, summary, [_row(run) for run in runs.runs[:_MOST_RUNS]]))
     intro = "Published runs most like this prediction, and how well the same simulator predicts them."
     if not blocks:
         intro = "No published run in the tables of this version is similar: nothing here shows how accurate the prediction is."
     elif without:
         intro += f" None is similar to {', '.join(without)}."
-    return Section("evidence", "Evidence", "How accurate this is", intro, after="evidence.html", data={"blocks": blocks})
+    pictures = pictured(chart) if chart else []
+    return Section("evidence", "Evidence", "How accurate this is", intro, pictures, "evidence.html", data={"blocks": blocks})
 
 
 def _row(run: PublishedRun) -> _Row:

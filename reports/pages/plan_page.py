@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scaleproof.reports.charts import plan_curves, run_charts
+from scaleproof.reports.charts import plan_curves
+from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
 from scaleproof.reports.pages.text import rate, spaced
 from scaleproof.reports.read import csv_tables, origins
@@ -24,8 +26,10 @@ from scaleproof.simulator.analysis.planner.words import (
     short_range,
     tie_sentence,
 )
+from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_bytes, format_percent, format_range, format_time_s
 from scaleproof.simulator.run.run import framework_words
+from scaleproof.simulator.scenario.load import load
 
 _NONE: Final = "–"
 _LARGEST_HOLDERS: Final = 3
@@ -77,7 +81,7 @@ def page(folder: Path) -> Page:
         _lede(planned),
         _facts(planned[-1]) if planned else [],
         notes,
-        [section for section in _sections(planned) if section.pictures or section.before],
+        [section for section in _sections(planned) if section.pictures or section.before] + _evidence(folder, planned),
         _sheets(planned),
         _sources(planned),
         is_empty=not planned,
@@ -120,6 +124,16 @@ def _sections(plans: Sequence[PlanRecord]) -> Iterator[Section]:
         data={"tables": too_large},
     )
     yield Section("pareto", "Trade-offs", "Less memory for more time", "", pictured(plan_curves.pareto(plans)))
+
+
+def _evidence(folder: Path, plans: Sequence[PlanRecord]) -> list[Section]:
+    """Published runs similar to the best plan of the most GPUs; nothing where its scenario cannot be read."""
+    if not plans:
+        return []
+    try:
+        return [evidence_section([(f"{plans[-1].gpus:,} GPUs", load(folder / best_file(plans[-1].gpus)))])]
+    except ScaleproofError:
+        return []
 
 
 def _lede(plans: Sequence[PlanRecord]) -> str:

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from scaleproof.reports.charts import result_charts, run_charts
-from scaleproof.reports.charts.waterfall import waterfall
+from scaleproof.reports.charts.runs import accuracy as result_charts
+from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.charts.runs.waterfall import waterfall
 from scaleproof.reports.pages import result_text, text
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug

@@ -36,7 +36,7 @@ class Picture:
     @property
     def json(self) -> str:
         """The interactive chart as JSON that is safe in a script element."""
-        return interactive.script_json(interactive.plain(self.chart))
+        return interactive.script_json(interactive.packed(self.chart))
 
     @cached_property
     def legend(self) -> list[tuple[str, str, str]]:

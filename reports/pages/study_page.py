@@ -6,7 +6,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from scaleproof.reports.charts import run_charts, study_bars, study_curves, study_maps
+from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.charts.studies import bars as study_bars
+from scaleproof.reports.charts.studies import curves as study_curves
+from scaleproof.reports.charts.studies import maps as study_maps
 from scaleproof.reports.pages import study_text
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug

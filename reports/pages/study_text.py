@@ -71,12 +71,12 @@ def _leads(ranks: Ranking) -> list[str]:
 
 
 def lead_words(lead: Lead) -> str:
-    """'TP4 beats TP8 by 39 %', 'DP and ZeRO-3 (FSDP) are a statistical tie (2.1 % apart)'."""
+    """'TP4 beats TP8 by 39 %', 'DP and ZeRO-3 (FSDP) are a statistical tie (2.1 % difference)'."""
     per_gpu = " per GPU" if lead.per_gpu else ""
     if lead.share < NOTHING:
         return f"no difference{per_gpu} between {lead.first} and {lead.second}"
     if lead.is_tie:
-        return f"{lead.first} and {lead.second} are a statistical tie{per_gpu} ({percent(lead.share)} apart)"
+        return f"{lead.first} and {lead.second} are a statistical tie{per_gpu} ({percent(lead.share)} difference)"
     return f"{lead.first} beats {lead.second} {_by(lead.share)}{per_gpu}"
 
 

@@ -70,16 +70,17 @@ def _lead(study: Studied, rows: pd.DataFrame, scores: pd.Series[Any], per_gpu: b
         return None
     first, second = (str(line) for line in ordered.index[:2])
     ratio = float(ordered.iloc[0] / ordered.iloc[1])
-    return Lead(first, second, ratio - 1, per_gpu, _probability(study, rows.loc[second], rows.loc[first], ratio))
+    slower, faster = (int(rows["point"].loc[line]) for line in (second, first))
+    return Lead(first, second, ratio - 1, per_gpu, _probability(study, slower, faster, ratio))
 
 
-def _probability(study: Studied, slower: pd.Series[Any], faster: pd.Series[Any], ratio: float) -> float | None:
+def _probability(study: Studied, slower: int, faster: int, ratio: float) -> float | None:
     """The probability that one point is ahead of another by errors that they share; None if it cannot be computed."""
     from scaleproof.simulator.uncertainty.pairwise import speedup_interval
 
     try:
-        scenarios = [_scenario(study, int(point["point"])) for point in (slower, faster)]
-        return speedup_interval(*scenarios, ratio).faster if None not in scenarios else None  # type: ignore[arg-type]
+        a, b = (_scenario(study, point) for point in (slower, faster))
+        return speedup_interval(a, b, ratio).faster if a and b else None
     except ScaleproofError:
         return None
 

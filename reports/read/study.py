@@ -109,7 +109,7 @@ def _is_batch(one: Dimension) -> bool:
 def _as_many_lines_as_readable(settings: Sequence[Dimension]) -> tuple[list[Dimension], list[Dimension]]:
     """The settings whose combinations are lines, and those that are choosers because there would be too many lines."""
     lines: list[Dimension] = []
-    others = []
+    others: list[Dimension] = []
     for one in settings:
         (lines if math.prod(len(two.words) for two in (*lines, one)) <= MOST_LINES or not lines else others).append(one)
     return lines, others

@@ -55,6 +55,10 @@
       this.element = element;
       this.canvas = element.querySelector(".canvas");
       this.spec = JSON.parse(element.querySelector("script").textContent);
+      for (const view of this.spec.views) {
+        view.data = view.data.map(([look, own]) => ({ ...this.spec.looks[look], ...own }));
+        view.layout = this.spec.layouts[view.layout];
+      }
       this.view = 0;
       this.off = new Set();
       this.drawn = false;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # a kind in addition to those of a step: a wait for other ranks
 WAITING: Final = -1
 _WAITING_COLOUR: Final = style.PHASE_COLOURS["waiting for other ranks"]
-COLOURS: Final = {
+COLOURS: Final[dict[int, str]] = {
     Phase.FORWARD: style.PHASE_COLOURS["forward"],
     Phase.BACKWARD: style.PHASE_COLOURS["backward"],
     WEIGHT: style.PHASE_COLOURS["gradients of weights"],

@@ -62,7 +62,7 @@ def test_equal_alternatives_do_not_beat_each_other(study: Studied) -> None:
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
     assert "The lead" not in lede(tied, ranking(tied))
     near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.7)
-    assert lead_words(near) == "ring and servers are a statistical tie (4\u202f% apart)"
+    assert lead_words(near) == "ring and servers are a statistical tie (4\u202f% difference)"
 
 
 def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: Studied) -> None:

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from scaleproof.reports.pages import text
+from scaleproof.reports.pages import result_text, text
 from scaleproof.reports.read.results import Case, Results, read
 from tests.reports.example import CASES, make_run
 
@@ -22,29 +22,28 @@ def _case(error: float, name: str = "a") -> Case:
 
 def test_headline_gives_the_median_and_the_largest_error(eight: Path) -> None:
     expected = median(abs(case[5]) for case in CASES)
-    assert text.headline(read(eight)) == (
-        f"Predicted and measured agree within {expected * 100:.1f}{_NARROW}% at the median over 8 runs; "
-        f"the worst, server-4, is off by 14{_NARROW}%"
+    assert result_text.headline(read(eight)) == (
+        f"Predictions of 8 runs are off by {expected * 100:.1f}{_NARROW}% at the median; the worst, server-4, by 14{_NARROW}%"
     )
 
 
 @pytest.mark.parametrize(("error", "side"), [(0.05, "above"), (-0.05, "below")])
 def test_headline_of_one_run_gives_the_sign_of_the_error(error: float, side: str) -> None:
-    assert text.headline(Results((_case(error),))).endswith(f"is 5{_NARROW}% {side} the measured one")
+    assert result_text.headline(Results((_case(error),))).endswith(f"is 5{_NARROW}% {side} the measured one")
 
 
 def test_headline_without_a_comparison() -> None:
     case = replace(_case(0.0), measured=None)
-    assert text.headline(Results((case,))) == f"a is predicted to train at 320 samples/s, 100{_NARROW}ms per step"
-    assert "Nothing to compare" in text.headline(Results((case, case)))
-    assert "Nothing to show" in text.headline(Results())
+    assert result_text.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs"
+    assert "none of them both predicted and measured" in result_text.headline(Results((case, case)))
+    assert "Nothing to show" in result_text.headline(Results())
 
 
 def test_facts_count_cases_within_the_allowed_error() -> None:
     results = Results((_case(0.02), _case(-0.06), _case(0.3), replace(_case(0), measured=None, failure="died")), max_error=0.1)
-    numbers = [number for number, _ in text.facts(results)]
+    numbers = [number for number, _ in result_text.facts(results)]
     assert numbers == ["3 of 4", f"6{_NARROW}%", f"+2{_NARROW}%", "2 of 3"]
-    assert text.facts(Results()) == []
+    assert result_text.facts(Results()) == []
 
 
 @pytest.mark.parametrize(
@@ -52,20 +51,20 @@ def test_facts_count_cases_within_the_allowed_error() -> None:
     [(0.09, None, "close"), (-0.11, None, "fair"), (0.26, None, "off"), (0.09, 0.05, "off"), (0.09, 0.5, "close")],
 )
 def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | None, grade: str) -> None:
-    assert text.verdict(_case(error), max_error).grade == grade
+    assert result_text.verdict(_case(error), max_error).grade == grade
 
 
 def test_verdict_separates_failed_from_not_measured() -> None:
     case = replace(_case(0.0), measured=None)
-    assert text.verdict(case, None).words == "not measured"
-    assert text.verdict(replace(case, failure="died"), None).words == "failed"
-    assert text.verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
+    assert result_text.verdict(case, None).words == "not measured"
+    assert result_text.verdict(replace(case, failure="died"), None).words == "failed"
+    assert result_text.verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
 
 
 def test_no_two_grades_share_a_symbol() -> None:
     cases = [_case(0.01), _case(0.2), _case(0.5), replace(_case(0), measured=None)]
     cases.append(replace(cases[-1], failure="died"))
-    assert len({text.verdict(case, None).symbol for case in cases}) == len(cases)
+    assert len({result_text.verdict(case, None).symbol for case in cases}) == len(cases)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +98,6 @@ def test_when_formats_iso_dates_and_keeps_other_text() -> None:
 
 
 def test_rank_counts_list_servers_separately() -> None:
-    assert text.ranks_text(Case("a", "", "", 4, 4)) == "4"
-    assert text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
-    assert text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"
+    assert result_text.ranks_text(Case("a", "", "", 4, 4)) == "4"
+    assert result_text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
+    assert result_text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"

@@ -46,7 +46,7 @@ def test_missing_folders_and_folders_without_results_give_an_error(tmp_path: Pat
     with pytest.raises(InputError, match="no such folder"):
         read(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="no results here; scaleproof reconcile"):
+    with pytest.raises(InputError, match="no results here; scaleproof predict"):
         read(tmp_path)
 
 

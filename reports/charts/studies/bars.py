@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View, looks
-from scaleproof.reports.charts.study_curves import size_of
+from scaleproof.reports.charts.studies.curves import size_of
 from scaleproof.reports.charts.style import INK
 from scaleproof.reports.pages.text import compact, compact_range
 from scaleproof.reports.read.ranking import alternatives

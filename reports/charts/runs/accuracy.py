@@ -22,7 +22,7 @@ from scaleproof.reports.charts.chart import (
     looks,
     whiskers,
 )
-from scaleproof.reports.charts.run_charts import Bar
+from scaleproof.reports.charts.runs.breakdown import Bar
 from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, PURPLE, VERMILLION
 from scaleproof.reports.pages.result_text import CLOSE, FAIR
 from scaleproof.reports.pages.text import family_name, percent, rate, signed_percent, time_unit

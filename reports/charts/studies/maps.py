@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
-from scaleproof.reports.charts.study_curves import FAR, MOST_TICKS, size_of
+from scaleproof.reports.charts.studies.curves import FAR, MOST_TICKS, size_of
 from scaleproof.reports.charts.style import FAINT, INK, paler
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.ranking import NOTHING
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _PALER: Final = 0.25
 _MANY_CELLS: Final = 60
 _GIB: Final = 2.0**30
+# points from which on hover texts are short
+_MANY_POINTS: Final = 1000
 _EVEN: Final = "even"
 # relative range below which an axis has nothing to trade
 _LEAST_RANGE: Final = 0.03
@@ -135,7 +137,7 @@ def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
 
 
 def pareto(study: Studied) -> list[Chart]:
-    """Pareto fronts of time and memory, and of time and cost if known; none where an axis has no range to trade."""
+    """Pareto fronts of time and memory, and of time and cost if known; none where there is nothing to trade."""
     good = study.good
     if len(good) < 3:
         return []
@@ -149,7 +151,8 @@ def pareto(study: Studied) -> list[Chart]:
         known = good.assign(hours=hours, other=values)[values.notna()]
         if len(known) > 2 and min(_range(known["hours"]), _range(known["other"])) > _LEAST_RANGE:
             x, y = _along(f"hours for a {per}", known["hours"]), _along(title, known["other"], zero=False)
-            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (_front(study, known, x, y),), _CAPTION))
+            front = _front(study, known, x, y)
+            charts += [Chart(f"pareto-{words}", f"Time against {words}", (front,), _CAPTION)] if front else []
     return charts
 
 
@@ -164,23 +167,28 @@ def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
     return ChartAxis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
 
 
-def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View:
+def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View | None:
+    """All points and the steps of the front; None if one point is the best in both."""
     marks: list[Mark] = []
     for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
         mine = points[points["line"] == line]
-        texts = [_front_text(study, point) for point in mine.to_dict("records")]
+        texts = [_front_text(study, point, is_short=len(points) > _MANY_POINTS) for point in mine.to_dict("records")]
         if len(mine):
             marks.append(Line(line, colour, mine["hours"].tolist(), mine["other"].tolist(), texts, symbol, joined=False))
     ordered = points.sort_values(["hours", "other"])
     best = ordered[ordered["other"] < np.minimum.accumulate(np.append(np.inf, ordered["other"].to_numpy()[:-1]))]
     # a point is as good as any that is worse in one and equal in the other: steps
     steps = np.repeat(best["hours"].to_numpy(), 2)[1:], np.repeat(best["other"].to_numpy(), 2)[:-1]
-    if len(best) > 1:
-        marks.append(Line("Pareto front", INK, *(ends.tolist() for ends in steps), dashed=True))
+    if len(best) < 2:
+        return None
+    marks.append(Line("Pareto front", INK, steps[0].tolist(), steps[1].tolist(), dashed=True))
     return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
-def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:
+def _front_text(study: Studied, point: Mapping[Any, Any], is_short: bool) -> str:
+    """The hover text of a point; is_short: its circumstances by their values alone, for pages with many points."""
+    if is_short:
+        return ", ".join([point["line"], size_of(study, point), *point["choices"]])
     around = [f"{one.name} {words}" for one, words in zip(study.circumstances, point["choices"], strict=True)]
     cost = f", {format_USD(point['cost_USD'])} per million {study.unit}" if point["cost_USD"] == point["cost_USD"] else ""
     size = f", {format_bytes(point['memory_bytes'])} a rank" if point["memory_bytes"] == point["memory_bytes"] else ""

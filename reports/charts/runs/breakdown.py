@@ -68,7 +68,7 @@ def _causes_s(run: Run, by_kind: bool) -> dict[str, float]:
 def _cause_colours() -> dict[str, str]:
     """Colours of causes in the order of a bar, with those of exposed communication by dimension next to that of the whole."""
     kinds = {_EXPOSED_KIND.format(dimension): colour for dimension, colour in COMMUNICATION_COLOURS.items()}
-    colours = {}
+    colours: dict[str, str] = {}
     for cause, colour in CAUSE_COLOURS.items():
         colours |= {cause: colour} | (kinds if cause == _EXPOSED else {})
     return colours

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.reports.charts import study_maps
 from scaleproof.reports.charts.chart import Boxes, Line
+from scaleproof.reports.charts.studies import maps as study_maps
 from scaleproof.reports.read.study import Studied, studied
 from scaleproof.reports.read.study_folder import read
 

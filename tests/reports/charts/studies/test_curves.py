@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.reports.charts import study_curves
 from scaleproof.reports.charts.chart import Chart, Line
+from scaleproof.reports.charts.studies import curves as study_curves
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import Studied, studied
 from scaleproof.reports.read.study_folder import read

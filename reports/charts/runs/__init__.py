@@ -1,0 +1,1 @@
+"""Charts of runs, predicted and measured."""

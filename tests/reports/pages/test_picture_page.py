@@ -1,0 +1,34 @@
+"""Pages of claims and of strategy maps, from the files that the commands write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import scaleproof
+from scaleproof.reports.pages.page import build
+from scaleproof.simulator.common.errors import InputError
+
+
+def test_claims_have_a_page_with_their_verdicts(tmp_path: Path) -> None:
+    assert scaleproof.main(["claims", "batches-hide-it", "--out", str(tmp_path)]) == 0
+    page = build(tmp_path).path.read_text(encoding="utf-8")
+    assert "<h1>Larger batches hide communication: holds when samples a worker" in page
+    assert "data:image/png" in page
+    assert (tmp_path / "tables/claims.csv").read_text().startswith("name,claim,predicted,measured")
+
+
+def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
+    command = ["crossover", "resnet50-ring-p100", "--strategies", "ring,ps-1", "--y", "workers=4,8", "--points", "3"]
+    assert scaleproof.main([*command, "--out", str(tmp_path)]) == 0
+    page = build(tmp_path).path.read_text(encoding="utf-8")
+    assert "resnet50-ring-p100: fastest is ring in" in page
+    assert "Borders" in page
+
+
+@pytest.mark.parametrize("name", ["claims.json", "crossover.json"])
+def test_files_that_cannot_be_read_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{")
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
+        build(tmp_path)
