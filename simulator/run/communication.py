@@ -37,18 +37,18 @@ class InFlight(NamedTuple):
         """
         if not (spans.communication >= 0).any():
             return ()
-        counted = spans.where(_counts(spans))
-        weight = share[counted.rank]
+        counted = np.flatnonzero(_counts(spans) & (spans.calls > 0))
+        numbers, weight = spans.communication[counted], share[spans.rank[counted]]
         totals: dict[int, NDArray[np.float64]] = {}
         columns = (
-            (counted.communication, counted.calls * weight, 0),
-            (counted.communication, counted.message_bytes * weight, 1),
+            (numbers, spans.calls[counted] * weight, 0),
+            (numbers, spans.message_bytes[counted] * weight, 1),
             (self.hidden, self.hidden_times_s, 2),
             (self.exposed, self.exposed_s, 2),
             (self.exposed, self.exposed_s, 3),
         )
-        for numbers, values, place in columns:
-            for number, total in enumerate(np.bincount(numbers + 1, values).tolist(), -1):
+        for named_by, values, place in columns:
+            for number, total in enumerate(np.bincount(named_by + 1, values).tolist(), -1):
                 totals.setdefault(number, np.zeros(4))[place] += total
         parts = [CommunicationPart(*_names(number), *values.tolist()) for number, values in totals.items() if values.any()]
         return tuple(sorted(parts, key=lambda part: (-part.exposed_s, -part.time_s)))
@@ -85,22 +85,26 @@ def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
     stop_s = np.concatenate([communication.end_s, late.end_s - earlier_s])
     numbers = np.concatenate([communication.communication, late.communication]).astype(np.int64)
     moving, number = TimeIntervals(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).divided(numbers)
-    hidden_s = (moving.end_s - moving.start_s - _covered_s(moving, exposed)) * share[moving.owner]
+    hidden_s = np.maximum(0.0, moving.end_s - moving.start_s - _covered_s(moving, exposed)) * share[moving.owner]
     exposed_s = (exposed.end_s - exposed.start_s) * share[exposed.rank]
     return InFlight(exposed.communication.astype(np.int64), exposed_s, number, hidden_s)
 
 
 def _covered_s(intervals: TimeIntervals, exposed: Spans) -> Times:
     """Seconds of each interval during which its rank waits for communication; spans of one rank do not overlap."""
-    covered_s = np.zeros(len(intervals.owner))
-    order = np.lexsort((exposed.start_s, exposed.rank))
-    owner, start_s, end_s = exposed.rank[order], exposed.start_s[order], exposed.end_s[order]
-    for rank in np.unique(intervals.owner).tolist():
-        own, mine = slice(*np.searchsorted(owner, (rank, rank + 1))), slice(*np.searchsorted(intervals.owner, (rank, rank + 1)))
-        knots_s = np.stack([start_s[own], end_s[own]], axis=1).ravel()
-        if not len(knots_s):
-            continue
-        before_s = np.cumsum(np.where(np.arange(len(knots_s)) % 2 == 1, np.diff(knots_s, prepend=knots_s[0]), 0.0))
-        at_end_s, at_start_s = (np.interp(times_s[mine], knots_s, before_s) for times_s in (intervals.end_s, intervals.start_s))
-        covered_s[mine] = at_end_s - at_start_s
+    if not len(exposed) or not len(intervals.owner):
+        return np.zeros(len(intervals.owner))
+    # the times of all ranks one after another, so that one interpolation serves all
+    begin_s = min(exposed.start_s.min(), intervals.start_s.min())
+    length_s = max(exposed.end_s.max(), intervals.end_s.max()) - begin_s
+    starts_s, ends_s = (exposed.rank * length_s + (time_s - begin_s) for time_s in (exposed.start_s, exposed.end_s))
+    order = np.argsort(starts_s, kind="stable")
+    knots_s = np.stack([starts_s[order], ends_s[order]], axis=1).ravel()
+    before_s = np.repeat(np.cumsum(ends_s[order] - starts_s[order]), 2)
+    before_s[::2] -= ends_s[order] - starts_s[order]
+    at_start_s, at_end_s = (
+        np.interp(intervals.owner * length_s + (time_s - begin_s), knots_s, before_s)
+        for time_s in (intervals.start_s, intervals.end_s)
+    )
+    covered_s: Times = at_end_s - at_start_s
     return covered_s
