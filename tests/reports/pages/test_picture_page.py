@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 def test_claims_have_a_page_with_their_verdicts(tmp_path: Path) -> None:
     assert scaleproof.main(["claims", "batches-hide-it", "--out", str(tmp_path)]) == 0
     page = build(tmp_path).path.read_text(encoding="utf-8")
-    assert "<h1>Larger batches hide communication: holds when samples a worker" in page
+    assert "<h1>Larger batches hide communication: Depends: true only for samples a worker" in page
     assert "data:image/png" in page
     assert (tmp_path / "tables/claims.csv").read_text().startswith("name,claim,predicted,measured")
 
