@@ -58,7 +58,7 @@ class RunResult(Run):
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the time per step by cause. Needs matplotlib."""
-        from scaleproof.reports.charts.run_charts import Bar, breakdown
+        from scaleproof.reports.charts.runs.breakdown import Bar, breakdown
 
         return _figure(breakdown([Bar(self.scenario, "", self)]), "the run has no breakdown")
 
@@ -105,7 +105,7 @@ class RankedPlans(PlanResult):
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the time per step by cause of the best configurations. Needs matplotlib."""
-        from scaleproof.reports.charts.run_charts import Bar, breakdown
+        from scaleproof.reports.charts.runs.breakdown import Bar, breakdown
 
         best = enumerate(self.best[:_MOST_ROWS], start=1)
         bars = [Bar(f"{place}.", layout(self.configurations.row(choice.row)), choice.run) for place, choice in best]
@@ -136,7 +136,7 @@ class ComparisonResult(Comparison):
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the time per step of both by cause. Needs matplotlib."""
-        from scaleproof.reports.charts.run_charts import Bar, breakdown
+        from scaleproof.reports.charts.runs.breakdown import Bar, breakdown
 
         bars = [Bar(name, run.scenario, run) for name, run in (("A", self.a), ("B", self.b))]
         return _figure(breakdown(bars), "the runs have no breakdown")
@@ -231,7 +231,7 @@ class SweepResult:
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the throughput along the axes. Needs matplotlib."""
-        from scaleproof.reports.charts.study_curves import throughput
+        from scaleproof.reports.charts.studies.curves import throughput
         from scaleproof.reports.read.study import studied
         from scaleproof.reports.read.study_folder import StudyFolder
 
@@ -281,7 +281,7 @@ class ReconciliationResult:
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the time per step by cause, predicted above measured. Needs matplotlib."""
-        from scaleproof.reports.charts.run_charts import Bar, breakdown
+        from scaleproof.reports.charts.runs.breakdown import Bar, breakdown
 
         runs = [(case.scenario.name, run) for case in self.cases for run in (case.predicted, case.measured) if run]
         return _figure(breakdown([Bar(name, run.origin, run) for name, run in runs]), "nothing was measured")
