@@ -39,8 +39,8 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> R
 def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady, shares_links: bool = True) -> Run:
     """Predicts the step time of a scenario and its breakdown, without scaling efficiency, FLOPs, energy, cost and memory.
 
-    simulate: times the program. shares_links: whether it models that messages share links. Raises FieldError for more steps than
-    can be simulated.
+    simulate: times the program. shares_links: whether it models that messages share links. Raises FieldError for more steps
+    than can be simulated.
     """
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, progress
 from scaleproof.commands.text.tables import table
+from scaleproof.simulator.common.units import format_change
 
 if TYPE_CHECKING:
     from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
@@ -76,7 +77,9 @@ def _lines(outcome: FaultOutcome) -> Iterator[str]:
         between = ""
         if row.low_s is not None and row.high_s is not None:
             between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
-        rows.append((row.name, format_time_s(row.predicted_s), between, format_time_s(row.measured_s), f"{row.error:+.1%}"))
+        rows.append(
+            (row.name, format_time_s(row.predicted_s), between, format_time_s(row.measured_s), format_change(row.error))
+        )
     yield outcome.name
     yield f"  {outcome.description}"
     yield from table(rows, widths=(15, 9, 20, 9, 7), indent="  ")

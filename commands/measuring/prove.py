@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json, progress
 from scaleproof.commands.text.tables import table
+from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.validator.experiments.proving.cases import Compute
@@ -102,7 +103,7 @@ def _line(outcome: CaseOutcome) -> str:
         return f"{name}, failed: {outcome.failure}"
     where = "inside" if outcome.inside else "outside"
     interval = f"{format_time_s(outcome.low_s)} to {format_time_s(outcome.high_s)}"
-    return f"{name}, measured {format_time_s(outcome.measured_s):>8} ({outcome.error:+.1%}; {where} {interval})"
+    return f"{name}, measured {format_time_s(outcome.measured_s):>8} ({format_change(outcome.error)}; {where} {interval})"
 
 
 def _print(outcomes: Sequence[CaseOutcome]) -> None:
@@ -117,24 +118,31 @@ def _print(outcomes: Sequence[CaseOutcome]) -> None:
         undisturbed = {f"{kind}, undisturbed": summary["undisturbed"][kind]} if disturbed else {}
         for name, row in ({kind: summary[kind]} | undisturbed).items():
             if row["cases"]:
-                shares = f"{row['median']:.1%}", f"{row['p90']:.1%}", f"{row['coverage90']:.0%}"
+                shares = (
+                    format_percent(row["median"]),
+                    format_percent(row["p90"]),
+                    format_percent(row["coverage90"], 0),
+                )
                 rows.append((name, str(row["cases"]), *shares))
     print("\n".join(table(rows)))
     ranking = summary["ranking"]
     right = ranking["best_right_or_within_3pct"]
     print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
     families = by_family(outcomes).items()
-    errors_of = ((family, str(count), f"{median:+.1%}", f"{worst:+.1%}") for family, (count, median, worst) in families)
+    errors_of = (
+        (family, str(count), format_change(median), format_change(worst)) for family, (count, median, worst) in families
+    )
     print("\n".join(["", *table([("strategy", "cases", "median", "worst"), *errors_of])]))
     errors = [outcome for outcome in outcomes if outcome.error is not None]
     print(f"\nworst {_WORST}")
     for outcome in sorted(errors, key=lambda one: -abs(one.error or 0.0))[:_WORST]:
         print(f"  {_line(outcome)}")
     if disturbed:
+        taken, foreign = (max(getattr(outcome, name) for outcome in disturbed) for name in ("taken", "foreign"))
         print(
-            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host took more than {DISTURBED:.0%} of "
-            f"the time in which they had work ({max(outcome.taken for outcome in disturbed):.0%} at most), or other "
-            f"work took more than {NOTICED_LOAD:.0%} of the cores ({max(outcome.foreign for outcome in disturbed):.0%} at most)"
+            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host took more than "
+            f"{format_percent(DISTURBED, 0)} of the time in which they had work ({format_percent(taken, 0)} at most), or other "
+            f"work took more than {format_percent(NOTICED_LOAD, 0)} of the cores ({format_percent(foreign, 0)} at most)"
         )
     for outcome in outcomes:
         if outcome.measured_s is None:

@@ -40,9 +40,9 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     scenario = load(options.scenarios[0], options.overrides)
     if options.out is not None:
         results.prepare(options.out)
-    with working(f"reading the job of {scenario.name}") as status:
-        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), status.update)
-        status.update(f"predicting {scenario.name}")
+    with working(f"reading the job of {scenario.name}") as report:
+        job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), report)
+        report(f"predicting {scenario.name}")
         predicted = predict(scenario)
     measured = with_passes(job.run, predicted)
     if warnings := "\n".join(volume_warnings(predicted, measured)):
@@ -126,7 +126,7 @@ def _communication(predicted: Run, measured: Run) -> list[str]:
     def both(pair: Sequence[CommunicationPart], text: Callable[[CommunicationPart], str]) -> str:
         return " / ".join(text(part) if part.calls or part.time_s else "-" for part in pair)
 
-    rows = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
+    rows: list[tuple[str, ...]] = [("predicted / measured", "calls", "bytes", "in flight", "exposed", "GB/s")]
     for pair in communication(predicted, measured):
         cells: list[Callable[[CommunicationPart], str]] = [
             lambda part: f"{part.calls:.4g}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.commands.arguments import Command, number
 from scaleproof.commands.measuring.measure import add_place_arguments
 from scaleproof.commands.text.tables import table, wrapped
+from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
@@ -119,7 +120,7 @@ def _remember(cases: Sequence[ReconciledCase], options: argparse.Namespace) -> N
 
 def describe_refit(result: Refit, path: Path) -> str:
     """Console text of a refit, and whether the file was updated."""
-    medians = f"{result.median_before:.1%} → {result.median_after:.1%}"
+    medians = f"{format_percent(result.median_before)} → {format_percent(result.median_after)}"
     lines = [f"refit to {len(result.errors_before)} runs; median error of held-out step times: {medians}"]
     if result.improves:
         rows = ((one.quantity, one.before, "→", one.after, f"{one.low} to {one.high}") for one in result.changes)
@@ -138,7 +139,7 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
     if case.measured is None or case.error is None or case.explanation is None:
         print(*table([(name, predicted, "failed")], widths=_WIDTHS, gap=1), flush=True)
         return
-    rows = [(name, predicted, format_time_s(case.measured.step_time_s), f"{case.error:+.1%}", _INSIDE[case.inside])]
+    rows = [(name, predicted, format_time_s(case.measured.step_time_s), format_change(case.error), _INSIDE[case.inside])]
     for phase in Phase:
         pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s.get(phase.label, 0.0)
         if any(pair_s):
@@ -176,10 +177,11 @@ def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     failed = [case for case in cases if case.error is None]
     if errors:
         worst = max(errors, key=lambda name: errors[name])
-        print(f"median error {statistics.median(errors.values()):.1%}, worst {errors[worst]:.1%} ({worst}), {len(errors)} runs")
+        median = format_percent(statistics.median(errors.values()))
+        print(f"median error {median}, worst {format_percent(errors[worst])} ({worst}), {len(errors)} runs")
     inside = [case.inside for case in cases if case.inside is not None]
     if inside:
-        print(f"{sum(inside)} of {len(inside)} measured values inside their 90% intervals")
+        print(f"{sum(inside)} of {len(inside)} measured values inside their 90 % intervals")
     for case in failed:
         print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)
     return _exit_code(cases, max_error)
@@ -190,5 +192,6 @@ def _exit_code(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     errors = {case.scenario.name: abs(case.error) for case in cases if case.error is not None}
     too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]
     for name in too_far:
-        print(f"{name}: error {errors[name]:.1%} exceeds {max_error:.1%}", file=sys.stderr)
+        limit = format_percent(max_error or 0.0)
+        print(f"{name}: error {format_percent(errors[name])} exceeds {limit}", file=sys.stderr)
     return 1 if too_far or any(case.error is None for case in cases) else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result
 from scaleproof.commands.text.tables import table as table_lines
+from scaleproof.simulator.common.units import format_percent
 
 if TYPE_CHECKING:
     from scaleproof.validator.published.score import Score, Scores, SetScore
@@ -56,7 +57,7 @@ def describe(result: Scores) -> str:
 
 def _cells(name: str, score: SetScore) -> tuple[str, ...]:
     shares = score.mean, score.median, score.p95, score.worst, score.order_right, score.floor, score.coverage90
-    return name, str(score.rows), str(score.scored), *("–" if share is None else f"{share:.1%}" for share in shares)
+    return name, str(score.rows), str(score.scored), *("–" if share is None else format_percent(share) for share in shares)
 
 
 def _notes(result: Score) -> list[str]:

@@ -41,7 +41,9 @@ def _collective(options: argparse.Namespace) -> int:
     op, ranks = parse_op(options.op), parse_ranks(options.ranks)
     group = group_on(cluster, ranks)
     times = list(collective_times(op, sizes, group, cluster, options.algorithm, options.messages))
-    how = "message by message" if options.messages else "by formula"
+    measured = [one.algorithm == "measured" for one in times]
+    how = "as measured" if all(measured) else "as measured where the algorithm says so, else by formula"
+    how = "message by message" if options.messages else how if any(measured) else "by formula"
     print(f"# {op} on {group.size} ranks of {cluster.name or Path(options.cluster).stem}, {how}")
     print(describe(times))
     return 0

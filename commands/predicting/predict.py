@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.gpus import add_gpus, loaded
 from scaleproof.commands.output import print_result
+
+# Exit code for a scenario that does not fit into memory.
+OUT_OF_MEMORY: Final = 3
 
 
 def mount(commands: Any) -> None:
@@ -16,6 +19,8 @@ def mount(commands: Any) -> None:
     predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
     predict.add_scenario()
     add_gpus(predict)
+    predict.parser.epilog = f"Exit code {OUT_OF_MEMORY}: the scenario is predicted, and does not fit into its devices' memory."
+    predict.add("--allow-oom", f"exit with 0 instead of {OUT_OF_MEMORY} if memory does not suffice")
     predict.add_tokens()
     predict.add("--json", "print the run as JSON")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
@@ -48,4 +53,5 @@ def _predict(options: argparse.Namespace) -> int:
     if options.evidence:
         found = evidence(scenario)
         data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
-    return print_result(options, lambda: data, lambda: text)
+    exit_code = OUT_OF_MEMORY if run.fits is False and not options.allow_oom else 0
+    return print_result(options, lambda: data, lambda: text) or exit_code

@@ -73,7 +73,9 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     if unfit and fitting.empty:
         least = points.nsmallest(1, "memory_bytes")
         for point, needed in least[["point", "memory_bytes"]].itertuples(index=False):
-            lines.append(f"no point fits; the least memory is {format_bytes(needed)} a rank at {_at(study, point)}")
+            lines.insert(
+                0, f"Out of memory at every point; the least need is {format_bytes(needed)} per GPU at {_at(study, point)}"
+            )
     if "time_to_target_s" in points:
         done = points[~points["fits"].eq(False)].dropna(subset=["time_to_target_s"])
         soonest = done.sort_values("time_to_target_s", kind="stable").head(1)

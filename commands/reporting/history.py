@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result
 from scaleproof.commands.text.tables import table
+from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,7 @@ def _run_cells(run: dict[str, Any]) -> tuple[str, ...]:
     low_s, high_s = run["predicted_low_s"], run["predicted_high_s"]
     outside = low_s is not None and high_s is not None and not low_s <= run["measured_s"] <= high_s
     cluster = f"{run['cluster']} {run['cluster_digest'][:6]}{'  outside the 90 % interval' if outside else ''}"
-    times = format_time_s(run["predicted_s"]), format_time_s(run["measured_s"]), f"{run['error']:+.1%}"
+    times = format_time_s(run["predicted_s"]), format_time_s(run["measured_s"]), format_change(run["error"])
     return _minute(run), run["scenario"], *times, cluster
 
 
@@ -102,8 +103,12 @@ def _drift_cells(one: Drift, several_hosts: bool) -> tuple[str, ...]:
 
     name = f"{one.scenario} on {one.host}" if several_hosts else one.scenario
     runs = counted(one.runs - 1, "earlier run")
-    why = f"{runs}, too few to judge" if one.verdict == "too few" else f"{one.verdict}: noise reaches ±{one.reach:.1%}, {runs}"
-    return name, format_time_s(one.earlier_s), format_time_s(one.latest_s), f"{one.change:+.1%}", why
+    why = (
+        f"{runs}, too few to judge"
+        if one.verdict == "too few"
+        else f"{one.verdict}: noise reaches ±{format_percent(one.reach)}, {runs}"
+    )
+    return name, format_time_s(one.earlier_s), format_time_s(one.latest_s), format_change(one.change), why
 
 
 def _quantity_cells(calibrated: pd.DataFrame) -> Iterator[tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from scaleproof.commands.text.run import out_of_memory
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.analysis.compare import TO_TARGET, BreakdownDifference, Comparison, Effect
 from scaleproof.simulator.common.units import (
@@ -22,13 +23,13 @@ _MAX_VALUE_WIDTH: Final = 22
 _LARGE_FACTOR: Final = 3.0
 # minimum share of either step time from which a part is printed
 _MIN_SHARE: Final = 5e-4
-_CHANGE: Final = ("A", "B", "change", "90 % between")
+_CHANGE: Final = ("A", "B", "change", "90 % interval")
 
 
 def describe(comparison: Comparison) -> str:
     """Console text of a comparison."""
     a, b = comparison.a, comparison.b
-    lines = [_headline("A", a), _headline("B", b), *_unequal_terms(comparison)]
+    lines = [*_out_of_memory(comparison), _headline("A", a), _headline("B", b), *_unequal_terms(comparison)]
     if comparison.changed:
         rows = [(f"  {change.field}", _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
         lines += ["", *table([("what changed", "A", "B"), *rows])]
@@ -40,6 +41,13 @@ def describe(comparison: Comparison) -> str:
     parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _MIN_SHARE]
     lines += ["", *table([("where the time goes", *_CHANGE), *map(_part, parts)])]
     return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in wrapped(text))])
+
+
+def _out_of_memory(comparison: Comparison) -> Iterator[str]:
+    """Which scenarios do not fit; their times are compared as if memory sufficed."""
+    for label, run in (("A", comparison.a), ("B", comparison.b)):
+        if run.fits is False:
+            yield from wrapped(f"{label}: {out_of_memory(run)}; compared as if memory sufficed")
 
 
 def _headline(label: str, run: Run) -> str:
@@ -74,15 +82,13 @@ def _part(part: BreakdownDifference) -> tuple[str, ...]:
 def _verdict(comparison: Comparison) -> Iterator[str]:
     ratio, interval = comparison.ratio, comparison.speedup
     fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
-    yield f"B is {fast} as A, with 90 % between {interval.low:.3g} and {interval.high:.3g}; {interval.words()}"
+    yield f"B is {fast} as A (90 % interval {interval.low:.3g}-{interval.high:.3g}); {interval.words()}"
     for effect in comparison.effects:
         if effect.name == TO_TARGET and effect.a and effect.b:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
             yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
         yield from (f"warning for {label}: {text}" for text in run.warnings)
-        if run.fits is False:
-            yield f"{label} does not fit into its devices' memory{f'; it would fit with {run.fit_by}' if run.fit_by else ''}"
 
 
 def _factor(change: float) -> str:

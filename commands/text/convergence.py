@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 from typing import Any, Final
 
 from scaleproof.commands.text.tables import table
-from scaleproof.simulator.common.units import format_number
+from scaleproof.simulator.common.units import format_number, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import Chosen, Setting, Trial
@@ -54,10 +54,12 @@ def notes(scenario: Scenario, found: Mapping[Setting, Chosen], fitted: FittedCon
 
 def _cross_validation(fitted: FittedConvergence) -> Iterator[str]:
     if not fitted.held_out:
-        yield f"runs deviate from the fit by {fitted.scatter:.0%} (standard deviation); too few settings for cross-validation"
+        scatter = format_percent(fitted.scatter, 0)
+        yield f"runs deviate from the fit by {scatter} (standard deviation); too few settings for cross-validation"
         return
     errors = [abs(one.error) for one in fitted.held_out]
-    yield f"leave-one-out over {len(errors)} settings: median error {median(errors):.0%}, largest {max(errors):.0%}"
+    middle, most = (format_percent(error, 0) for error in (median(errors), max(errors)))
+    yield f"leave-one-out over {len(errors)} settings: median error {middle}, largest {most}"
 
 
 def plain(trials: Sequence[Trial], found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> dict[str, Any]:

@@ -124,4 +124,4 @@ def _interval(found: Crossover, border: Border) -> str:
     high = f"{found.x.text(border.high)}" if math.isfinite(border.high) else "beyond it"
     if not border.low and not math.isfinite(border.high):
         return "; the two are too close along the whole row to locate it"
-    return f"; 90 % between {format_range(low, high, 'and')}"
+    return f"; 90 % interval {format_range(low, high, '-')}"

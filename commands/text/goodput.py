@@ -7,7 +7,15 @@ from typing import Final
 
 from scaleproof.commands.text.tables import sections, shares
 from scaleproof.simulator.analysis.goodput.result import Goodput
-from scaleproof.simulator.common.units import counted, format_bytes, format_count, format_number, format_time_s, format_USD
+from scaleproof.simulator.common.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_number,
+    format_percent,
+    format_time_s,
+    format_USD,
+)
 from scaleproof.simulator.run.run import framework_words
 
 _DAY_S: Final = 86400.0
@@ -39,10 +47,10 @@ def describe(found: Goodput) -> str:
 
 def _ratio(found: Goodput) -> Iterator[str]:
     low, high = found.interval
-    yield f"{found.ratio:.1%} of the time, 90 % between {low:.1%} and {high:.1%}"
+    yield f"{format_percent(found.ratio)} of the time, 90 % between {format_percent(low)} and {format_percent(high)}"
     if found.ratio < _NO_PROGRESS:
         yield "no progress: failures are more frequent than restarts and checkpoints allow"
-    yield f"{found.expected:.1%} in closed form{_limited(found)}"
+    yield f"{format_percent(found.expected)} in closed form{_limited(found)}"
 
 
 def _limited(found: Goodput) -> str:
@@ -61,7 +69,7 @@ def _interruptions(found: Goodput) -> Iterator[str]:
     yield "; ".join([failures, *stops, *growths])
     rates = sorted(found.failures_per_day.items(), key=lambda item: -item[1])
     total = sum(found.failures_per_day.values())
-    yield ", ".join(f"{name}{_count(found.counts[name])} {rate / total:.1%}" for name, rate in rates)
+    yield ", ".join(f"{name}{_count(found.counts[name])} {format_percent(rate / total)}" for name, rate in rates)
 
 
 def _count(count: int) -> str:
@@ -93,7 +101,9 @@ def _checkpoints(found: Goodput) -> Iterator[str]:
         f"{', the optimum' if found.is_optimum else ''}: {format_bytes(saving.size_bytes)}, "
         f"training stops for {format_time_s(saving.stall_s)}{written}"
     )
-    rules = ", ".join(f"{choice.rule} {format_time_s(choice.interval_s)} ({choice.simulated:.1%})" for choice in found.choices)
+    rules = ", ".join(
+        f"{choice.rule} {format_time_s(choice.interval_s)} ({format_percent(choice.simulated)})" for choice in found.choices
+    )
     yield f"optimum by {rules}"
 
 
@@ -116,7 +126,7 @@ def _cost(found: Goodput) -> Iterator[str]:
 
 
 def _halved(found: Goodput) -> Iterator[str]:
-    ratios = ", ".join(f"{name} {ratio:.1%}" for name, ratio in found.halved.items())
+    ratios = ", ".join(f"{name} {format_percent(ratio)}" for name, ratio in found.halved.items())
     yield f"{ratios} (in closed form{_limited(found)})"
 
 

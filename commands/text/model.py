@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from scaleproof.commands.text.tables import bar, table
-from scaleproof.simulator.common.units import format_bytes, format_count
+from scaleproof.simulator.common.units import format_bytes, format_count, format_parameters
 from scaleproof.simulator.model.layer_table import DeviceRates, LayerRow, totals
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.model.transformer.decoder import Transformer
@@ -19,9 +19,9 @@ _WIDTHS: Final = (11, 5, 8, 9, 15, 11, 9, 10, 8, 9)
 
 def headline(model: ModelSpec, ranks: int) -> str:
     """The model's size in one line. ranks: number of tensor-parallel ranks that share its layers."""
-    facts = [f"{_count(model.parameters())} parameters"]
+    facts = [f"{format_parameters(model.parameters())} parameters"]
     if isinstance(model, Transformer) and model.experts is not None:
-        facts[0] += f", of which a token uses {_count(model.active_parameters())}"
+        facts[0] += f", of which a token uses {format_parameters(model.active_parameters())}"
     if (tokens := getattr(model, "sequence", None)) is not None:
         facts.append(f"{tokens:,} tokens a sample")
     if ranks > 1:

@@ -3,10 +3,13 @@ evidence for it."""
 
 from __future__ import annotations
 
+import math
+import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from scaleproof.commands.text.tables import sections, shares, table
+from scaleproof.commands.text.tables import sections, shares, table, wrapped
 from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun
 from scaleproof.simulator.common.units import (
     counted,
@@ -15,12 +18,15 @@ from scaleproof.simulator.common.units import (
     format_count,
     format_energy_J,
     format_mass_kg,
+    format_need,
     format_number,
     format_percent,
     format_range,
     format_time_s,
+    format_times_s,
     format_USD,
 )
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
@@ -32,6 +38,13 @@ _ROUNDING: Final = 1e-9
 _LARGEST_HOLDERS: Final = 3
 # minimum share of a prediction's variance from which a quantity is printed
 _MIN_VARIANCE_SHARE: Final = 0.1
+# a need of more than this many times the memory is shown without times
+_MOST_NEED: Final = 10
+# minimum peak of a GPU, which no processor core reaches
+_GPU_FLOPS: Final = 1e12
+# scaling efficiency from which an explanation is given, and what is said of a baseline
+_ABOVE: Final = 1.0005
+_BASELINE_NOTES: Final = (", the smallest that fits", ", which does not fit", ", which do not fit")
 # number of published runs that are printed, and the titles of their table
 _MOST_PUBLISHED: Final = 5
 _EVIDENCE_TITLES: Final = ("published run", "model", "GPUs", "layout", "measured", "predicted", "error", "in 90 %")
@@ -40,25 +53,58 @@ _EVIDENCE_TITLES: Final = ("published run", "model", "GPUs", "layout", "measured
 def describe(run: Run) -> str:
     """Console text of a run."""
     headline = f"{run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}, {_origin(run)}"
-    parts = {
-        "framework": [run.framework_words] if run.framework else [],
-        "step time": _step_time(run),
+    parts: dict[str, Iterable[str]] = {"framework": [run.framework_words] if run.framework else []}
+    lines = [*wrapped(out_of_memory(run)), headline] if run.fits is False else [headline]
+    if run.fits is False:
+        lines[-1] += " as if memory sufficed" if _is_plausible(run) else "; times are not shown for so large a need"
+    if run.fits is not False or _is_plausible(run):
+        parts |= _performance(run)
+    parts |= {"memory": _memory(run), "network": _network(run.provenance), "warning": run.warnings}
+    return "\n".join([*lines, *sections(parts)])
+
+
+def _performance(run: Run) -> dict[str, Iterable[str]]:
+    """Sections of throughput, times and cost."""
+    return {
         "throughput": _throughput(run),
-        "90 % between": _interval(run),
-        "to target": _to_target(run),
         "utilisation": _utilisation(run),
+        "step time": _step_time(run),
+        "90 % interval": _interval(run),
+        "limit": limit(run),
+        "to target": _to_target(run),
         "where it goes": _parts(run),
         "communication": _communication(run),
-        "input": _input(run),
         "servers": _servers(run.servers),
         "efficiency": _efficiency(run),
-        "memory": _memory(run),
         "energy": _bill(run.energy_J, format_energy_J),
         "cost": _bill(run.cost_USD, format_USD),
-        "network": _network(run.provenance),
-        "warning": run.warnings,
     }
-    return "\n".join([headline, *sections(parts)])
+
+
+def out_of_memory(run: Run) -> str:
+    """'Out of memory: 224 of 80.0 GiB per GPU at stage 0 (optimizer states 128 GiB, …); fits with: --set training.zero=3'."""
+    holders_bytes, noun = run.memory_bytes or {}, gpu(run)
+    need = format_need(sum(holders_bytes.values()), run.capacity_bytes or 0.0)
+    most = max(run.memory_by_stage, key=lambda stage: stage.total_bytes, default=None)
+    place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
+    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
+    remedy = f"fits with: {settings}" if settings else f"no setting tried makes it fit; give a smaller batch or more {noun}s"
+    return f"Out of memory: {need} per {noun}{place} ({', '.join(_largest(holders_bytes))}); {remedy}"
+
+
+def _settings(text: str) -> list[str]:
+    """The settings of a remedy, `field=value` with spaces only inside of braces or brackets."""
+    return re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|\S)+", text)
+
+
+def _is_plausible(run: Run) -> bool:
+    """Whether the needed memory is within reach of the device's, so that times say something."""
+    return sum((run.memory_bytes or {}).values()) <= _MOST_NEED * (run.capacity_bytes or math.inf)
+
+
+def gpu(run: Run) -> str:
+    """What a rank of the run is: 'GPU', or 'rank' if it computes on processor cores."""
+    return "GPU" if run.peak_flops is not None and run.peak_flops >= _GPU_FLOPS else "rank"
 
 
 def _origin(run: Run) -> str:
@@ -86,8 +132,9 @@ def _step_time(run: Run) -> Iterator[str]:
 def _throughput(run: Run) -> Iterator[str]:
     tokens = ""
     if run.tokens_per_s and run.tokens_per_s_per_rank:
-        tokens = f", {format_number(run.tokens_per_s)} tokens/s, {format_number(run.tokens_per_s_per_rank)} tokens/s a rank"
-    yield f"{format_number(run.samples_per_s)} samples/s{tokens}"
+        each = f"{format_number(run.tokens_per_s_per_rank)} tokens/s/{gpu(run)}"
+        tokens = f"{format_number(run.tokens_per_s)} tokens/s, {each}, "
+    yield f"{tokens}{format_number(run.samples_per_s)} samples/s"
 
 
 def _interval(run: Run) -> Iterator[str]:
@@ -95,19 +142,22 @@ def _interval(run: Run) -> Iterator[str]:
     if run.prediction_interval_s is None:
         return
     low_s, high_s = run.prediction_interval_s
-    parts = [f"{format_time_s(low_s)} and {format_time_s(high_s)}"]
+    parts = [format_times_s(low_s, high_s)]
     if low_s > 0:
-        parts.append(f"{format_number(run.samples / high_s)} and {format_number(run.samples / low_s)} samples/s")
+        fewest, most = (f"{format_number(run.samples / edge_s)} samples/s" for edge_s in (high_s, low_s))
+        parts.append(format_range(fewest, most, "-"))
     bill = run.cost_USD
     if bill and run.step_time_s > 0:
         low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
-        parts.append(f"{low} and {high} a step")
-    # without a prefix, "model" would read as the neural network
-    names = {"model": "simulator model error"}
-    most = [f"{names.get(name, name)} {share:.0%}" for name, share in run.spread.items() if share >= _MIN_VARIANCE_SHARE][
-        :_LARGEST_HOLDERS
-    ]
-    yield "; ".join([", ".join(parts), *(["mostly " + ", ".join(most)] if most else [])])
+        parts.append(f"{format_range(low, high, '-')} a step")
+    # "model" would read as the neural network
+    names = {"model": "simulator", "device": gpu(run)}
+    causes = [
+        f"{names.get(name, name.replace('.', ' '))} {format_percent(share, 0)}"
+        for name, share in run.spread.items()
+        if share >= _MIN_VARIANCE_SHARE
+    ][:_LARGEST_HOLDERS]
+    yield ", ".join(parts) + (f" (from: {', '.join(causes)})" if causes else "")
 
 
 def _to_target(run: Run) -> Iterator[str]:
@@ -117,7 +167,7 @@ def _to_target(run: Run) -> Iterator[str]:
     target, between = run.to_target, ""
     if run.time_to_target_interval_s:
         low_s, high_s = map(format_time_s, run.time_to_target_interval_s)
-        between = f", 90 % between {low_s} and {high_s}"
+        between = f", 90 % interval {low_s} to {high_s}"
     # ignore rounding errors
     stale = f", {target.staleness:.3g} updates by others during a worker's step" if target.staleness > _MIN_SHARE else ""
     yield (
@@ -131,7 +181,8 @@ def _to_target(run: Run) -> Iterator[str]:
 
 def _utilisation(run: Run) -> Iterator[str]:
     if run.mfu is not None and run.hfu is not None:
-        yield f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of {format_count(run.peak_flops or 0.0)}FLOP/s a rank"
+        peak = f"{format_count(run.peak_flops or 0.0)}FLOP/s per {gpu(run)}"
+        yield f"MFU {format_percent(run.mfu)}, HFU {format_percent(run.hfu)} of {peak}"
 
 
 def _parts(run: Run) -> list[str]:
@@ -166,47 +217,48 @@ def _communication_row(part: CommunicationPart) -> tuple[str, ...]:
     return part.label, exposed, hidden, format_bytes(part.size_bytes), calls
 
 
-def _input(run: Run) -> Iterator[str]:
-    if run.breakdown_s.get("waiting_for_input", 0.0) > _MIN_SHARE * run.step_time_s:
-        yield "bound by data loading"
-
-
 def _servers(servers: ServerStatistics | None) -> Iterator[str]:
     """Load of the parameter servers, and staleness of asynchronous workers."""
     if servers is None:
         return
     busiest, queue = servers.bottleneck, servers.queue_length
     yield (
-        f"busiest: {busiest}, {servers.busy[busiest]:.1%}; servers busy {servers.utilisation.mean:.1%} of the time, "
+        f"busiest: {busiest}, {format_percent(servers.busy[busiest])}; servers busy "
+        f"{format_percent(servers.utilisation.mean)} of the time, "
         f"{queue.mean:.2g} wait on average, {queue.max} at most"
     )
     gaps = [("clock gap", servers.clock_gap), ("version staleness", servers.version_staleness)]
     parts = [f"{name} {gap.mean:.3g} on average, {gap.max} at most" for name, gap in gaps if gap.max > 0]
-    parts += [f"{servers.dropped:.1%} of pushes dropped"] if servers.dropped > 0 else []
+    parts += [f"{format_percent(servers.dropped)} of pushes dropped"] if servers.dropped > 0 else []
     if parts:
         yield "; ".join(parts)
 
 
 def _efficiency(run: Run) -> Iterator[str]:
+    """Scaling efficiency with its baseline; above 100 %, why that is no error."""
     for kind, scaling in run.scaling.items():
-        faster = f"{1.0 if scaling.speed_up is None else scaling.speed_up:.3g}"
-        times = f": {faster} times as fast" if faster != "1" else ""
-        yield f"{scaling.efficiency:.1%} {kind} scaling, against {scaling.baseline}{times}"
+        share = f"{kind} scaling {format_percent(scaling.efficiency)}"
+        if scaling.speed_up is None:
+            yield f"{share}, against {scaling.baseline}"
+            continue
+        ranks = round(scaling.efficiency * run.compute_ranks / scaling.speed_up)
+        note = next((note for note in _BASELINE_NOTES if note in scaling.baseline), "")
+        above = "; above 100 % because that baseline uses each less well" if scaling.efficiency > _ABOVE else ""
+        times = f"{scaling.speed_up:.3g}x of {counted(ranks, gpu(run))}{note}{above}"
+        yield share + (" (it is the baseline)" if ranks == run.compute_ranks and not above else f" ({times})")
 
 
 def _memory(run: Run) -> Iterator[str]:
-    """Memory per rank (largest and smallest stage), the largest holders, and a remedy if it does not fit."""
+    """Memory per rank (largest and smallest stage), and the largest holders."""
     if run.memory_bytes is None:
         return
-    of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
-    need = f"{format_bytes(sum(run.memory_bytes.values()))}{of} a rank"
+    needed = sum(run.memory_bytes.values())
+    need = f"{format_need(needed, run.capacity_bytes) if run.capacity_bytes else format_bytes(needed)} per {gpu(run)}"
     if len(run.memory_by_stage) > 1:
         most, least = (pick(run.memory_by_stage, key=lambda stage: stage.total_bytes) for pick in (max, min))
         need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
     yield need
     yield ", ".join(_largest(run.memory_bytes))
-    if run.fits is False:
-        yield "does not fit" + (f"; would fit with {run.fit_by}" if run.fit_by else "")
 
 
 def _largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from scaleproof.commands.text.tables import bar, table, wrapped
+from scaleproof.simulator.analysis.sensitivity.elasticity import COST
 from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity
 from scaleproof.simulator.common.units import counted, format_number, format_percent, format_range
 
@@ -20,18 +21,19 @@ def describe(found: Sensitivity) -> str:
     run = found.run
     lines = [f"{run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}, {format_number(run.samples_per_s)} samples/s"]
     lines.append(f"  framework: {run.framework_words}")
-    titles = ("1 % more of", "now", "throughput", "90 % between", "")
-    lines += table([titles, *map(_row, (*found.cluster, *found.training))], "<>>><", indent="  ")
+    titles = ("1 % more of", "now", "throughput", "90 % interval", f"costs {format_percent(COST, 0)} at", "")
+    lines += table([titles, *map(_row, (*found.cluster, *found.training))], "<>>>><", indent="  ")
     return "\n".join([*lines, *(line for text in _verdict(found) for line in wrapped(text))])
 
 
-def _row(one: Elasticity) -> tuple[str, str, str, str, str]:
+def _row(one: Elasticity) -> tuple[str, str, str, str, str, str]:
     if one.value is None:
-        return one.name, one.says, "–", "", one.how
+        return one.name, one.says, "–", "", "", one.how
     between = "" if one.low is None or one.high is None else format_range(_percent(one.low), _percent(one.high))
     if not one.field.startswith("cluster."):
         between = f"({one.how.removeprefix('from ')})"
-    return one.name, one.says, f"{_percent(one.value)} %", between, bar(min(1.0, abs(one.value)), _BAR_WIDTH)
+    costs_at = "–" if one.costs_at == "any" else one.costs_at or ""
+    return one.name, one.says, f"{_percent(one.value)} %", between, costs_at, bar(min(1.0, abs(one.value)), _BAR_WIDTH)
 
 
 def _verdict(found: Sensitivity) -> Iterator[str]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
+from scaleproof.simulator.common.units import format_percent
+
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
@@ -57,7 +59,7 @@ def bar(share: float, width: int = _BAR_WIDTH) -> str:
 
 def shares(rows: Iterable[tuple[str, str, float]]) -> list[str]:
     """Lines of (name, amount, share), each with the share in per cent and as a bar."""
-    return table(((name, amount, f"{share:.1%}", bar(share)) for name, amount, share in rows), "<>><", (22, 9, 6), gap=1)
+    return table(((name, amount, format_percent(share), bar(share)) for name, amount, share in rows), "<>><", (22, 9, 7), gap=1)
 
 
 def wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:

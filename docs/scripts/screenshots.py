@@ -16,14 +16,13 @@ from playwright.sync_api import Browser, sync_playwright
 import scaleproof
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
-EXPLORED: Final = "megatron-175b-3d-selene"
+EXPLORED: Final = "mixtral-8x7b-experts-h100"
 STUDY: Final = "resnet50-ring-or-servers"
 FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
                 "--disable-background-networking", "--disable-component-update"]  # fmt: skip
 # name, the results that are shown, width and height in pixels, and theme
 VIEWS: Final = (
     ("report.png", "study", 1280, 1340, "light"),
-    ("report-dark.png", "study", 1280, 1340, "dark"),
     ("report-phone.png", "study", 390, 1340, "dark"),
     ("plan.png", "plan", 1280, 1200, "light"),
 )
@@ -57,15 +56,15 @@ def taken(browser: Browser, page: Path, view: tuple[str, str, int, int, str]) ->
 
 
 def explored(browser: Browser) -> None:
-    """Takes a picture of the explorer, once the full result is shown."""
+    """Takes a picture of the explorer, once the full result and the curves are shown."""
     command = [sys.executable, "-m", "scaleproof", "explore", EXPLORED, "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             if server.stdout is None or not (found := re.search(r"http://\S+", server.stdout.readline())):
                 raise SystemExit("the explorer has printed no address")
-            opened = browser.new_page(viewport={"width": 1280, "height": 900})
+            opened = browser.new_page(viewport={"width": 1280, "height": 1180})
             opened.goto(found[0])
-            opened.wait_for_timeout(6000)
+            opened.wait_for_selector("body[data-complete]")
             opened.screenshot(path=IMAGES / "explorer.png")
             opened.close()
         finally:

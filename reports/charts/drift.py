@@ -10,6 +10,7 @@ from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK, ORANGE, VERM
 from scaleproof.reports.read.history import Drift, drifts
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,8 +115,9 @@ def _finding(name: str, found: Drift | None) -> str:
     if found is None:
         return f"{name}: one run"
     if found.verdict == "too few":
-        return f"{name}: {found.change:+.1%} against {found.runs - 1} before, too few to judge"
-    return f"{name} {'drifts' if found.verdict == 'drifts' else 'is steady'}: {found.change:+.1%}, noise ±{found.reach:.1%}"
+        return f"{name}: {format_change(found.change)} against {found.runs - 1} before, too few to judge"
+    verdict = "drifts" if found.verdict == "drifts" else "is steady"
+    return f"{name} {verdict}: {format_change(found.change)}, noise ±{format_percent(found.reach)}"
 
 
 def _draw_errors(axes: Axes, runs: pd.DataFrame) -> None:
@@ -128,7 +130,7 @@ def _draw_errors(axes: Axes, runs: pd.DataFrame) -> None:
     furthest = max(0.05, float(runs["error"].abs().max())) * 1.25
     axes.set_ylim(-furthest, furthest)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    title(axes, f"error, now {runs['error'].iloc[-1]:+.1%}")
+    title(axes, f"error, now {format_change(runs['error'].iloc[-1])}")
 
 
 def _draw_quantity(axes: Axes, values: pd.DataFrame) -> None:

@@ -45,7 +45,7 @@ def _draw(canvas: Figure, result: Result, panels: int) -> None:
     _lines(axes, predicted)
     if predicted.experiment.test.against is None:
         _bounds(axes, predicted.experiment)
-    style.title(axes, f"predicted: {label(verdict(predicted), 100)}")
+    style.title(axes, _title("predicted", predicted))
     if predicted.experiment.test.against is not None:
         axes = next(columns)
         _tested(axes, {"predicted": predicted})
@@ -55,8 +55,13 @@ def _draw(canvas: Figure, result: Result, panels: int) -> None:
         _tested(axes, {"predicted": result.foretold, "measured": result.measured})
         _bounds(axes, result.measured.experiment)
         axes.legend(loc="best")
-        when = f"measured on netlab, {day(result.record.date)}"
-        style.title(axes, f"{when}: {label(verdict(result.measured), 80)}")
+        style.title(axes, _title(f"measured on netlab, {day(result.record.date)}", result.measured))
+
+
+def _title(side: str, found: ExperimentResult) -> str:
+    """The verdict of a panel: 'predicted: true only for workers ≥ 8'."""
+    words = verdict(found).removeprefix("Depends: ")
+    return textwrap.fill(label(f"{side}: {words[0].lower()}{words[1:]}", 2 * _LONGEST), _LONGEST)
 
 
 def _lines(axes: Axes, found: ExperimentResult) -> None:

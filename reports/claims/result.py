@@ -87,11 +87,17 @@ def _plain_point(point: AxisPoint, test: Test) -> dict[str, Any]:
 
 def verdict(found: ExperimentResult) -> str:
     """'Depends: true only for workers ≥ 8'."""
-    words = {"holds": "True", "does not hold": "False", "holds when": f"Depends: true only for {found.condition}"}
+    words = verdict_words(found.verdict, found.condition)
     if len(found.telling) < len(found.points):
         scope = listed([found.experiment.axis.text(point.x) for point in found.telling])
-        return f"{words[found.verdict]}, tested at {found.experiment.axis.name} {scope}"
-    return words[found.verdict]
+        return f"{words}, tested at {found.experiment.axis.name} {scope}"
+    return words
+
+
+def verdict_words(verdict: str, condition: str) -> str:
+    """A verdict with its condition for readers, such as 'Depends: true only for workers ≥ 8'."""
+    words = {"holds": "True", "does not hold": "False"}
+    return words.get(verdict, f"Depends: true only for {condition}")
 
 
 def day(date: str) -> str:

@@ -93,8 +93,14 @@ class Desk:
             def report(text: str | None) -> None:
                 loop.call_soon_threadsafe(texts.put_nowait, text)
 
+            def finish(done: asyncio.Future[bytes]) -> None:
+                # also where nobody reads the result, which would be reported as an error
+                if not done.cancelled():
+                    done.exception()
+                texts.put_nowait(None)
+
             request = asyncio.ensure_future(run_in_threadpool(self._worker.ask, question, report))
-            request.add_done_callback(lambda _: texts.put_nowait(None))
+            request.add_done_callback(finish)
             try:
                 while (text := await texts.get()) is not None:
                     yield json.dumps({"progress": text}).encode() + b"\n"

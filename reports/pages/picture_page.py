@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
+from scaleproof.reports.claims.result import verdict_words
 from scaleproof.reports.pages.sections import Page, Section, Sources, slug
 from scaleproof.reports.pages.text import percent, spaced
 from scaleproof.reports.read import csv_tables, origins
@@ -31,13 +32,14 @@ class _Verdict(BaseModel):
 
     @property
     def words(self) -> str:
-        return f"{self.verdict} {self.condition}".strip()
+        return verdict_words(self.verdict, self.condition)
 
 
 class _Claim(BaseModel):
     name: str
     claim: str
     because: str = ""
+    source: str = ""
     predicted: _Verdict
     measured: _Verdict | None = None
 
@@ -80,8 +82,8 @@ def claims_page(folder: Path) -> Page:
     claims = _read(folder / CLAIMS_FILE, TypeAdapter(list[_Claim]))
     counts = Counter(one.predicted.verdict for one in claims)
     headline = f"Of {len(claims)} claims, " + ", ".join(
-        f"{counts[verdict]} {words}"
-        for verdict, words in (("holds", "hold"), ("holds when", "hold under a condition"), ("does not hold", "do not hold"))
+        f"{counts[verdict]} {'is' if counts[verdict] == 1 else 'are'} {words}"
+        for verdict, words in (("holds", "true"), ("holds when", "true under a condition"), ("does not hold", "false"))
         if counts[verdict]
     )
     sections = [

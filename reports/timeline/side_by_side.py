@@ -12,6 +12,7 @@ from scaleproof.reports.pages.text import milliseconds
 from scaleproof.reports.read.results import Case, Parting
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw, height, rank_name, shown
+from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Phase, Stream
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def side_by_side(case: Case) -> Drawn | None:
     steps = [step for step in found if step is not None]
     if not steps:
         return None
-    titles = [f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms per step ({shown(step)})" for step in steps]
+    titles = [f"{step.run.origin}: {format_time_s(step.run.step_time_s)} per step ({shown(step)})" for step in steps]
     marks = case.explanation.partings if case.explanation is not None and len(steps) == 2 else ()
     places = [(mark, _places(steps, mark)) for mark in marks]
     marked = [(mark, place) for mark, place in places if place is not None]

@@ -56,7 +56,7 @@ _MARGIN_IN: Final = 0.02
 # in a line of the legend
 _LEGEND_LETTERS: Final = 80
 # from here on the axis is in seconds
-_LONG_MS: Final = 1e4
+LONG_MS: Final = 1e3
 # in a line of the title
 _TITLE_LETTERS: Final = 84
 # minimum share of a step from which a part is in the title
@@ -118,8 +118,8 @@ def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[A
         most = max(most, _draw_step(panel, step, longest_ms))
         title(panel, words)
     panels[0].set_xlim(0, longest_ms * 1.01)
-    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(panels, steps, most)}")
-    if longest_ms >= _LONG_MS:
+    panels[-1].set_xlabel(f"{'ms' if longest_ms < LONG_MS else 's'}{_key(panels, steps, most)}")
+    if longest_ms >= LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
     lines = max(1, -(-sum(len(str(handle.get_label())) for handle in handles) // _LEGEND_LETTERS))

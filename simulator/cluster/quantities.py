@@ -16,7 +16,7 @@ from pydantic import Field
 
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import format_Bps, format_time_s, parse_Bps, parse_time_s
+from scaleproof.simulator.common.units import format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
 
 if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
@@ -95,7 +95,7 @@ def parse_share(value: object) -> float:
 
 def format_share(share: float) -> str:
     """A share as text: '104.0 %'."""
-    return f"{share:.1%}".replace("%", " %")
+    return format_percent(share)
 
 
 def slowed(cluster: Cluster, slowdowns: Mapping[str, float]) -> Cluster:

@@ -189,6 +189,12 @@ DollarsPerJoule = Annotated[float, *_field(parse_USD_per_J, "price of electricit
 KilogramsPerJoule = Annotated[float, *_field(parse_kg_per_J, "carbon intensity")]
 
 
+_TIMES: Final = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]
+_LONG_TIMES: Final = [(86400.0, "d"), (3600.0, "h"), (60.0, "min")]
+# Shorter times are in seconds, as steps are reported.
+_LONG_S: Final = 999.5
+
+
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     """`value` with three significant digits in the largest unit of `steps` (largest first) in which it is at least 1."""
     if value == 0:
@@ -196,18 +202,39 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     # 0.9995 of a unit would be printed as 1000 of the next smaller unit
     size, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     number = value / size
-    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
-    return f"{number:.{digits}f} {unit}"
+    return f"{number:.{_digits(number)}f} {unit}"
+
+
+def _digits(number: float) -> int:
+    """Number of digits after the point with which a number of at least 1 has three significant ones."""
+    return 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
 
 
 def format_time_s(seconds: float) -> str:
-    """A duration for people: '12.3 ms' from 0.0123."""
-    return _scaled(seconds, [(86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+    """A duration for people: '12.3 ms' from 0.0123, '61.8 s', and minutes, hours and days only from 1,000 s on."""
+    return _scaled(seconds, _LONG_TIMES if abs(seconds) >= _LONG_S else _TIMES)
+
+
+def format_times_s(low_s: float, high_s: float) -> str:
+    """A range of durations in one unit, that of the longer: '781-977 ms'."""
+    unit = format_time_s(high_s).rpartition(" ")[2]
+    low, high = low_s / _SECONDS[unit], high_s / _SECONDS[unit]
+    return f"{low:,.{_digits(low)}f}-{high:,.{_digits(low)}f} {unit}"
 
 
 def format_bytes(size_bytes: float) -> str:
     """A size for people: '25.0 MiB' from 26214400."""
-    return _scaled(size_bytes, [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")])
+    return _scaled(
+        size_bytes, [(2.0**50, "PiB"), (2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")]
+    )
+
+
+def format_need(need_bytes: float, capacity_bytes: float) -> str:
+    """A needed and an available size in one unit, that of the latter: '224 of 80.0 GiB'."""
+    available, unit = format_bytes(capacity_bytes).split()
+    needed = need_bytes / _BYTES[unit]
+    need = f"{needed:,.{_digits(needed)}f}" if needed >= 1 else format_bytes(need_bytes)
+    return f"{need} of {available} {unit}"
 
 
 def format_Bps(rate_Bps: float) -> str:
@@ -236,9 +263,14 @@ def format_count(count: float) -> str:
     return _scaled(count, [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
 
 
+def format_parameters(count: float) -> str:
+    """A number of parameters, as models are named: '70.6 B', '25.6 M'."""
+    return _scaled(count, [(1e9, "B"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
+
+
 def format_number(value: float) -> str:
-    """A number with four significant digits, and with all digits before the point: '2,349', '37.76'."""
-    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"
+    """A number with four significant digits: '308,400', '2,349', '37.76'."""
+    return f"{float(f'{value:.4g}'):,.0f}" if value >= 999.5 else f"{value:.4g}"
 
 
 def format_percent(share: float, digits: int = 1) -> str:
@@ -256,10 +288,10 @@ def format_change_s(change_s: float) -> str:
     return f"{'+' if change_s > 0 else '-'}{format_time_s(abs(change_s))}" if abs(change_s) >= 1e-9 else "0"
 
 
-def format_range(low: str, high: str, word: str = "to") -> str:
+def format_range(low: str, high: str, word: str = " to ") -> str:
     """A range: '2.9 to 14.6 %' from '2.9 %' and '14.6 %'. A common unit is written once, and so are equal ends."""
     number, _, unit = low.rpartition(" ")
-    return low if low == high else f"{number if number and high.endswith(f' {unit}') else low} {word} {high}"
+    return low if low == high else f"{number if number and high.endswith(f' {unit}') else low}{word}{high}"
 
 
 def counted(number: int, noun: str) -> str:

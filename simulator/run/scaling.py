@@ -61,10 +61,10 @@ class _Smallest(NamedTuple):
     fits: bool
 
     def __str__(self) -> str:
-        """'1 worker of 5 stages, the fewest that hold the model'."""
+        """'1 worker of 5 stages, the smallest that fits'."""
         if not self.fits:
-            return f"{self.degrees}, which {'does' if self.degrees.ranks == 1 else 'do'} not hold the model"
-        return str(self.degrees) if self.degrees.ranks == 1 else f"{self.degrees}, the fewest that hold the model"
+            return f"{self.degrees}, which {'does' if self.degrees.ranks == 1 else 'do'} not fit"
+        return str(self.degrees) if self.degrees.ranks == 1 else f"{self.degrees}, the smallest that fits"
 
 
 class _BaselineLimits(NamedTuple):

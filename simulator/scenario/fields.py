@@ -160,7 +160,7 @@ class Field(NamedTuple):
 def field_at(path: str) -> Field:
     """The field at a path, for any kind of parts on the path. Raises InputError if no scenario has such a field."""
     if path == GPUS:
-        return Field(FieldInfo.from_annotation(Count), GPUS)  # type: ignore[arg-type]
+        return Field(FieldInfo.from_annotation(Count), GPUS)
     specs: list[type[Spec]] = [Scenario]
     info: FieldInfo | None = None
     names: list[str] = []

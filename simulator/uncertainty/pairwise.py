@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
 from scaleproof.simulator.uncertainty.priors import joint_errors
@@ -42,11 +43,11 @@ class SpeedupInterval:
     def words(self) -> str:
         """A sentence such as 'B is faster with a probability of over 98 %'."""
         if not self.is_distinguishable:
-            return f"the two cannot be distinguished: B is faster with a probability of {self.faster:.0%}".replace("%", " %")
+            return f"the two cannot be distinguished: B is faster with a probability of {format_percent(self.faster, 0)}"
         first = self.faster < 0.5
         sure = max(self.faster, 1 - self.faster)
-        surely = f"{sure:.0%}" if sure < 1 - 1 / _DRAWS else f"over {1 - 1 / _DRAWS:.0%}"
-        return f"{'A' if first else 'B'} is faster with a probability of {surely}".replace("%", " %")
+        surely = format_percent(sure, 0) if sure < 1 - 1 / _DRAWS else f"over {format_percent(1 - 1 / _DRAWS, 0)}"
+        return f"{'A' if first else 'B'} is faster with a probability of {surely}"
 
 
 def speedup_interval(

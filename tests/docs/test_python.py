@@ -9,7 +9,7 @@ from pathlib import Path
 import scaleproof
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = runpy.run_path(str(ROOT / "docs" / "scripts" / "notebook.py"))
+SCRIPT = runpy.run_path(str(ROOT / "examples" / "run_notebook.py"))
 PAGE = (ROOT / "docs" / "reference" / "python.md").read_text()
 
 
@@ -18,11 +18,11 @@ def test_the_page_names_everything_public() -> None:
 
 
 def test_the_examples_of_the_page_give_the_texts_shown() -> None:
-    assert SCRIPT["rewritten"](PAGE) == PAGE, "run docs/scripts/notebook.py"
+    assert SCRIPT["rewritten"](PAGE) == PAGE, "run examples/run_notebook.py"
 
 
 def test_the_notebook_has_the_outputs_of_its_cells() -> None:
     text = (ROOT / "examples" / "notebook.ipynb").read_text()
     notebook = json.loads(text)
     assert len(text) < 256 * 1024
-    assert SCRIPT["texts"](SCRIPT["run"](notebook)) == SCRIPT["texts"](notebook), "run docs/scripts/notebook.py"
+    assert SCRIPT["texts"](SCRIPT["run"](notebook)) == SCRIPT["texts"](notebook), "run examples/run_notebook.py"

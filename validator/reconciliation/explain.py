@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Phase, Run
 from scaleproof.validator.reconciliation.faults import DetectedFault, faults
 from scaleproof.validator.reconciliation.match import Matched, MatchedSpans, match
@@ -105,9 +105,9 @@ def explain(predicted: Run, measured: Run) -> Explanation:
 
 def _of_step_times(predicted: Run, measured: Run) -> Explanation:
     """The explanation where only the step time was measured."""
-    off_s, sides = predicted.step_time_s - measured.step_time_s, (predicted.step_time_s, measured.step_time_s)
+    off_s = predicted.step_time_s - measured.step_time_s
     sentence = f"{_signed_ms(off_s)} ms; a log has no phases: a trace of a few steps shows which of them differ (--trace)"
-    return Explanation(off_s, (ErrorPart("unmodelled", off_s, *sides),), (), (), (sentence,))
+    return Explanation(off_s, (), (), (), (sentence,))
 
 
 def label(name: str) -> str:
@@ -183,7 +183,11 @@ class _Sentences:
         if name == "rate":
             ratio = 1.0 if self._matched is None else volume_ratio(self._matched)
             rate = predicted_s * ratio / measured_s if measured_s else 0.0
-            return f"communication runs at {rate:.0%} of the predicted rate" if rate else f"communication takes {sides}"
+            return (
+                f"communication runs at {format_percent(rate, 0)} of the predicted rate"
+                if rate
+                else f"communication takes {sides}"
+            )
         if name == "volume" and self._matched is not None:
             return f"{volume_ratio(self._matched):.2f} times the predicted bytes are moved"
         if name == "overlap":
@@ -267,7 +271,7 @@ def times(predicted_s: float, measured_s: float) -> str:
         return "time, though none is predicted"
     ratio = measured_s / predicted_s
     if ratio < 1:
-        return f"{ratio:.0%} of the predicted time"
+        return f"{format_percent(ratio, 0)} of the predicted time"
     return f"{ratio:.{1 if ratio >= 1.5 else 2}f} times as long as predicted"
 
 

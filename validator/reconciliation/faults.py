@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run
 from scaleproof.validator.reconciliation.links import slow_links
 from scaleproof.validator.reconciliation.members import class_of_ranks
@@ -99,7 +100,10 @@ def _slow_messages(sides: _Sides) -> Iterator[DetectedFault]:
         names = tuple(map(sides.name, link.ranks))
         between = f"from and to {names[0]}" if len(names) == 1 else f"between {' and '.join(names)}"
         yield DetectedFault(
-            "messages", names, link.ratio, f"messages {between} run at {1 / link.ratio:.0%} of the rate of the others"
+            "messages",
+            names,
+            link.ratio,
+            f"messages {between} run at {format_percent(1 / link.ratio, 0)} of the rate of the others",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream
@@ -108,8 +109,8 @@ def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict
     drift = max(abs(one.drift) for own in corrections for one in own)
     share = off_s / run.step_time_s if run.step_time_s else 0.0
     warning = (
-        f"clocks agree only to {share:.0%} of a step, so that waiting and transfers between machines cannot be separated; "
-        "give larger batches, or a quieter network"
+        f"clocks agree only to {format_percent(share, 0)} of a step, so that waiting and transfers between machines cannot be "
+        "separated; give larger batches, or a quieter network"
     )
     entry = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
     return entry, warning if share > _TOLERATED_SHARE else ""

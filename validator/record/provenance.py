@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.validator.record.cpu_usage import usable
 
 # Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
@@ -128,7 +129,7 @@ def load_warning(load: float) -> str:
     """A warning where other work used more than the tolerated share of the cores; else empty."""
     if load <= NOTICED_LOAD:
         return ""
-    return f"other work used {load:.0%} of the cores during the run; measure on a quiet machine"
+    return f"other work used {format_percent(load, 0)} of the cores during the run; measure on a quiet machine"
 
 
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:

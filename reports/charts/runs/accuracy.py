@@ -19,6 +19,7 @@ from scaleproof.reports.charts.chart import (
     Symbol,
     View,
     log_ticks,
+    looks,
     whiskers,
 )
 from scaleproof.reports.charts.runs.breakdown import Bar
@@ -26,6 +27,7 @@ from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, PURPLE, VERM
 from scaleproof.reports.pages.result_text import CLOSE, FAIR
 from scaleproof.reports.pages.text import family_name, percent, rate, signed_percent, time_unit
 from scaleproof.reports.read.results import Case
+from scaleproof.simulator.analysis.evidence import PublishedRun
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Run
 
@@ -39,6 +41,8 @@ _BIN: Final = 0.05
 # errors are clipped to this share, so that one does not hide the others
 _MOST_ERROR: Final = 1.0
 _MOST_COUNTS: Final = 6
+# factor by which the axes are longer than the range of published times
+_EVIDENCE_MARGIN: Final = 1.35
 
 
 def _look(family: str) -> tuple[str, Symbol]:
@@ -47,8 +51,8 @@ def _look(family: str) -> tuple[str, Symbol]:
 
 
 def bars(cases: Sequence[Case]) -> list[Bar]:
-    """Bars of all cases, predicted above measured."""
-    return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs]
+    """Bars of all cases, predicted above measured; runs of a log alone have no parts."""
+    return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs if run.phase_s]
 
 
 def scaling(cases: Sequence[Case]) -> Chart | None:
@@ -213,3 +217,30 @@ def errors(cases: Sequence[Case]) -> Chart | None:
     if any(abs(case.error or 0.0) > _MOST_ERROR for case in compared):
         caption += f" Errors beyond {percent(_MOST_ERROR)} are drawn at the end."
     return Chart("errors", "Errors by size", (view,), caption, height_px=260)
+
+
+def evidence(runs: Sequence[PublishedRun]) -> Chart | None:
+    """Predicted against measured milliseconds per step on logarithmic axes, by device; None without runs."""
+    if not runs:
+        return None
+    times_ms = [time_s * 1e3 for run in runs for time_s in (run.measured_s, run.predicted_s)]
+    ends = [min(times_ms) / _EVIDENCE_MARGIN, max(times_ms) * _EVIDENCE_MARGIN]
+    near = Band(f"±{percent(CLOSE)}", GREY, ends, [end * (1 - CLOSE) for end in ends], [end * (1 + CLOSE) for end in ends])
+    devices = list(dict.fromkeys(run.device for run in runs))
+    points = []
+    for device, (colour, symbol) in zip(devices, looks(len(devices)), strict=True):
+        mine = [run for run in runs if run.device == device]
+        x, y = [run.measured_s * 1e3 for run in mine], [run.predicted_s * 1e3 for run in mine]
+        points.append(Line(device, colour, x, y, [_published_text(run) for run in mine], symbol, joined=False))
+    measured, predicted = (
+        ChartAxis(f"{side} ms per step", log=True, ticks=log_ticks(*ends), limits=(ends[0], ends[1]))
+        for side in ("measured", "predicted")
+    )
+    close = sum(abs(run.error) <= CLOSE for run in runs)
+    finding = f"{close} of {len(runs)} similar published runs are predicted within {percent(CLOSE)}"
+    view = View(measured, predicted, (near, Line("equal", INK, ends, ends, dashed=True), *points), finding)
+    return Chart("evidence", "Predicted against measured step time of published runs", (view,), square=True)
+
+
+def _published_text(run: PublishedRun) -> str:
+    return f"{run.id}: {run.model} on {run.gpus} {run.device}\nmeasured {format_time_s(run.measured_s)}"

@@ -108,6 +108,8 @@ def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
         "description": scenario.description,
         "exact": is_exact,
         "step_time_s": run.step_time_s,
+        "rate": sentences.rate(run)[0] if run.step_time_s > 0 else None,
+        "prediction_interval_s": run.prediction_interval_s,
         "samples_per_s": run.samples_per_s if run.step_time_s > 0 else None,
         "ranks": run.ranks,
         "gpus": run.compute_ranks,

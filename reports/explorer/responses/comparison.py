@@ -19,6 +19,8 @@ _SHOWN: Final = {
     "cost of a million samples": "Cost per million samples",
     "energy of a million tokens": "Energy per million tokens",
 }
+# ratios of throughput this near to 1 are equal
+_SAME: Final = 1e-9
 
 
 def comparison(a: Scenario, b: Scenario) -> dict[str, Any]:
@@ -48,6 +50,8 @@ def _words(found: Comparison) -> str:
     if not found.changed:
         return "A and B are the same scenario."
     interval = f"90 % interval {found.speedup.low:.2f} to {found.speedup.high:.2f}"
+    if abs(found.ratio - 1) < _SAME:
+        return "A and B are equally fast."
     if not found.speedup.is_distinguishable:
         return f"A tie: B trains {found.ratio:.2f} times as fast as A, which is within the uncertainty ({interval})."
     return f"B trains {found.ratio:.2f} times as fast as A ({interval})."

@@ -19,15 +19,15 @@ from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.schema import Scenario
 
 # multiples of the scenario's GPUs and bandwidths, in the order in which they are computed; the rest is left out when time is up
-_ORDER: Final = (("gpus", 1.0), ("gpus", 2.0), ("gpus", 0.5), ("bandwidth", 0.5), ("bandwidth", 2.0), ("gpus", 4.0),
-                 ("bandwidth", 0.25), ("bandwidth", 4.0), ("gpus", 0.25), ("gpus", 8.0), ("gpus", 0.125),
+_ORDER: Final = (("gpus", 1.0), ("gpus", 2.0), ("gpus", 0.5), ("bandwidth", 0.5), ("bandwidth", 2.0),
+                 ("bandwidth", 0.25), ("bandwidth", 4.0), ("gpus", 4.0), ("gpus", 0.25), ("gpus", 8.0), ("gpus", 0.125),
                  ("bandwidth", 0.71), ("bandwidth", 1.41), ("gpus", 16.0))  # fmt: skip
 # what is said of other numbers of GPUs, which the curve shows
 _NEAREST: Final = re.compile(r"; nearest possible: .*")
 _LINKS: Final = {"network.bandwidth": "between nodes", "node.link.bandwidth": "inside a node"}
 _LONGEST_S: Final = 1.5
 # a prediction from this duration on is shown without intervals
-_SLOW_S: Final = 0.1
+_SLOW_S: Final = 0.2
 # steps of asynchronous workers, whose steps differ
 _FEW_STEPS: Final = 8
 

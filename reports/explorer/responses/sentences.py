@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 from scaleproof.reports.charts import style
+from scaleproof.simulator.analysis.planner import words as plan_words
 from scaleproof.simulator.common.units import (
+    counted,
     format_bytes,
     format_count,
     format_energy_J,
     format_number,
+    format_range,
     format_time_s,
     format_USD,
 )
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # from this share of a step on, computing is what limits it
@@ -24,6 +28,8 @@ _MOSTLY: Final = 0.85
 _MIN_SHARE: Final = 0.002
 # and a holder of memory
 _MIN_MEMORY_SHARE: Final = 0.02
+# schedules that follow from the number of virtual stages
+_USUAL: Final = ("1f1b", "interleaved_1f1b")
 # steps from this duration on are in whole seconds
 _LONG_S: Final = 60.0
 # what each part of a step is called, and what it means
@@ -76,20 +82,17 @@ def rate(run: Run) -> tuple[float, str]:
 
 
 def layout(scenario: Scenario) -> str:
-    """'DP 8 × TP 8 × PP 8, VPP 3, MBS 1, GA 32, ZeRO 1, recompute full'."""
-    strategy, training = scenario.strategy, scenario.training
-    if not isinstance(strategy, ReplicaStrategy):
-        return strategy.kind.replace("_", " ")
-    plan = strategy.plan
-    degrees = (("DP", plan.workers), ("TP", plan.tensor), ("CP", plan.context), ("PP", plan.stages), ("EP", plan.expert))
-    parts = [" × ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "1 GPU"]
-    parts += [f"VPP {plan.chunks}"] if plan.chunks > 1 else []
-    parts += [plan.schedule.upper()] if plan.stages > 1 and plan.schedule not in ("1f1b", "interleaved_1f1b") else []
-    parts.append(f"MBS {scenario.samples_per_worker // plan.microbatches}")
-    parts += [f"GA {plan.microbatches}"] if plan.microbatches > 1 else []
-    parts += [f"ZeRO {training.zero}"] if training.zero else []
-    parts += [f"recompute {training.recompute}"] if training.recompute.kind != "none" else []
-    return ", ".join(parts)
+    """'DP8 TP8 PP8 VPP3, MBS 1, GA 32, recompute selective'."""
+    strategy, training, plan = scenario.strategy, scenario.training, scenario.strategy.plan
+    if not isinstance(strategy, ReplicaStrategy | ParameterServer):
+        return f"{strategy.kind.replace('_', ' ')} on {counted(strategy.training_ranks, 'GPU')}"
+    degrees = {name: getattr(plan, name) for name in ("workers", "tensor", "stages", "chunks", "context", "expert")}
+    samples = {"samples": scenario.samples_per_worker // plan.microbatches, "microbatches": plan.microbatches}
+    memory = {"zero": training.zero, "recompute": str(training.recompute)}
+    servers = {"servers": strategy.servers, "placement": strategy.placement} if isinstance(strategy, ParameterServer) else {}
+    is_unusual = plan.stages > 1 and plan.schedule not in _USUAL
+    schedule = f", {plan.schedule}" if is_unusual else ""
+    return plan_words.layout({**degrees, **samples, **memory, **servers}) + schedule
 
 
 def headline(run: Run, scenario: Scenario) -> str:
@@ -102,7 +105,7 @@ def headline(run: Run, scenario: Scenario) -> str:
 
 
 def details(run: Run, scenario: Scenario) -> str:
-    """'DP 8 × TP 8 × PP 8, MBS 1, GA 32; megatron-core-0.12'; what is trained where the headline does not say it."""
+    """'DP8 TP8 PP8, MBS 1, GA 32; megatron-core-0.12'; what is trained where the headline does not say it."""
     trained = f"{_subject(run, scenario)}, " if run.fits is False else ""
     return f"{trained}{layout(scenario)}; {run.framework}"
 
@@ -140,7 +143,7 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     has_interval = run.prediction_interval_s is not None and low_s > 0
     ends = [throughput * run.step_time_s / end_s for end_s in (high_s, low_s)] if has_interval else []
     rates = f"90 %: {' to '.join(map(format_number, ends))}" if ends else None
-    times = f"90 %: {step_time(low_s)} to {step_time(high_s)}" if has_interval else None
+    times = f"90 %: {format_range(step_time(low_s), step_time(high_s))}" if has_interval else None
     each = format_number(throughput / run.compute_ranks)
     others = f"{format_number(run.samples_per_s)} samples/s" if unit == "tokens/s" else "all GPUs together"
     step, step_unit = step_time(run.step_time_s).split(" ")
@@ -149,8 +152,8 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     return [
         _number("throughput", label, (format_number(throughput), unit), rates, others),
         _number("step", "Step time", (step, step_unit), times, f"one optimizer step, global batch {run.samples:,}"),
-        _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs, without recomputation"),
-        _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s per GPU", "model FLOPs utilisation"),
+        _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs"),
+        _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s", "model FLOPs utilisation"),
         _cost(run, scenario),
         *_energy(run),
     ]
@@ -166,10 +169,10 @@ def _number(key: str, label: str, value: tuple[str | None, str], detail: str | N
 
 
 def _flops(run: Run) -> str:
-    """'150 TFLOP/s per GPU'."""
+    """'150 TFLOP/s'."""
     if run.model_flops is None or run.step_time_s <= 0:
         return ""
-    return f"{format_count(run.model_flops / run.step_time_s / run.compute_ranks)}FLOP/s per GPU"
+    return f"{format_count(run.model_flops / run.step_time_s / run.compute_ranks)}FLOP/s"
 
 
 def _cost(run: Run, scenario: Scenario) -> dict[str, Any]:

@@ -100,6 +100,7 @@ export class ScalingChart extends Chart {
     svg.append(draw("line", { class: "linear", x1: x(a), y1: y(perGpu * a), x2: x(b), y2: y(perGpu * b) }));
     const interval = points.filter((/** @type {any} */ one) => one.low);
     const edge = [...interval.map((/** @type {any} */ one) => [one.gpus, one.high]), ...interval.reverse().map((/** @type {any} */ one) => [one.gpus, one.low])];
+    if (interval.length === 1) svg.append(draw("line", { class: "whisker", x1: x(edge[0][0]), x2: x(edge[0][0]), y1: y(edge[0][1]), y2: y(edge[1][1]) }));
     if (interval.length > 1) svg.append(draw("polygon", { class: "band", points: edge.map(([gpus, rate]) => `${x(gpus)},${y(rate)}`).join(" ") }));
     svg.append(draw("polyline", { class: "curve", points: points.map((/** @type {any} */ one) => `${x(one.gpus)},${y(one.rate)}`).join(" ") }));
     for (const one of points) {

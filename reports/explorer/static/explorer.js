@@ -141,11 +141,12 @@ async function showCurves(signal, query) {
   at("curves").hidden = Boolean(found.error);
   if (found.error) return;
   at("curves").dataset.query = query;
+  addInterval(found.scaling);
   const several = found.scaling.points.length > 1;
   at("scaling").closest("section").hidden = !several && !found.scaling.refused.length;
   at("scaling").hidden = !several;
   if (several) scaling.show(found);
-  const interval = found.scaling.points.some((/** @type {any} */ one) => one.low) ? " Shaded: 90 % prediction interval." : "";
+  const interval = found.scaling.points.some((/** @type {any} */ one) => one.low) ? " Blue area or line: 90 % prediction interval." : "";
   at("scaling-words").textContent = several ? `Global batch kept. Dashed: linear scaling.${interval} Choose a point to use its GPUs.` : "";
   showRefused(found.scaling.refused);
   at("bandwidth").closest("section").hidden = !found.links.length;
@@ -154,6 +155,15 @@ async function showCurves(signal, query) {
     label: one.name, help: one.field, colour: i ? "var(--second)" : "var(--first)",
     text: `now ${one.points.find((/** @type {any} */ p) => p.factor === 1).bandwidth}`,
   })));
+}
+
+/** Gives the point of the scenario itself the interval of the full answer, if the curve has none. @param {any} scaling */
+function addInterval(scaling) {
+  const now = scaling.points.find((/** @type {any} */ one) => one.gpus === scaling.now);
+  const [low, high] = latest?.prediction_interval_s || [0, 0];
+  if (!now || now.low || !low || latest.gpus !== scaling.now) return;
+  now.low = (latest.rate * latest.step_time_s) / high;
+  now.high = (latest.rate * latest.step_time_s) / low;
 }
 
 /** Numbers of GPUs that the degrees or the batch do not allow, with the first reason. @param {any[]} refused */

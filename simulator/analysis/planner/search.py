@@ -66,8 +66,8 @@ class PlanResult:
     expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration. fitting: number of
     configurations that fit. best: replayed configurations, the best first. runner_up: the best with other degrees of model
     parallelism; None if all have the same. proved: whether no other configuration that fits is better by replay. front: rows
-    on the Pareto front of estimated time and memory. framework_is_default: whether neither
-    the scenario nor the caller named frameworks. estimate_s, replay_s: run time of the two phases in seconds.
+    on the Pareto front of estimated time and memory. framework_is_default: whether neither the scenario nor the caller named
+    frameworks. estimate_s, replay_s: run time of the two phases in seconds.
     """
 
     objective: Objective

@@ -36,6 +36,10 @@ Estimate = tuple[float, float | None, float | None]
 STEP: Final = 0.02
 _EVENTS_STEP: Final = 0.1
 _DRAWS: Final = 24
+# Loss of throughput up to which a parameter may be slower, the largest slowdown that is tried, and the tolerance in log space.
+COST: Final = 0.05
+_MOST_SLOWDOWN: Final = 1e3
+_BISECTION: Final = 5e-3
 # Replay is used if it differs from the predicted step time, which includes contention, by no more than this share.
 _REPLAY_TOLERANCE: Final = 2e-3
 # Task durations replayed for an interval at most: each takes 0.2 us on a 2-core virtual machine.
@@ -85,6 +89,31 @@ class FiniteDifferences:
             for step in (self.step, -self.step)
         )
         return _rounded(parameter.sign * (faster - slower) / (2 * self.step)), None, None
+
+    def tolerance(self, parameter: ClusterParameter) -> str | None:
+        """The value of a parameter, as text, at which throughput is lower by the share `COST`, by bisection with replay.
+
+        None if it is not known; "any" if even a thousandth of the speed costs less.
+        """
+        if not self.is_replayed:
+            return None
+        low, high = 0.0, math.log(_MOST_SLOWDOWN)
+        least_s = float(replayed_s(self._program, self._own_s[:, None])[0]) / (1 - COST)
+        lasting_s = self._slowed_s(parameter, high)
+        if lasting_s is None or lasting_s < least_s:
+            return None if lasting_s is None else "any"
+        while high - low > _BISECTION:
+            middle = (low + high) / 2
+            lasting_s = self._slowed_s(parameter, middle)
+            if lasting_s is None:
+                return None
+            low, high = (middle, high) if lasting_s < least_s else (low, middle)
+        return parameter.says(self._with_cluster(parameter.slowed(self.scenario.cluster, math.exp(high))))
+
+    def _slowed_s(self, parameter: ClusterParameter, step: float) -> float | None:
+        """Step time with a parameter slower by exp(step), by replay; None if the program's tasks change."""
+        longer_s = self._grown_s(parameter, step)
+        return None if longer_s is None else float(replayed_s(self._program, (self._own_s + longer_s)[:, None])[0])
 
     def _replayed_elasticity(self, parameter: ClusterParameter, slower_s: Times, faster_s: Times) -> Estimate:
         """The elasticity, and its interval from draws of the uncertain quantities, by one replay.

@@ -28,6 +28,7 @@ class Elasticity:
 
     field: the scenario's field. says: its value there, as text. value: None where the parameter does not apply; `how` says why
     then. how: the values between which the elasticity was computed. low, high: 90 % interval, where it is cheap to compute.
+    costs_at: the value at which throughput is 5 % lower, "any" if no value is that slow; None where it is not known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Elasticity:
     how: str
     low: float | None = None
     high: float | None = None
+    costs_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
         return Elasticity(*label, None, reason)
     value, low, high = differences.elasticity(parameter)
     how = f"{format_percent(differences.step, 0)} less and more"
-    return Elasticity(*label, value, how, low, high)
+    return Elasticity(*label, value, how, low, high, differences.tolerance(parameter))
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:

@@ -204,7 +204,7 @@ def test_an_error_above_the_bound_sets_the_exit_code(folder: Path) -> None:
     done = run(folder, "reconcile", "mine.yaml", "--set", slow, "--max-error", "25%", "--out", "out")
     assert done.returncode == 1
     assert "mine: error" in done.stderr
-    assert "exceeds 25.0%" in done.stderr
+    assert "exceeds 25.0 %" in done.stderr
     (case,) = json.loads((folder / "out" / "reconcile.json").read_text())["cases"]
     assert case["error"] > 0.25
 

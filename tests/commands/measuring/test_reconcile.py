@@ -62,7 +62,7 @@ def test_scenarios_that_could_not_be_measured_are_reported_as_failed(small: Make
 def test_the_last_lines_count_errors_and_intervals(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     cases = [case(small, interval=0.1), case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.1), case(small)]
     assert reconcile._verdict(cases, None) == 0
-    assert "1 of 2 measured values inside their 90% intervals" in capsys.readouterr().out
+    assert "1 of 2 measured values inside their 90 % intervals" in capsys.readouterr().out
     assert reconcile._verdict([cases[2]], None) == 0
     assert "inside" not in capsys.readouterr().out
 

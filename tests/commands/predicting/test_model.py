@@ -81,7 +81,7 @@ def test_tables_of_all_shipped_models_fit_120_columns(name: str, capsys: Capture
 def test_the_title_names_active_parameters_and_tensor_parallel_ranks(capsys: Capture) -> None:
     title = printed(capsys, "mixtral-8x7b", "--tensor", "8", "--seq", "2048").splitlines()[0]
     assert title == (
-        "mixtral-8x7b: 46.7 G parameters, of which a token uses 12.9 G; 2,048 tokens a sample; one of 8 tensor-parallel ranks"
+        "mixtral-8x7b: 46.7 B parameters, of which a token uses 12.9 B; 2,048 tokens a sample; one of 8 tensor-parallel ranks"
     )
 
 

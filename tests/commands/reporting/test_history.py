@@ -36,7 +36,7 @@ def test_the_table_lists_runs_oldest_first_with_drift_and_quantities(out: Path, 
     assert lines[1].startswith("2026-10-01 08:00  ring ")
     assert "outside the 90 % interval" in lines[6]
     assert lines[7].startswith("2026-10-08 08:00  servers ")
-    assert any("ring" in line and "+20.0%  drifts" in line for line in lines)
+    assert any("ring" in line and "+20.0 %  drifts" in line for line in lines)
     assert any("lab: node.link.latency" in line and "60.0 us" in line for line in lines)
 
 

@@ -70,7 +70,16 @@ def test_formatted_sizes_and_rates_parse_to_the_same_value(value: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0123, "12.3 ms"), (0.9996, "1.00 s"), (59.99, "1.00 min"), (0.0, "0 ns"), (99.96e-6, "100 us")]
+    ("seconds", "text"),
+    [
+        (0.0123, "12.3 ms"),
+        (0.9996, "1.00 s"),
+        (61.8, "61.8 s"),
+        (999.6, "16.7 min"),
+        (7200.0, "2.00 h"),
+        (0.0, "0 ns"),
+        (99.96e-6, "100 us"),
+    ],
 )
 def test_values_are_formatted_with_three_significant_digits(seconds: float, text: str) -> None:
     assert units.format_time_s(seconds) == text
@@ -86,3 +95,13 @@ def test_values_beyond_any_machine_are_rejected(text: str) -> None:
     """Products and quotients of such values would overflow."""
     with pytest.raises(UnitError, match="is out of range; give a time between 1e-30 and 1e"):
         units.parse_time_s(text)
+
+
+def test_ranges_needs_and_parameters_have_one_unit() -> None:
+    assert units.format_times_s(0.781, 0.9771) == "781-977 ms"
+    assert units.format_times_s(46.0, 64.2) == "46.0-64.2 s"
+    assert units.format_range("2.9 %", "14.6 %") == "2.9 to 14.6 %"
+    assert units.format_need(224 * 2**30, 80 * 2**30) == "224 of 80.0 GiB"
+    assert units.format_need(28.4 * 2**40, 80 * 2**30) == "29,082 of 80.0 GiB"
+    assert (units.format_parameters(70.55e9), units.format_parameters(25.6e6)) == ("70.5 B", "25.6 M")
+    assert tuple(map(units.format_number, (308_351.0, 34_310.2, 37.764))) == ("308,400", "34,310", "37.76")

@@ -56,3 +56,10 @@ def test_impossible_numbers_are_refused_with_the_nearest_possible_ones(name: str
     with pytest.raises(InputError) as error:
         with_gpus(load(name), gpus)
     assert message in str(error.value)
+
+
+def test_a_number_of_gpus_in_a_file_is_hinted_at() -> None:
+    fields = {"model": "llama-3-8b", "cluster": "dgx-h100", "strategy": "data_parallel", "batch": 64, "gpus": 64}
+    with pytest.raises(InputError, match=r"gpus: unknown key; a scenario has strategy.workers; .* --gpus N"):
+        load(fields)
+    assert load({name: value for name, value in fields.items() if name != "gpus"}, {"gpus": 64}).strategy.workers == 64

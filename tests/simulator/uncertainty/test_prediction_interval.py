@@ -223,10 +223,10 @@ def test_the_interval_is_zero_without_relevant_quantities(small: Make) -> None:
 
 def test_the_summary_has_the_interval_and_its_largest_causes(small: Make) -> None:
     run = predict(small("cluster.node.price=1 USD/h"))
-    line = next(line for line in describe(run).splitlines() if "90 % between" in line)
+    line = next(line for line in describe(run).splitlines() if "90 % interval" in line)
     assert "samples/s" in line
-    assert "mostly device" in line
-    assert "90 % between" not in describe(predict(small(), interval=False))
+    assert "(from: GPU " in line
+    assert "90 % interval" not in describe(predict(small(), interval=False))
 
 
 def test_a_saved_run_keeps_its_interval(small: Make, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -231,5 +231,5 @@ def test_waiting_for_the_slowest_device_counts_as_waiting_for_ranks() -> None:
 def test_times_are_formatted_as_text() -> None:
     assert times(1.0, 1.8) == "1.8 times as long as predicted"
     assert times(1.0, 1.04) == "1.04 times as long as predicted"
-    assert times(1.0, 0.57) == "57% of the predicted time"
+    assert times(1.0, 0.57) == "57 % of the predicted time"
     assert times(0.0, 0.5) == "time, though none is predicted"

@@ -165,7 +165,7 @@ def test_unaligned_clocks_give_a_run_with_a_warning(make_scenario: MakeScenario)
     run = gathered(make_scenario(RING, steps=1), [worker_with_a_bucket(2, 0.0)] * 2, [outcome(), outcome(corrections=[vague])])
 
     assert run.step_time_s == pytest.approx(8.0)
-    assert run.provenance["warnings"].startswith("clocks agree only to 50% of a step")
+    assert run.provenance["warnings"].startswith("clocks agree only to 50 % of a step")
 
 
 def test_a_machine_busy_with_other_work_gives_a_warning(make_scenario: MakeScenario) -> None:
@@ -176,7 +176,7 @@ def test_a_machine_busy_with_other_work_gives_a_warning(make_scenario: MakeScena
     quiet = gathered(make_scenario(RING, steps=1), ranks, [outcome(), outcome()])
 
     assert run.provenance["foreign_load"] == "40% of the cores"
-    assert run.provenance["warnings"] == "other work used 40% of the cores during the run; measure on a quiet machine"
+    assert run.provenance["warnings"] == "other work used 40 % of the cores during the run; measure on a quiet machine"
     assert quiet.provenance["foreign_load"] == "0% of the cores"
     assert "warnings" not in quiet.provenance
 

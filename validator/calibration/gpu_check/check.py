@@ -23,7 +23,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.common.units import format_bytes, format_change, format_time_s
 from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run
@@ -229,10 +229,10 @@ def describe(numbers: dict[str, float]) -> str:
     if "uncalibrated_s" in numbers:
         error = numbers["uncalibrated_s"] / numbers["measured_s"] - 1
         times = format_time_s(numbers["measured_s"]), format_time_s(numbers["uncalibrated_s"])
-        parts.append(f"measured {times[0]}, uncalibrated {times[1]} ({error:+.1%})")
+        parts.append(f"measured {times[0]}, uncalibrated {times[1]} ({format_change(error)})")
     if "measured_bytes" in numbers:
         error = numbers["predicted_bytes"] / numbers["measured_bytes"] - 1
-        parts.append(f"memory {format_bytes(numbers['measured_bytes'])}, predicted {error:+.1%}")
+        parts.append(f"memory {format_bytes(numbers['measured_bytes'])}, predicted {format_change(error)}")
     return "; ".join(parts)
 
 

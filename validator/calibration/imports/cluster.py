@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import format_share
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
+from scaleproof.simulator.common.units import format_Bps, format_bytes, format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
@@ -323,5 +323,5 @@ def _intervals(data: dict[str, Any], name: str, sent: FittedCollective, cards: i
 def row(fit: FittedCollective) -> tuple[str, ...]:
     """Cells of a table row for a measured collective: operation, group, sizes, latency, bandwidth, error of the fit."""
     sizes = f"{format_bytes(fit.sizes[0])} – {format_bytes(fit.sizes[-1])} ({len(fit.sizes)})"
-    numbers = (format_time_s(fit.latency_s), format_Bps(fit.bandwidth_Bps), f"{fit.error:.1%}")
+    numbers = (format_time_s(fit.latency_s), format_Bps(fit.bandwidth_Bps), format_percent(fit.error))
     return (fit.op, f"{fit.ranks} on {fit.nodes}", sizes, *numbers)

@@ -99,11 +99,13 @@ def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, mea
         return f"{head}: {_reason(predicted, measured)}"
     reasons = {
         "bubble": "check the schedule, its microbatches and how layers are assigned to stages",
-        "waiting_for_ranks": "ranks that are slower than others make them wait; describe them in unevenness",
-        "waiting_for_server": "servers answer later than predicted (scaleproof calibrate --probe update)",
+        "waiting_for_ranks": "some ranks are slower than others; describe them in unevenness",
+        "waiting_for_server": "servers answer late (scaleproof calibrate --probe update)",
         "waiting_for_input": "batches arrive late; check the data loader, or describe it in input",
         "other": "the device is idle between kernels: launches, data, logging or synchronisation on the host",
     }
+    if measured_s < predicted_s:
+        return head
     return f"{head}: {reasons[name]}"
 
 
@@ -137,8 +139,11 @@ def communication(predicted: Run, measured: Run) -> list[tuple[CommunicationPart
     if not (predicted.communication and measured.phase_s):
         return []
     sides = [{part.label: part for part in run.communication} for run in (predicted, measured)]
-    nothing = {"calls": 0.0, "size_bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
-    none = {label: replace(part, **nothing) for side in sides for label, part in side.items()}
+    none = {
+        label: CommunicationPart(part.dimension, part.collective, 0.0, 0.0, 0.0, 0.0)
+        for side in sides
+        for label, part in side.items()
+    }
     pairs = [(sides[0].get(label, part), sides[1].get(label, part)) for label, part in none.items()]
     return sorted(pairs, key=lambda pair: -pair[1].time_s)
 

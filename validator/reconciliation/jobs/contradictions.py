@@ -18,6 +18,7 @@ _WORDS: Final[dict[Fact, str]] = {
     "stages": "{} pipeline stages",
     "context": "context parallelism over {}",
 }
+_RANKS_CURE: Final = "add --set gpus={}"
 
 
 def check(log: JobLog, scenario: Scenario) -> None:
@@ -34,7 +35,7 @@ def check_world(world: int, place: str, scenario: Scenario) -> None:
     """Raises InputError if a trace's number of ranks contradicts the scenario."""
     ranks = scenario.strategy.training_ranks
     if world not in (0, ranks):
-        cure = _ranks_cure(scenario).format(world)
+        cure = _RANKS_CURE.format(world)
         raise InputError(f"{place}: the job has {world} ranks, {scenario.name} describes {ranks}; {cure}")
 
 
@@ -45,7 +46,7 @@ def _described(scenario: Scenario) -> Iterator[tuple[Fact, int, str]]:
     yield "tensor", plan.tensor, "set strategy.tensor={}"
     yield "stages", scenario.strategy.stages, "set strategy.stages={}"
     yield "context", plan.context, "set strategy.context={}"
-    yield "gpus", scenario.strategy.training_ranks, _ranks_cure(scenario)
+    yield "gpus", scenario.strategy.training_ranks, _RANKS_CURE
     cure = (
         "add --set batch.total={}" if scenario.batch.total is not None else "give batch.total={} in place of batch.per_worker"
     )
@@ -53,8 +54,3 @@ def _described(scenario: Scenario) -> Iterator[tuple[Fact, int, str]]:
     sequence: int | None = getattr(scenario.model, "sequence", None)
     if sequence is not None:
         yield "sequence", sequence, "add --set model.sequence={}"
-
-
-def _ranks_cure(scenario: Scenario) -> str:
-    shared = scenario.strategy.training_ranks // scenario.strategy.workers
-    return "add --set strategy.workers={}" if shared == 1 else f"set strategy.workers so that workers × {shared} ranks are {{}}"

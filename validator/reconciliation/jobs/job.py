@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -72,16 +72,17 @@ def _combined(traced: Run | None, logged: Run | None, notes: ImportNotes) -> Run
     ratio = logged.step_time_s / traced.step_time_s
     if abs(ratio - 1) > _PROFILED:
         times = f"{format_time_s(traced.step_time_s)} in the trace, {format_time_s(logged.step_time_s)} in the log"
-        notes.add(f"steps take {times}, which counts; the trace's parts are scaled to it")
-    parts = {
-        name: {part: seconds * ratio for part, seconds in getattr(traced, name).items()}
-        for name in ("phase_s", "breakdown_s", "communication_s")
-    }
-    communication = tuple(part.scaled(ratio) for part in traced.communication)
+        notes.add(f"steps take {times}; the log's step time is used, and the trace's parts are scaled to it")
+
+    def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:
+        return {name: seconds * ratio for name, seconds in parts_s.items()}
+
     return replace(
         logged,
-        **parts,
-        communication=communication,
+        phase_s=scaled(traced.phase_s),
+        breakdown_s=scaled(traced.breakdown_s),
+        communication_s=scaled(traced.communication_s),
+        communication=tuple(part.scaled(ratio) for part in traced.communication),
         spans=traced.spans,
         rank_names=traced.rank_names,
         provenance={**logged.provenance, **traced.provenance},

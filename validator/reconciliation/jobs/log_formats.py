@@ -45,13 +45,14 @@ class LogField:
 @dataclass(frozen=True)
 class LogFormat:
     """name: of the software. marks: what a line with times contains. fields: what such a line may report. facts: of the job, in
-    other lines."""
+    other lines. memory: bytes of a GPU, in other lines."""
 
     name: str
     sample: str
     marks: re.Pattern[str]
     fields: Mapping[Quantity, LogField]
     facts: Sequence[tuple[Fact, re.Pattern[str]]] = ()
+    memory: LogField | None = None
 
     @property
     def key(self) -> str:
@@ -112,6 +113,7 @@ MEGATRON: Final = LogFormat(
             context=_DOTS.format("context_parallel_size"),
         ),
     ),
+    memory=_field(r"\bmemory \(MB\) \|.*\bmax allocated: *", 2.0**20),
 )
 
 NEMO: Final = LogFormat(

@@ -57,7 +57,7 @@ def run_of(log: JobLog, scenario: Scenario, notes: ImportNotes) -> Run:
         phase_s={},
         breakdown_s=dict.fromkeys(BREAKDOWN, 0.0) | {"other": step_s},
         losses=tuple(record["loss"] for record in records if "loss" in record),
-        memory_bytes_per_rank=max((record["memory_bytes"] for record in records if "memory_bytes" in record), default=None),
+        memory_bytes_per_rank=max([log.memory_bytes, *(record.get("memory_bytes", 0.0) for record in records)]) or None,
         capacity_bytes=scenario.cluster.device.memory_bytes,
         provenance={"log": f"{log.path.name} ({log.software})"},
     )

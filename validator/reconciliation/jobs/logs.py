@@ -31,12 +31,13 @@ class ReportedFact:
 @dataclass
 class JobLog:
     """Log of a job. software: that wrote it. records: of iterations, in the log's order; each has a time. facts: the last value
-    of each."""
+    of each. memory_bytes: the most that lines without times report of a GPU, 0 if none does."""
 
     path: Path
     software: str
     records: list[LogRecord] = field(default_factory=list)
     facts: dict[Fact, ReportedFact] = field(default_factory=dict)
+    memory_bytes: float = 0.0
 
 
 def names() -> list[str]:
@@ -54,18 +55,15 @@ def read(path: Path, format_name: str | None, notes: ImportNotes) -> JobLog:
     found = [_parsed(path, lines, one) for one in formats]
     log = max(found, key=lambda one: len(one.records))
     if not log.records:
-        expected = ", ".join(f"{one.name} ({_marked(one)})" for one in formats)
-        raise InputError(
-            f"{path}: no line reports the time of an iteration; expected a log of {expected}, or a CSV file of W&B"
-        )
+        raise InputError(f"{path}: no line reports the time of an iteration; expected {_expected(formats)}")
     return log
 
 
-def _marked(one: LogFormat) -> str:
-    """What a line with a time contains, from the sample."""
-    match = one.marks.search(one.sample)
-    text = match[0] if match else one.sample
-    return f"'… {text[-32:]} …'" if len(text) > 32 else f"'{text} …'"
+def _expected(formats: Sequence[LogFormat]) -> str:
+    if len(formats) == 1:
+        return f"lines such as {formats[0].sample.strip()!r}"
+    named = ", ".join(one.name for one in formats)
+    return f"a log of {named}, or a CSV file of W&B"
 
 
 def _parsed(path: Path, lines: Sequence[str], one: LogFormat) -> JobLog:
@@ -78,6 +76,8 @@ def _parsed(path: Path, lines: Sequence[str], one: LogFormat) -> JobLog:
             record: LogRecord = {name: value for name, value in values if value is not None}
             if any(record.get(name, 0.0) > 0 for name in TIMES):
                 log.records.append(record)
+        if one.memory is not None:
+            log.memory_bytes = max(log.memory_bytes, one.memory.read(line) or 0.0)
         for index, (fact, pattern) in enumerate(one.facts):
             match = pattern.search(line)
             if match is not None and fact == "gpus_of":

@@ -14,21 +14,19 @@ from scaleproof.validator.calibration.imports.reading import ImportNotes, as_num
 from scaleproof.validator.reconciliation.jobs.log_formats import TIMES, Quantity
 
 # Columns by quantity, and their factor to SI units: names of torchtitan, Megatron-LM, NeMo and transformers.
-_COLUMNS: Final[Sequence[tuple[Quantity, re.Pattern[str], float]]] = [
-    (quantity, re.compile(rf"^(?:{pattern})$", re.I), factor)
-    for quantity, pattern, factor in (
-        ("iteration", r"_?step|(?:trainer|train)/global_step|global_step|iteration", 1.0),
-        ("step_s", r"train_step_timing in s|iteration[-_ ]time|time_metrics/end_to_end\(s\)|step[-_ ]time(?: ?\(s\))?", 1.0),
-        ("step_s", r"(?:elapsed time per iteration|iteration[-_ ]time|step[-_ ]time) ?\(ms\)", 1e-3),
-        ("tokens_per_s_per_gpu", r"throughput\(tps\)|tps|tokens_per_sec(?:ond)?_per_(?:gpu|device)", 1.0),
-        ("tokens_per_s", r"tokens_per_sec(?:ond)?|train/train_tokens_per_second", 1.0),
-        ("samples_per_s", r"(?:train/)?train_samples_per_second|samples[_/]?(?:per_)?sec(?:ond)?", 1.0),
-        ("steps_per_s", r"(?:train/)?train_steps_per_second", 1.0),
-        ("flops_per_s_per_gpu", r"tflops|tflops_per_gpu|throughput(?:/tflops)?|throughput per gpu \(tflop/s/gpu\)", 1e12),
-        ("loss", r"(?:train/)?loss|lm[ _-]loss(?: training)?|reduced_train_loss|loss_metrics/global_avg_loss", 1.0),
-        ("memory_bytes", r"memory/max_(?:active|reserved)\(gib\)", 2.0**30),
-    )
-]
+_PATTERNS: Final[Sequence[tuple[Quantity, str, float]]] = (
+    ("iteration", r"_?step|(?:trainer|train)/global_step|global_step|iteration", 1.0),
+    ("step_s", r"train_step_timing in s|iteration[-_ ]time|time_metrics/end_to_end\(s\)|step[-_ ]time(?: ?\(s\))?", 1.0),
+    ("step_s", r"(?:elapsed time per iteration|iteration[-_ ]time|step[-_ ]time) ?\(ms\)", 1e-3),
+    ("tokens_per_s_per_gpu", r"throughput\(tps\)|tps|tokens_per_sec(?:ond)?_per_(?:gpu|device)", 1.0),
+    ("tokens_per_s", r"tokens_per_sec(?:ond)?|train/train_tokens_per_second", 1.0),
+    ("samples_per_s", r"(?:train/)?train_samples_per_second|samples[_/]?(?:per_)?sec(?:ond)?", 1.0),
+    ("steps_per_s", r"(?:train/)?train_steps_per_second", 1.0),
+    ("flops_per_s_per_gpu", r"tflops|tflops_per_gpu|throughput(?:/tflops)?|throughput per gpu \(tflop/s/gpu\)", 1e12),
+    ("loss", r"(?:train/)?loss|lm[ _-]loss(?: training)?|reduced_train_loss|loss_metrics/global_avg_loss", 1.0),
+    ("memory_bytes", r"memory/max_(?:active|reserved)\(gib\)", 2.0**30),
+)
+_COLUMNS: Final = [(quantity, re.compile(f"^(?:{pattern})$", re.I), factor) for quantity, pattern, factor in _PATTERNS]
 # Columns of wall-clock seconds, from which step times follow if no column has them.
 _CLOCKS: Final = ("_runtime", "_timestamp", "Relative Time (Process)")
 _LONGEST_HEAD: Final = 100_000
@@ -53,7 +51,7 @@ def read(path: Path, text: str, notes: ImportNotes) -> list[Mapping[Quantity, fl
     """The rows that have a time. Raises InputError if there is none, or if the table has several runs."""
     rows = _rows(text)
     used = _used_columns(path, rows[0] if rows else [])
-    records = []
+    records: list[Mapping[Quantity, float]] = []
     for row in rows[1:]:
         values = ((quantity, as_number(row[at]), factor) for at, quantity, factor in used if at < len(row))
         records.append({quantity: value * factor for quantity, value, factor in values if value is not None})

@@ -86,7 +86,7 @@ def test_without_any_plan_the_problems_are_an_error(tmp_path: Path) -> None:
         plan_sizes(SCENARIO, [97], OPTIONS)
 
 
-def test_the_headline_answers_at_the_largest_size(plans: list[PlanRecord]) -> None:
+def test_the_headline_is_about_the_largest_size(plans: list[PlanRecord]) -> None:
     text = headline(plans)
     assert text.startswith("16 GPUs: ")
     assert " tokens/s (" in text
@@ -118,6 +118,7 @@ def test_unreadable_plans_are_notes_of_the_page(folder: Path, tmp_path: Path) ->
     assert "plan-9.json cannot be read" in build(tmp_path).path.read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_command_plans_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", "llama-2-7b-fsdp-a100", "--set", "batch=64", "--gpus", "16,8", "--top", "2"]
     assert main([*command, "--out", str(tmp_path)]) == 0

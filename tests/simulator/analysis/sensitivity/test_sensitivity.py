@@ -169,3 +169,15 @@ def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pyte
     assert result["bottleneck"] in {one["name"] for one in result["cluster"]}
     assert scaleproof.main(["sensitivity", "ring-2", "--set", "strategy.workers=no"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_a_parameter_costs_5_percent_at_the_value_given(small: Make, strategy: str) -> None:
+    scenario = small(strategy)
+    found = values(sensitivity(scenario))
+    own = timed(scenario).samples_per_s
+    for name in ("FLOP/s", "network bandwidth", "network latency"):
+        one = found[name]
+        assert one.costs_at not in (None, "any")
+        slower = timed(small(strategy, f"{one.field}={one.costs_at}")).samples_per_s
+        assert slower / own == pytest.approx(0.95, abs=0.01)

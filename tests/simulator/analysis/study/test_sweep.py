@@ -241,7 +241,7 @@ def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: p
     assert scaleproof.main(["sweep", str(study), "--set", "training.zero=0", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "2 points, 0 of them with an error, 2 do not fit into memory" in printed
-    assert "no point fits; the least memory is" in printed
+    assert "Out of memory at every point; the least need is " in printed
     assert "fastest" not in printed
 
 

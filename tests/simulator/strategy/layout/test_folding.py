@@ -12,9 +12,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
 # two nodes a leaf, two leaves a pod, four pods that are joined by a quarter of the links
-TREE = (
-    "{kind: fat_tree, per_leaf: 2, leaves_per_pod: 2, spines_per_pod: 2, cores: 2, pod_oversubscription: 4, hop_latency: 2 us}"
-)
+TREE = "{kind: fat_tree, per_leaf: 2, leaves_per_pod: 2, spines_per_pod: 2, cores: 2, pod_oversubscription: 4}"
 
 
 def scenario(*overrides: str, strategy: str = "stages: 4, workers: 4, microbatches: 4") -> Scenario:

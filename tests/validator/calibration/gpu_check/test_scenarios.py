@@ -94,4 +94,4 @@ def test_forecasts_say_how_far_off_they_are(tmp_path: Path) -> None:
     assert numbers["measured_bytes"] < predicted.memory_bytes_per_rank  # type: ignore[operator]
     assert "uncalibrated_s" not in check.compared(scenario, measured, predicted, None)
     numbers = {"measured_s": 0.1, "uncalibrated_s": 0.15, "measured_bytes": 2.0**30, "predicted_bytes": 2.0**30}
-    assert check.describe(numbers) == "measured 100 ms, uncalibrated 150 ms (+50.0%); memory 1.00 GiB, predicted +0.0%"
+    assert check.describe(numbers) == "measured 100 ms, uncalibrated 150 ms (+50.0 %); memory 1.00 GiB, predicted 0 %"

@@ -23,7 +23,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, ow
 def test_processor_time_of_other_processes_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watched(monkeypatch, elapsed_s=10.0, busy_s=8.0, own_s=4.0)
     assert watch.load == pytest.approx(0.6)
-    assert watch.warning == "other work used 60% of the cores during the run; measure on a quiet machine"
+    assert watch.warning == "other work used 60 % of the cores during the run; measure on a quiet machine"
 
 
 def test_a_quiet_machine_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:

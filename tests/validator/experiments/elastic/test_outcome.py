@@ -38,8 +38,8 @@ def test_rendezvous_rows_are_omitted_without_a_rendezvous() -> None:
 def test_text_has_a_line_for_each_time() -> None:
     lines = describe([OUTCOME, OUTCOME]).splitlines()
     assert lines[:2] == ["a rank killed", "  in the middle"]
-    assert lines[3].split() == ["detection", "2.00", "s", "1.10", "s", "to", "2.90", "s", "1.60", "s", "+25.0%"]
-    assert lines[4].split() == ["step", "500", "ms", "400", "ms", "+25.0%"]
+    assert lines[3].split() == ["detection", "2.00", "s", "1.10", "s", "to", "2.90", "s", "1.60", "s", "+25.0", "%"]
+    assert lines[4].split() == ["step", "500", "ms", "400", "ms", "+25.0", "%"]
     assert lines[5] == "  parameters: the same"
     assert lines[6] == ""
     assert len({len(line) for line in lines[2:5]}) == 1, "columns stand under one another"

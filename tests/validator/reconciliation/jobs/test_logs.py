@@ -86,6 +86,11 @@ def test_warm_up_is_left_out_and_slow_iterations_do_not_count(tmp_path: Path, sc
     assert "1 of 21 records took more than 1.5 times the median" in notes.lines()[1]
 
 
+def test_memory_may_stand_in_lines_of_its_own(tmp_path: Path, scenario: Scenario) -> None:
+    line = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100.0 | max allocated: 2048.0 | max reserved: 4096.0"
+    assert _run(_write(tmp_path, MEGATRON.sample, line), scenario).memory_bytes_per_rank == 2 * 2**30
+
+
 def test_lines_of_several_ranks_count_once_in_spite_of_colours(tmp_path: Path, scenario: Scenario) -> None:
     line = "[rank{}]:[titan] 2026-01-05 - root - INFO - \x1b[31mstep: {:2}  \x1b[32mloss:  6.1  \x1b[34mtps: {:,}\x1b[0m"
     path = _write(tmp_path, *(line.format(rank, step, 6000 + rank) for step in range(1, 11) for rank in range(3)))
@@ -106,7 +111,7 @@ _DOTS = "." * 30
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (f"world_size {_DOTS} 32", r"train\.log:1: the job has 32 GPUs, job describes 64; add --set strategy\.w"),
+        (f"world_size {_DOTS} 32", r"train\.log:1: the job has 32 GPUs, job describes 64; add --set gpus=32"),
         (f"global_batch_size {_DOTS} 512", "a global batch of 512 sequences, job describes 256; add --set batch"),
         (f"seq_length {_DOTS} 4096", "sequences of 4096 tokens, job describes 8192; add --set model.sequence=4096"),
         (f"tensor_model_parallel_size {_DOTS} 4", "tensor parallelism over 4, job describes 1; set strategy.tensor=4"),

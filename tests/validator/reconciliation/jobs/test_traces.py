@@ -118,6 +118,21 @@ def test_a_traced_cpu_run_has_operators_as_compute_and_gloo_as_communication(sce
     assert run.communication[0].size_bytes == 4000
 
 
+def test_a_chakra_trace_is_one_step(scenario: Scenario, tmp_path: Path) -> None:
+    sized = [{"name": "comm_type", "int64Val": "0"}, {"name": "comm_size", "int64Val": "4000"}]
+    nodes = [
+        {"id": 1, "name": "gemm", "type": "COMP_NODE", "startTimeMicros": 0, "durationMicros": 60},
+        {"id": 2, "name": "c", "type": "COMM_COLL_NODE", "startTimeMicros": 50, "durationMicros": 50, "attr": sized},
+    ]
+    paths = [tmp_path / f"chakra.{rank}.et.json" for rank in range(2)]
+    for path in paths:
+        path.write_text(json.dumps(nodes))
+    run = _job(scenario, paths).run
+    assert run.step_time_s == pytest.approx(100e-6)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(40e-6)
+    assert [part.label for part in run.communication] == ["DP all-reduce"]
+
+
 def _bad(tmp_path: Path, events: list[dict[str, object]], name: str = "rank0.json", rank: int = 0, world: int = 2) -> Path:
     path = tmp_path / name
     path.write_text(trace(events, rank, world))
@@ -129,7 +144,7 @@ def test_unusable_traces_are_refused_in_one_line(scenario: Scenario, tmp_path: P
     unmarked = [event for event in two if "Step" not in event["name"]]
     with pytest.raises(InputError, match=r"no steps found, neither ProfilerStep marks nor an optimizer that repeats"):
         _job(scenario, [_bad(tmp_path, unmarked)])
-    with pytest.raises(InputError, match=r"the job has 4 ranks, ring-2 describes 2; add --set strategy\.workers=4"):
+    with pytest.raises(InputError, match=r"the job has 4 ranks, ring-2 describes 2; add --set gpus=4"):
         _job(scenario, [_bad(tmp_path, two, world=4)])
     with pytest.raises(InputError, match="are both of rank 0; give one trace per rank"):
         _job(scenario, [_bad(tmp_path, two), _bad(tmp_path, two, "rank1.json")])

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
 
 # A slow member takes longer by at least this share, and by this number of standard deviations of the noise.
@@ -121,4 +122,4 @@ def _low_median(values: Sequence[float]) -> float:
 
 
 def _share(ratio: float) -> str:
-    return f"{1 / ratio:.0%}".replace("%", " %")
+    return format_percent(1 / ratio, 0)

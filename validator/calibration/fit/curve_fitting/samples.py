@@ -8,6 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleproof.simulator.common.units import format_percent
+
 # Two modes are reported if each has this many of the samples, and their centres are separated by this number of deviations
 # within the modes (halves of a normal distribution are separated by 2.7, those of a uniform one 3.5), and by this ratio of
 # times.
@@ -29,9 +31,9 @@ class Modes:
 
     def __str__(self) -> str:
         return (
-            f"two modes: {_us(self.fast_s)} us in {1 - self.slow_share:.0%} of the repetitions, "
-            f"{_us(self.slow_s)} us in {self.slow_share:.0%}"
-        ).replace("%", " %")
+            f"two modes: {_us(self.fast_s)} us in {format_percent(1 - self.slow_share, 0)} of the repetitions, "
+            f"{_us(self.slow_s)} us in {format_percent(self.slow_share, 0)}"
+        )
 
 
 def bimodal(seconds: Sequence[float]) -> Modes | None:

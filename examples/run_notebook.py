@@ -1,5 +1,5 @@
 """Runs the cells of examples/notebook.ipynb and the examples of docs/reference/python.md, and writes their outputs into them:
-`python docs/scripts/notebook.py`.
+`python examples/run_notebook.py`.
 
 Cells are run as in a notebook: what they print, and the value of their last line as text, HTML and picture.
 """
@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[1]
 NOTEBOOK: Final = _ROOT / "examples" / "notebook.ipynb"
 PAGE: Final = _ROOT / "docs" / "reference" / "python.md"
 _EXAMPLE: Final = re.compile(r"^```python\n(.*?)^```\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)

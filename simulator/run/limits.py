@@ -1,0 +1,51 @@
+"""What limits a run, in a sentence: its share of the step, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from scaleproof.simulator.common.units import format_percent
+from scaleproof.simulator.run.run import Run
+
+# Exposed communication below this share of a step is no reason for a faster network.
+_LITTLE: Final = 0.02
+# Causes other than compute, with what they are called, what they bind, and what helps.
+_LIMITS: Final = {
+    "exposed_communication": ("exposed communication", "Network-bound", "a faster network helps most"),
+    "bubble": ("pipeline bubble", "Pipeline-bound", "more microbatches, or several chunks per stage, help"),
+    "waiting_for_server": ("waiting for servers", "Server-bound", "more or faster servers help"),
+    "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
+    "waiting_for_input": ("waiting for input", "Input-bound", "faster data loading helps, faster GPUs do not"),
+}
+
+
+def limit(run: Run) -> Iterator[str]:
+    """'12.6 % exposed communication. Compute-bound: faster GPUs help, a faster network saves at most that.'"""
+    if run.step_time_s <= 0 or "compute" not in run.breakdown_s:
+        return
+    shares = {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS}
+    cause = max(shares, key=shares.__getitem__)
+    computing = 1 - sum(shares.values())
+    if shares[cause] > computing:
+        name, bound, remedy = _LIMITS[cause]
+        yield f"{format_percent(shares[cause])} {name}{_mostly(run, cause)}. {bound}: {remedy}."
+        return
+    exposed = shares["exposed_communication"]
+    network = "a faster network does not" if exposed < _LITTLE else "a faster network saves at most that"
+    words = f"{format_percent(exposed)} exposed communication. Compute-bound: faster GPUs help, {network}."
+    yield words + _second(shares, cause)
+
+
+def _mostly(run: Run, cause: str) -> str:
+    """The communication that is exposed most."""
+    most = run.communication[0] if run.communication and cause == "exposed_communication" else None
+    return "" if most is None else f", {format_percent(most.exposed_s / run.step_time_s)} {most.label}"
+
+
+def _second(shares: dict[str, float], cause: str) -> str:
+    """The largest other cause, if it is noticeable and is not communication."""
+    if cause == "exposed_communication" or shares[cause] < _LITTLE:
+        return ""
+    name, _, remedy = _LIMITS[cause]
+    return f" {format_percent(shares[cause])} {name}: {remedy}."
