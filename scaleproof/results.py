@@ -162,7 +162,7 @@ class EvidenceResult(Evidence):
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of predicted against measured step times. Needs matplotlib."""
-        from scaleproof.reports.charts.result_charts import evidence
+        from scaleproof.reports.charts.runs.accuracy import evidence
 
         return _figure(evidence(self.runs), "no published run is similar")
 

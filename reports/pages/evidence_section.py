@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from scaleproof.reports.charts.evidence import evidence as evidence_chart
+from scaleproof.reports.charts.runs.accuracy import evidence as evidence_chart
 from scaleproof.reports.pages.sections import Section, pictured
 from scaleproof.reports.pages.text import duration, percent, signed_percent
 from scaleproof.simulator.analysis.evidence import PublishedRun, evidence
