@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from scaleproof.commands.text.tables import table as aligned
-from scaleproof.simulator.common.units import counted
+from scaleproof.simulator.common.units import counted, parse_Bps
 from scaleproof.validator.calibration.cluster_file import asides
+from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
 
 _SUM: Final = "all_reduce"
 # Minimum widths of the columns, so that tables of one machine have the same layout.
@@ -41,7 +42,9 @@ def _other_lines(cluster: Mapping[str, Any]) -> Iterator[str]:
     for one in sums:
         where = f"{one['ranks']} ranks" + (f" on {one['nodes']} nodes" if one.get("nodes", 1) > 1 else "")
         larger = f" from {one['from']} on" if "from" in one else ""
-        yield f"{_SUM} over {where}{larger}: {one['latency']} + size / {one['bandwidth']}"
+        # FASTEST_S stands for a slope that is lost in the latency
+        rate = f"+ size / {one['bandwidth']}" if parse_Bps(one["bandwidth"]) < 0.99 / FASTEST_S else "for any size"
+        yield f"{_SUM} over {where}{larger}: {one['latency']} {rate}"
     if others := len(collectives) - len(sums):
         yield f"and {counted(others, 'other collective')}; see the file"
     provenance = cluster.get("provenance", {})

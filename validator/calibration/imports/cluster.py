@@ -31,6 +31,8 @@ _NETWORK_LATENCY: Final = "8 us"
 _RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 _FEW: Final = 3
 _NEARLY: Final = 1.15
+# Sizes that all take this many times the latency say little about it.
+_FAR: Final = 10.0
 
 
 @dataclass
@@ -176,18 +178,23 @@ def _add_nodes(data: dict[str, Any], imported: ImportResult, measured: Sequence[
     gives_speed = any(fit.nodes > 1 and fit.op in (*_RINGS, "sendrecv") for fit in measured)
     if nodes > data.get("nodes", 1) == 1 and not data.get("network") and gives_speed:
         data["nodes"] = nodes
+        for key, one, several in (("name", "1 x ", f"{nodes} x "), ("description", "1 node of ", f"{nodes} nodes of ")):
+            if str(data.get(key, "")).startswith(one):
+                data[key] = several + str(data[key]).removeprefix(one)
         imported.notes.add(f"the base is one node without a network; {nodes} nodes were measured, so that it has {nodes} now")
 
 
 def _better(
     measured: Sequence[FittedCollective], known: set[tuple[str, int, int]], notes: ImportNotes
 ) -> list[FittedCollective]:
-    """The fits, without those of too few sizes for groups that the base has measured."""
+    """The fits, without those of too few sizes, or of large ones alone, for groups that the base has measured."""
     result = []
     for fit in measured:
-        if fit.fitted is None and (fit.op, fit.ranks, fit.nodes) in known:
+        few, large = fit.fitted is None, fit.at(fit.sizes[0]) > _FAR * fit.latency_s
+        if (few or large) and (fit.op, fit.ranks, fit.nodes) in known:
             group = f"{fit.op} over {fit.ranks} ranks on {fit.nodes} node{'s' if fit.nodes > 1 else ''}"
-            notes.add(f"{group}: {len(fit.sizes)} sizes do not replace the base's own measurements")
+            sizes = f"{len(fit.sizes)} sizes" + ("" if few else f" of {format_bytes(fit.sizes[0])} or more, without latency,")
+            notes.add(f"{group}: {sizes} do not replace the base's own measurements")
         else:
             result.append(fit)
     return result
@@ -233,7 +240,7 @@ def _skeleton(imported: ImportResult) -> dict[str, Any]:
     nodes, devices = max(1, machines.nodes), max(1, machines.devices)
     return {
         "name": f"{nodes} x {devices} {machines.gpu}",
-        "description": f"{nodes} nodes of {devices} {machines.gpu}, imported from {imported.tool}",
+        "description": f"{nodes} node{'s' if nodes > 1 else ''} of {devices} {machines.gpu}, imported from {imported.tool}",
         "nodes": nodes,
         "node": {"devices": devices},
         "device": device,

@@ -180,9 +180,10 @@ def _test(text: str) -> str | None:
     return next((name for name in names if name in _OP_OF), None)
 
 
-def _named(text: str) -> Op | None:
-    test = _test(text)
-    return _OP_OF[test] if test else None
+def _named(file_name: str) -> Op | None:
+    """The collective that a file's name gives, such as all_gather_perf.log or all_gather.16.log."""
+    test = _test(file_name) or re.split(r"[.\d]", file_name.lower())[0].replace("_", "").replace("-", "")
+    return _OP_OF.get(test)
 
 
 def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]:
@@ -201,7 +202,7 @@ def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]
         return []
     op = section.op or _by_rates(section.rows, ranks)
     if op is None:
-        notes.add(f"{path}:{first}: unknown collective; name the file after its test, such as all_gather_perf.log")
+        notes.add(f"{path}:{first}: unknown collective; name the file after its test, such as all_gather.log")
         return []
     rows = [row for row in section.rows if row.size_bytes > 0]
     return [_point(op, ranks, nodes, row, section.iterations) for row in rows]

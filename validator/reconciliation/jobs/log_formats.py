@@ -88,6 +88,8 @@ TORCHTITAN: Final = LogFormat(
             ("gpus_of", re.compile(rf"device mesh.*\b{axis}=(\d+)"))
             for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")
         ),
+        # older releases: Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]
+        *(("gpus_of", re.compile(rf"-D device mesh with \[[^]]*\], \[(?:\d+, *){{{i}}}(\d+)")) for i in range(5)),
     ),
 )  # fmt: skip
 

@@ -119,6 +119,8 @@ def test_a_matrix_of_one_node_is_completed_by_logs_of_several(tmp_path: Path) ->
     log = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 40e9))
     made = _written(tmp_path, log, base=str(tmp_path / "made.yaml"))
     assert made.nodes == 2
+    assert made.name.startswith("2 x ")
+    assert yaml.safe_load((tmp_path / "made.yaml").read_text())["description"].startswith("2 nodes of ")
     assert made.network is not None
     assert {(one.ranks, one.nodes) for one in made.collectives.measured} == {(len(TWO), 2)}
 
@@ -129,6 +131,14 @@ def test_few_sizes_do_not_replace_a_fit_of_many(tmp_path: Path) -> None:
     made = _written(tmp_path, few, base=str(tmp_path / "made.yaml"))
     assert made.collectives.measured[-1].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
     assert any("1 sizes do not replace the base's own measurements" in line for line in few.notes.lines())
+
+
+def test_large_sizes_alone_do_not_replace_a_fit_with_latency(tmp_path: Path) -> None:
+    _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
+    large = _found(tmp_path, nccl_log("all_reduce", NODE, 200e-6, 190e9, sizes=[2**29, 2**30, 2**31]))
+    made = _written(tmp_path, large, base=str(tmp_path / "made.yaml"))
+    assert made.collectives.measured[-1].latency_s == pytest.approx(30e-6, rel=0.05)
+    assert any("3 sizes of 512 MiB or more, without latency, do not replace" in line for line in large.notes.lines())
 
 
 def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:

@@ -106,6 +106,16 @@ def test_an_unnamed_collective_is_identified_by_its_bandwidths(op: Op, cut: str,
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "name", ["all_gather.log", "all_gather_perf.log", "alltoall.16.txt", "reduce-scatter.log", "sendrecv2.log"]
+)
+def test_the_name_of_a_file_gives_the_collective(name: str, tmp_path: Path) -> None:
+    lines = nccl_log("all_gather", NODE, 1e-5, 1e11).splitlines()
+    path = _log(tmp_path, "\n".join(line for line in lines if not line.startswith("# Collective")), name)
+    (op,) = {point.what for point in nccl_tests.read([path]).points}
+    assert op.replace("_", "") in name.replace("_", "").replace("-", "")
+
+
 def test_tests_of_unknown_collectives_are_skipped(tmp_path: Path) -> None:
     text = nccl_log("all_gather", NODE, 1e-5, 1e11).replace("all_gather_perf", "hypercube_perf")
     with pytest.raises(InputError, match="unknown collective"):

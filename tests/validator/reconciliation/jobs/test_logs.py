@@ -122,8 +122,14 @@ def test_contradictions_say_what_to_change(line: str, message: str, tmp_path: Pa
         _run(_write(tmp_path, line, MEGATRON.sample.replace("| global batch size:   256 ", "")), scenario)
 
 
-def test_the_mesh_of_torchtitan_gives_the_number_of_gpus(tmp_path: Path, scenario: Scenario) -> None:
-    mesh = "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=16, cp=1, tp=1, ep=1"
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=16, cp=1, tp=1, ep=1",
+        "Building 2-D device mesh with ['dp_replicate', 'dp_shard'], [2, 16]",
+    ],
+)
+def test_the_mesh_of_torchtitan_gives_the_number_of_gpus(mesh: str, tmp_path: Path, scenario: Scenario) -> None:
     with pytest.raises(InputError, match="the job has 32 GPUs"):
         _run(_write(tmp_path, mesh, TORCHTITAN.sample), scenario)
 
