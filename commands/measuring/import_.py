@@ -195,7 +195,8 @@ def _finish(
             raise InputError(f"{found.files[0]}: no timings found, so no cluster file was written; see the notes above")
         data = cluster.describe(found, base, measured, node, layers)
         with locked_file(options.out, "import", PATIENCE_S):
-            files.write(data, options.out, found.points, f"Imported from {found.tool}.")
+            points = files.with_earlier(options.cluster, found.points) if options.cluster else found.points
+            files.write(data, options.out, points, f"Imported from {found.tool}.")
     for line in found.notes.lines():
         print(line, file=sys.stderr)
     if measured:

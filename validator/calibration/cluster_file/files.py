@@ -6,7 +6,7 @@ All writers of cluster files use this module. A file is written under another na
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -94,6 +94,14 @@ def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = (), 
 def points_path(path: Path) -> Path:
     """Path of the table of points of a cluster file."""
     return path.with_suffix(".points.parquet")
+
+
+def with_earlier(reference: str, rows: Sequence[Point]) -> list[Point]:
+    """Points in the table of the cluster that `reference` names, without those measured again, followed by `rows`."""
+    table = points_path(catalog.find_part("cluster", reference, Path()))
+    earlier = tables.read(table) if rows and table.exists() else []
+    again = {(row.probe, row.what, row.group, row.size, row.ranks) for row in rows}
+    return [one for one in earlier if (one.probe, one.what, one.group, one.size, one.ranks) not in again] + list(rows)
 
 
 def update(path: Path, before: Cluster, after: Cluster, holder: str) -> None:

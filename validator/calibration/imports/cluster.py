@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -155,7 +155,7 @@ def describe(
     if layers:
         data["device"] = _with_layers(data["device"], layers)
     sources = _links(data, imported, base, measured)
-    data["provenance"] = dict(data.get("provenance") or {}) | _provenance(imported, base) | sources
+    data["provenance"] = dict(data.get("provenance") or {}) | _provenance(imported, base, data.get("provenance") or {}) | sources
     if measured:
         collectives = data["collectives"] = dict(data.get("collectives") or {})
         known = collectives.get("measured") or []
@@ -247,10 +247,12 @@ def _skeleton(imported: ImportResult) -> dict[str, Any]:
     }
 
 
-def _provenance(imported: ImportResult, base: Base | None) -> dict[str, str]:
+def _provenance(imported: ImportResult, base: Base | None, before: Mapping[str, Any]) -> dict[str, str]:
+    """Where the numbers come from. before: where the base's do, whose earlier imports stay named."""
     lines = imported.notes.lines()
     source = f"{imported.tool}: {', '.join(imported.files)}"
-    facts = {"imported": source, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    earlier = [one for one in str(before.get("imported") or "").split("; ") if one not in ("", source)]
+    facts = {"imported": "; ".join([*earlier, source]), "date": datetime.now(UTC).isoformat(timespec="seconds")}
     if base is not None:
         facts["base"] = base.name
     return facts | ({"left out or assumed": "; ".join(lines)} if lines else {})

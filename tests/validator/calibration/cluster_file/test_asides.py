@@ -45,6 +45,12 @@ def test_the_table_prints_results_from_the_file() -> None:
     assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
 
 
+def test_a_sum_whose_size_does_not_count_has_no_bandwidth() -> None:
+    sums = [{"ranks": 2, "latency": "5 us", "bandwidth": rate} for rate in ("1e+06 GB/s", "2 GB/s")]
+    lines = table({"node": {}, "device": {"peak": {}}, "collectives": {"measured": sums}}).splitlines()
+    assert lines[-2:] == ["  all_reduce over 2 ranks: 5 us for any size", "  all_reduce over 2 ranks: 5 us + size / 2 GB/s"]
+
+
 def test_update_times_are_compared_at_a_common_size_in_fixed_order() -> None:
     sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
     adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]

@@ -120,7 +120,9 @@ def test_a_matrix_of_one_node_is_completed_by_logs_of_several(tmp_path: Path) ->
     made = _written(tmp_path, log, base=str(tmp_path / "made.yaml"))
     assert made.nodes == 2
     assert made.name.startswith("2 x ")
-    assert yaml.safe_load((tmp_path / "made.yaml").read_text())["description"].startswith("2 nodes of ")
+    data = yaml.safe_load((tmp_path / "made.yaml").read_text())
+    assert data["description"].startswith("2 nodes of ")
+    assert [one.partition(":")[0] for one in data["provenance"]["imported"].split("; ")] == ["nvidia-smi topo -m", "nccl-tests"]
     assert made.network is not None
     assert {(one.ranks, one.nodes) for one in made.collectives.measured} == {(len(TWO), 2)}
 

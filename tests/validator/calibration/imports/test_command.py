@@ -11,6 +11,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.validator.calibration.cluster_file import files
+from scaleproof.validator.probe import points
 from tests.validator.calibration.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
 
 
@@ -46,6 +48,17 @@ def test_a_log_is_converted_to_a_cluster_file_and_a_table(
     assert "made.points.parquet" in reported.out
     assert not reported.err
     assert load_cluster(tmp_path / "out" / "made.yaml").collectives.measured
+
+
+def test_the_table_keeps_the_times_of_earlier_imports(log: Path, traces: list[Path], tmp_path: Path) -> None:
+    made = tmp_path / "made.yaml"
+    assert _run("nccl-tests", log, "--out", made) == 0
+    first = points.read(files.points_path(made))
+    for _ in range(2):
+        assert _run("kineto", *traces, "--cluster", made, "--out", made) == 0
+    both = points.read(files.points_path(made))
+    assert both[: len(first)] == first
+    assert len({(one.what, one.group, one.size) for one in both}) == len(both) > len(first)
 
 
 def test_without_out_the_result_is_only_printed(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
