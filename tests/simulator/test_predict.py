@@ -7,6 +7,7 @@ import pytest
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, PluginError
+from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.scaling import forget
@@ -108,7 +109,7 @@ def test_extrapolated_long_pipelines_equal_full_predictions(small: Make, schedul
     full = predict(small(f"strategy={{kind: hybrid, {numbers.replace('64', '128')}}}", "batch=128", memory))
     assert many.baseline is not None
     assert "1 worker of 4 stages" in many.baseline["strong"]
-    assert f"{full.samples_per_s:.4g} samples/s" in many.baseline["strong"]
+    assert f"{format_number(full.samples_per_s)} samples/s" in many.baseline["strong"]
 
 
 def test_a_step_of_local_sgd_is_one_local_step(small: Make) -> None:
