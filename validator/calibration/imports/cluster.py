@@ -155,7 +155,8 @@ def describe(
     if layers:
         data["device"] = _with_layers(data["device"], layers)
     sources = _links(data, imported, base, measured)
-    data["provenance"] = dict(data.get("provenance") or {}) | _provenance(imported, base, data.get("provenance") or {}) | sources
+    before = dict(data.get("provenance") or {})
+    data["provenance"] = before | _provenance(imported, base, before) | sources
     if measured:
         collectives = data["collectives"] = dict(data.get("collectives") or {})
         known = collectives.get("measured") or []

@@ -58,7 +58,7 @@ def test_the_table_keeps_the_times_of_earlier_imports(log: Path, traces: list[Pa
         assert _run("kineto", *traces, "--cluster", made, "--out", made) == 0
     both = points.read(files.points_path(made))
     assert both[: len(first)] == first
-    assert len({(one.what, one.group, one.size) for one in both}) == len(both) > len(first)
+    assert len({(one.what, one.size, one.ranks) for one in both}) == len(both) > len(first)
 
 
 def test_without_out_the_result_is_only_printed(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
