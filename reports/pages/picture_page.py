@@ -94,8 +94,10 @@ def claims_page(folder: Path) -> Page:
     ]
     rows = ([one.name, one.claim, one.predicted.words, one.measured.words if one.measured else ""] for one in claims)
     sheets = {"claims.csv": csv_tables.rows_csv(("name", "claim", "predicted", "measured"), rows)}
-    text = headline if len(claims) != 1 else f"{claims[0].claim.rstrip('.')}: {claims[0].predicted.words}"
-    return _page("claims", text, sections, sheets, is_empty=not claims)
+    if len(claims) == 1:
+        words = claims[0].predicted.words.removeprefix("Depends: ")
+        headline = f"{claims[0].claim.rstrip('.')}: {words[0].lower()}{words[1:]}"
+    return _page("claims", headline, sections, sheets, is_empty=not claims)
 
 
 def crossover_page(folder: Path) -> Page:
