@@ -28,6 +28,13 @@ def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
     assert "parameter_server, 1 server, on a node of its own" in page
 
 
+def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> None:
+    command = ["crossover", "resnet50-ring-p100", "--set", "framework=ideal", "--set", "cluster=aws-p2-xlarge"]
+    assert scaleproof.main([*command, "--y", "workers=4,16", "--points", "5", "--out", str(tmp_path)]) == 0
+    page = build(tmp_path).path.read_text(encoding="utf-8")
+    assert "<h1>resnet50-ring-p100: ring is fastest from 1.87 Gbit/s to 2.49 Gbit/s on, ps-all below" in page
+
+
 @pytest.mark.parametrize("name", ["claims.json", "crossover.json"])
 def test_files_that_cannot_be_read_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("{")
