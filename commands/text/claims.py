@@ -24,16 +24,24 @@ def _one(result: Result, at_length: bool) -> str:
     claim = result.claim
     lines = [f"{claim.name}: {claim.claim}", f"  predicted  {verdict(result.predicted)}"]
     if at_length:
-        lines += [*_indented(_frameworks(result.predicted)), *_numbers(result.predicted)]
+        lines += [*_scenario(result.predicted), *_indented(_frameworks(result.predicted)), *_numbers(result.predicted)]
     if result.measured and result.record:
         warned = ", with warnings" if result.record.warnings else ""
         lines.append(f"  measured   {verdict(result.measured)} (netlab, {day(result.record.date)}{warned})")
         if at_length and result.foretold:
-            lines += _numbers(result.measured, result.foretold)
+            lines += [*_scenario(result.measured), *_numbers(result.measured, result.foretold)]
             lines += [line for warning in result.record.warnings for line in _indented(f"warning: {warning}")]
     lines += wrapped(" ".join(claim.because.split()), "  because    ", _MARGIN)
     lines += wrapped(claim.source, "  source     ", _MARGIN) if claim.source else []
     return "\n".join(lines)
+
+
+def _scenario(found: ExperimentResult) -> list[str]:
+    """'scenario: resnet50-ring-p100 with strategy.workers=4'."""
+    given = found.experiment.scenario
+    text = f"scenario: {given}" if isinstance(given, str) else "scenario: in the claim's file"
+    changes = ", ".join(found.experiment.common_overrides)
+    return _indented(f"{text} with {changes}" if changes else text)
 
 
 def _frameworks(found: ExperimentResult) -> str:

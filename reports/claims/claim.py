@@ -195,6 +195,11 @@ class Experiment(Spec):
         """Name of the quantity that decides a line, by default that of the experiment."""
         return self.lines[name].quantity or self.quantity
 
+    @property
+    def common_overrides(self) -> list[str]:
+        """The overrides that all lines share, as `--set` takes them."""
+        return [_override(field, value) for field, value in self.set.items()]
+
     def overrides(self, name: str, place: Place) -> list[str]:
         """The overrides of a line at a value of the axis, for `load`."""
         given = {**self.set, **self.lines[name].set}

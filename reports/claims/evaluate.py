@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from scaleproof.reports.claims.claim import Claim, ClaimAxis, Experiment, Place, number_text
 from scaleproof.reports.claims.quantities import KINDS
@@ -180,7 +180,22 @@ def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forec
         raise InputError(f"{claim.path}: test: the condition `where` holds nowhere on the axis; give another axis or condition")
     if not experiment.axis.is_number or experiment.axis.values is not None:
         return found
-    return replace(found, borders=tuple(_borders(ground, experiment, found.telling)))
+    found = replace(found, borders=tuple(_borders(ground, experiment, found.telling)))
+    unseen = [ground.point(x, list(experiment.lines)) for x in _between_points(found)]
+    return replace(found, points=tuple(sorted([*points, *unseen], key=lambda point: cast(float, point.x))))
+
+
+def _between_points(found: ExperimentResult) -> Iterator[float]:
+    """A value in the middle of each stretch that no point is in, so that the values show where the claim holds."""
+    for stretch in found.stretches if found.verdict == "holds when" else ():
+        begin, end = stretch.begin, stretch.end
+        if begin is None or end is None:
+            continue
+        if any(begin <= cast(float, point.x) <= end for point in found.telling if point.holds):
+            continue
+        middle = math.sqrt(begin * end)
+        rounded = float(f"{middle:.2g}")
+        yield math.floor(middle) if found.experiment.axis.whole else rounded if begin < rounded < end else middle
 
 
 def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:

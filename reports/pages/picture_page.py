@@ -94,8 +94,10 @@ def claims_page(folder: Path) -> Page:
     ]
     rows = ([one.name, one.claim, one.predicted.words, one.measured.words if one.measured else ""] for one in claims)
     sheets = {"claims.csv": csv_tables.rows_csv(("name", "claim", "predicted", "measured"), rows)}
-    text = headline if len(claims) != 1 else f"{claims[0].claim.rstrip('.')}: {claims[0].predicted.words}"
-    return _page("claims", text, sections, sheets, is_empty=not claims)
+    if len(claims) == 1:
+        words = claims[0].predicted.words.removeprefix("Depends: ")
+        headline = f"{claims[0].claim.rstrip('.')}: {words[0].lower()}{words[1:]}"
+    return _page("claims", headline, sections, sheets, is_empty=not claims)
 
 
 def crossover_page(folder: Path) -> Page:
@@ -104,7 +106,8 @@ def crossover_page(folder: Path) -> Page:
     wins = Counter(point.strategy for point in found.points if point.wins)
     places = len(found.x.values) * len(found.y.values)
     shares = [f"{name} in {percent(count / places)}" for name, count in wins.most_common()]
-    headline = f"{found.scenario}: fastest is {', '.join(shares)} of the map" if shares else f"{found.scenario}: nothing fits"
+    headline = f"fastest is {', '.join(shares)} of the map" if shares else "nothing fits"
+    headline = f"{found.scenario}: {_one_border(found) or headline}"
     borders = [
         (found.y.text(one.y), one.below or "none", one.above or "none", found.x.text(one.x), _interval(found.x, one))
         for one in found.borders
@@ -114,6 +117,16 @@ def crossover_page(folder: Path) -> Page:
     section = Section("crossover", "Crossover", "Which is fastest where", before="crossover.html", data=data)
     sheets = {name: text for name in ("points.csv", "borders.csv") if (text := _text(folder / name))}
     return _page(f"crossover of {found.scenario}", headline, [section], sheets, is_empty=not found.points)
+
+
+def _one_border(found: _Crossover) -> str:
+    """'ring is fastest from 1.87 Gbit/s to 2.70 Gbit/s on, ps-all below' if each row has this border alone; else ""."""
+    pairs = {(one.below, one.above) for one in found.borders if one.below and one.above}
+    if len(pairs) != 1 or sorted(one.y for one in found.borders) != sorted(found.y.values):
+        return ""
+    ((below, above),) = pairs
+    ends = dict.fromkeys(found.x.text(end(one.x for one in found.borders)) for end in (min, max))
+    return f"{above} is fastest from {' to '.join(ends)} on, {below} below"
 
 
 def _interval(axis: _Axis, border: _Border) -> str:

@@ -95,9 +95,12 @@ def _words(name: str, scenario: Scenario) -> str:
     if servers is None or servers[1] == "0":
         known = ", ".join([_SCENARIO, _LIBRARY, *names_for("all_reduce", list(ALGORITHMS)), "ps-2", "ps-half", "ps-all"])
         raise InputError(f"--strategies: unknown strategy {name!r}; choose from {known}")
-    if servers[1].isdecimal():
-        return f"parameter_server, {int(servers[1])} server{'s' if int(servers[1]) > 1 else ''}"
-    return f"parameter_server, {'half as many' if servers[1] == 'half' else 'as many'} servers as workers"
+    colocated = isinstance(scenario.strategy, ParameterServer) and scenario.strategy.placement == "colocated"
+    if servers[1] == "1":
+        return f"parameter_server, 1 server, on {'a node of workers' if colocated else 'a node of its own'}"
+    number = {"half": "half as many servers as workers", "all": "as many servers as workers"}.get(servers[1])
+    where = "the workers' nodes" if colocated else "nodes of their own"
+    return f"parameter_server, {number or f'{int(servers[1])} servers'}, on {where}"
 
 
 def _of_kind(own: Strategy, kind: type[Strategy]) -> Strategy:

@@ -122,6 +122,7 @@ def test_a_band_narrower_than_the_spacing_of_points_is_found(
     expected = (low * 100, high * 100) if rises else (1 / high, 1 / low)
     assert found.borders == pytest.approx(expected, rel=TOLERANCE)
     assert len(found.stretches) == 1
+    assert [point.holds for point in found.points] == [False, True, False], "a table shows the stretch"
 
 
 def test_integers_may_skip_a_band_that_holds_between_them(folder: Path, run: Run) -> None:

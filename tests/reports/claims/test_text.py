@@ -38,6 +38,15 @@ def test_summary_of_several_claims_counts_verdicts(tmp_path: Path) -> None:
     assert "claims:" not in describe([one], at_length=True)
 
 
+def test_what_is_trained_is_named(tmp_path: Path) -> None:
+    axis = {"name": "bandwidth", "values": [1]}
+    named = claim(tmp_path, axis=axis, scenario="resnet50-ring-p100", set={"strategy.workers": 4})
+    inline = claim(tmp_path, axis=axis)
+    texts = [describe([Result(one, evaluate(one), None)], at_length=True) for one in (named, inline)]
+    assert "    scenario: resnet50-ring-p100 with strategy.workers=4\n" in texts[0]
+    assert "    scenario: in the claim's file\n" in texts[1]
+
+
 def test_frameworks_are_named_with_the_lines_that_they_train(tmp_path: Path) -> None:
     axis = {"name": "bandwidth", "values": [1]}
     same, other = claim(tmp_path, axis=axis), claim(tmp_path, axis=axis)

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 def test_claims_have_a_page_with_their_verdicts(tmp_path: Path) -> None:
     assert scaleproof.main(["claims", "batches-hide-it", "--out", str(tmp_path)]) == 0
     page = build(tmp_path).path.read_text(encoding="utf-8")
-    assert "<h1>Larger batches hide communication: Depends: true only for samples a worker" in page
+    assert "<h1>Larger batches hide communication: true only for samples a worker" in page
     assert "data:image/png" in page
     assert (tmp_path / "tables/claims.csv").read_text().startswith("name,claim,predicted,measured")
 
@@ -25,6 +25,14 @@ def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
     page = build(tmp_path).path.read_text(encoding="utf-8")
     assert "resnet50-ring-p100: fastest is ring in" in page
     assert "Borders" in page
+    assert "parameter_server, 1 server, on a node of its own" in page
+
+
+def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> None:
+    command = ["crossover", "resnet50-ring-p100", "--set", "framework=ideal", "--set", "cluster=aws-p2-xlarge"]
+    assert scaleproof.main([*command, "--y", "workers=4,16", "--points", "5", "--out", str(tmp_path)]) == 0
+    page = build(tmp_path).path.read_text(encoding="utf-8")
+    assert "<h1>resnet50-ring-p100: ring is fastest from 1.87 Gbit/s to 2.49 Gbit/s on, ps-all below" in page
 
 
 @pytest.mark.parametrize("name", ["claims.json", "crossover.json"])
