@@ -20,6 +20,7 @@ from scaleproof.arguments import (
     check_path,
     check_ranks,
     check_text,
+    check_texts,
 )
 from scaleproof.results import (
     ComparisonResult,
@@ -33,7 +34,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import with_gpus
-from scaleproof.simulator.scenario.load import Overrides, Reference, load, override_texts, reference_text
+from scaleproof.simulator.scenario.load import Overrides, Reference, load, override_texts
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -175,13 +176,9 @@ def crossover(
     """
     from scaleproof.simulator.analysis.crossover.crossover import crossover as strategy_map
 
-    if isinstance(strategies, str) or not isinstance(strategies, Sequence):
-        raise InputError(f"strategies: expected a list such as ['ring', 'ps'], got {strategies!r}")
-    chosen = [check_text("strategies", one) for one in strategies]
+    chosen = check_texts("strategies", strategies)
     count = check_count("points", points) or 1
-    return strategy_map(
-        reference_text(reference), check_text("x", x), check_text("y", y), chosen, count, override_texts(overrides)
-    )
+    return strategy_map(reference, check_text("x", x), check_text("y", y), chosen, count, override_texts(overrides))
 
 
 @naming_extras()
@@ -263,7 +260,7 @@ def calibrate(
 
     path, seconds = check_path("out", out), check_number("budget_s", budget_s, "35")
     base = None if cluster is None else description(check_text("cluster", cluster))
-    trained = [one for one in map(model, models) if isinstance(one, Gpt | Mlp)]
+    trained = [one for one in map(model, check_texts("models", models)) if isinstance(one, Gpt | Mlp)]
     if len(trained) < len(models):
         raise InputError("models: only gpt and mlp models can be trained here; give some of these")
     calibrated = measure_cluster(ProbePlan(trained, budget_s=seconds), on, base)

@@ -56,6 +56,13 @@ def check_text(name: str, value: object) -> str:
     return str(value)
 
 
+def check_texts(name: str, values: object) -> list[str]:
+    """Texts, from a list. Raises InputError for anything else, also for a single text."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InputError(f"{name}: expected a list of texts, got {values!r}")
+    return [check_text(name, one) for one in values]
+
+
 def check_path(name: str, value: object) -> Path:
     """A path. Raises InputError for what is neither a text nor a path."""
     if not isinstance(value, str | Path):

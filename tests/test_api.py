@@ -144,6 +144,9 @@ def test_reconcile_returns_both_runs(tmp_path: Path) -> None:
         (lambda: sp.sweep(FIELDS, gpus=[4], out=5), "out: expected a path, got 5"),
         (lambda: sp.goodput(FIELDS, days="many"), "days: expected a number such as 30, got 'many'"),
         (lambda: sp.crossover("resnet50-ring-p100", 5), "x: expected a text, got 5"),
+        (lambda: sp.crossover("resnet50-ring-p100", strategies="ring"), "strategies: expected a list of texts, got 'ring'"),
+        (lambda: sp.crossover(5), "expected the name of a scenario, a path, or a mapping"),
+        (lambda: sp.calibrate("x.yaml", models="gpt-mini"), "models: expected a list of texts, got 'gpt-mini'"),
         (lambda: sp.claims(5), "names: expected a text, got 5"),
         (lambda: sp.report(5), "folder: expected a path, got 5"),
         (lambda: sp.reconcile(), "give at least one scenario"),
@@ -153,11 +156,8 @@ def test_reconcile_returns_both_runs(tmp_path: Path) -> None:
         (lambda: sp.calibrate(5), "out: expected a path, got 5"),
         (lambda: sp.calibrate("x.yaml", on="mars"), "on: expected one of local, netlab, cluster, got 'mars'"),
         (lambda: sp.collective(5, 8, 4, "p100-25gbe"), "op: expected a text, got 5"),
-        (
-            lambda: sp.collective("reduce", "1 GB", 4, "p100-25gbe"),
-            r"size_bytes: expected a number such as 2\*\*30, got '1 GB'",
-        ),
-        (lambda: sp.collective("reduce", 8, "4", "p100-25gbe"), r"ranks: expected a number such as 64, or a list of ranks"),
+        (lambda: sp.collective("reduce", "1 GB", 4, "p100-25gbe"), "size_bytes: expected a number such as"),
+        (lambda: sp.collective("reduce", 8, "4", "p100-25gbe"), "ranks: expected a number such as 64, or a list of ranks"),
         (lambda: sp.collective("reduce", 8, 4, 5), "cluster: expected a text, got 5"),
     ],
 )
