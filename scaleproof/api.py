@@ -11,6 +11,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
+from scaleproof.arguments import (
+    check_axes,
+    check_count,
+    check_counts,
+    check_flag,
+    check_number,
+    check_path,
+    check_ranks,
+    check_text,
+    check_texts,
+)
 from scaleproof.results import (
     ComparisonResult,
     EvidenceResult,
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     from scaleproof.reports.claims.result import Result
     from scaleproof.simulator.analysis.crossover.crossover import Crossover
     from scaleproof.simulator.analysis.goodput import Goodput
+    from scaleproof.simulator.analysis.planner.objectives import Objective
     from scaleproof.simulator.analysis.sensitivity.sensitivity import Sensitivity
     from scaleproof.simulator.model import AnyModel
     from scaleproof.validator.measure import MeasureOptions, On
@@ -41,7 +53,7 @@ def scenario(reference: Scenario | Reference, overrides: Overrides = (), gpus: i
 
     Raises InputError for overrides of a scenario that is already built, and for GPUs on which it cannot be trained.
     """
-    _check_count("gpus", gpus)
+    gpus = check_count("gpus", gpus)
     if not isinstance(reference, Scenario):
         return load(reference, [*override_texts(overrides), *([] if gpus is None else [f"{GPUS}={gpus}"])])
     if overrides:
@@ -59,7 +71,7 @@ def predict(
     """
     from scaleproof.simulator.predict import predict as predict_scenario
 
-    _check_flag("interval", interval)
+    check_flag("interval", interval)
     return RunResult.of(predict_scenario(scenario(reference, overrides, gpus), interval=interval))
 
 
@@ -68,7 +80,7 @@ def plan(
     gpus: int | None = None,
     overrides: Overrides = (),
     *,
-    objective: str = "time",
+    objective: Objective = "time",
     top: int = 10,
     servers: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -81,12 +93,11 @@ def plan(
     from scaleproof.simulator.analysis.planner.objectives import Objective
     from scaleproof.simulator.analysis.planner.search import plan as search
 
-    for name, value in (("gpus", gpus), ("top", top), ("servers", servers)):
-        _check_count(name, value)
-    known = {name: name for name in get_args(Objective)}
-    if objective not in known:
-        raise InputError(f"objective: expected one of {', '.join(known)}, got {objective!r}")
-    return RankedPlans.of(search(scenario(reference, overrides), gpus, known[objective], None, top, progress, servers))
+    gpus, servers = check_count("gpus", gpus), check_count("servers", servers)
+    most = check_count("top", top) or 1
+    if objective not in get_args(Objective):
+        raise InputError(f"objective: expected one of {', '.join(get_args(Objective))}, got {objective!r}")
+    return RankedPlans.of(search(scenario(reference, overrides), gpus, objective, None, most, progress, servers))
 
 
 def compare(a: Scenario | Reference, b: Scenario | Reference, *, gpus: int | None = None) -> ComparisonResult:
@@ -122,12 +133,11 @@ def sweep(
     from scaleproof.simulator.analysis.study.study import read
     from scaleproof.simulator.analysis.study.sweep import sweep as sweep_study
 
-    _check_flag("resume", resume)
-    _check_flag("intervals", intervals)
-    for count in gpus:
-        _check_count("gpus", count)
-    found = read(study, override_texts(overrides), {**axes, **({GPUS: list(gpus)} if gpus else {})})
-    return SweepResult(found, sweep_study(found, out, resume=resume, intervals=intervals, progress=progress))
+    check_flag("resume", resume)
+    check_flag("intervals", intervals)
+    counts, folder = check_counts("gpus", gpus), None if out is None else check_path("out", out)
+    found = read(study, override_texts(overrides), check_axes(axes) | ({GPUS: counts} if counts else {}))
+    return SweepResult(found, sweep_study(found, folder, resume=resume, intervals=intervals, progress=progress))
 
 
 def evidence(reference: Scenario | Reference, overrides: Overrides = (), *, gpus: int | None = None) -> EvidenceResult:
@@ -148,7 +158,7 @@ def goodput(reference: Scenario | Reference, overrides: Overrides = (), *, days:
     """The effective training time ratio under failures, and its losses by cause. Raises ScaleproofError."""
     from scaleproof.simulator.analysis.goodput import goodput as training_time_ratio
 
-    return training_time_ratio(scenario(reference, overrides), days)
+    return training_time_ratio(scenario(reference, overrides), check_number("days", days, "30"))
 
 
 def crossover(
@@ -166,7 +176,9 @@ def crossover(
     """
     from scaleproof.simulator.analysis.crossover.crossover import crossover as strategy_map
 
-    return strategy_map(reference, x, y, strategies, points, override_texts(overrides))
+    chosen = check_texts("strategies", strategies)
+    count = check_count("points", points) or 1
+    return strategy_map(reference, check_text("x", x), check_text("y", y), chosen, count, override_texts(overrides))
 
 
 @naming_extras()
@@ -176,7 +188,7 @@ def claims(*names: str) -> list[Result]:
     from scaleproof.reports.claims.claim import read
     from scaleproof.reports.claims.result import results_of
 
-    return results_of([read(name) for name in names or all_names()])
+    return results_of([read(check_text("names", name)) for name in names or all_names()])
 
 
 @naming_extras()
@@ -194,6 +206,8 @@ def measure(
     from scaleproof.validator.measure import MeasureOptions
     from scaleproof.validator.measure import measure as measure_scenario
 
+    if options is not None and not isinstance(options, MeasureOptions):
+        raise InputError(f"options: expected MeasureOptions, got {options!r}")
     return RunResult.of(measure_scenario(scenario(reference, overrides), on, options or MeasureOptions()))
 
 
@@ -209,10 +223,17 @@ def reconcile(
 
     on: as for `measure`. out: folder for the runs and reconcile.json, which `report` reads.
     """
+    from scaleproof.validator.launch.launch import require_torch
+    from scaleproof.validator.measure import where_to
     from scaleproof.validator.reconciliation.reconcile import reconcile as reconcile_scenarios
 
+    # what holds for all scenarios is refused here, what holds for one is in its result
+    require_torch()
+    where_to(on)
+    if not references:
+        raise InputError("give at least one scenario to reconcile")
     scenarios = [scenario(one, overrides) for one in references]
-    folder = None if out is None else Path(out)
+    folder = None if out is None else check_path("out", out)
     cases = reconcile_scenarios(scenarios, lambda one: measure(one, on=on, options=options), folder, None, lambda _: None)
     return ReconciliationResult(tuple(cases), folder)
 
@@ -222,7 +243,7 @@ def calibrate(
     out: str | Path,
     *,
     on: On | None = None,
-    cluster: str | None = None,
+    cluster: str | Path | None = None,
     budget_s: float = 35.0,
     models: Sequence[str] = ("gpt-mini", "mlp-mini"),
 ) -> Path:
@@ -237,21 +258,31 @@ def calibrate(
     from scaleproof.validator.calibration.cluster_file.files import description, write
     from scaleproof.validator.calibration.plan import ProbePlan
 
-    trained = [one for one in map(model, models) if isinstance(one, Gpt | Mlp)]
+    path, seconds = check_path("out", out), check_number("budget_s", budget_s, "35")
+    base = None if cluster is None else description(check_text("cluster", cluster))
+    trained = [one for one in map(model, check_texts("models", models)) if isinstance(one, Gpt | Mlp)]
     if len(trained) < len(models):
         raise InputError("models: only gpt and mlp models can be trained here; give some of these")
-    calibrated = measure_cluster(ProbePlan(trained, budget_s=budget_s), on, description(cluster) if cluster else None)
-    path = Path(out)
+    calibrated = measure_cluster(ProbePlan(trained, budget_s=seconds), on, base)
     if calibrated is not None:
         write(calibrated.cluster, path, calibrated.points)
     return path
 
 
-def collective(op: str, size_bytes: float, ranks: int | Sequence[int], cluster: str, algorithm: str | None = None) -> float:
-    """Seconds of a collective on a cluster, given by its name or path. Arguments: see `collective_time`."""
+def collective(
+    op: str, size_bytes: float, ranks: int | Sequence[int], cluster: str | Path, algorithm: str | None = None
+) -> float:
+    """Seconds of a collective on a cluster, 0 on one rank. Raises ScaleproofError.
+
+    op: such as all_reduce, all_gather or alltoall. size_bytes: as counted by nccl-tests. ranks: their number, filling the
+    cluster's nodes in order, or a list of ranks. cluster: a name or a path. algorithm: such as ring, the one that the library
+    would choose if None.
+    """
     from scaleproof.simulator.analysis.collective.time import collective_time
 
-    return collective_time(op, size_bytes, ranks, load_cluster(catalog.find_part("cluster", cluster, Path())), algorithm)
+    found = load_cluster(catalog.find_part("cluster", check_text("cluster", cluster), Path()))
+    size, group = check_number("size_bytes", size_bytes, "2**30"), check_ranks("ranks", ranks)
+    return collective_time(check_text("op", op), size, group, found, algorithm)
 
 
 def model(reference: str, **changes: Any) -> AnyModel:
@@ -264,16 +295,4 @@ def report(folder: str | Path) -> Path:
     """Writes the page of a results folder and returns its path. Raises ScaleproofError. Needs the extra `reports`."""
     from scaleproof.reports.pages.page import build
 
-    return build(Path(folder)).path
-
-
-def _check_count(name: str, value: object) -> None:
-    """Raises InputError for a value that is neither None nor a whole number from 1 on."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InputError(f"{name}: expected a whole number from 1 on, got {value!r}")
-
-
-def _check_flag(name: str, value: object) -> None:
-    """Raises InputError for a value that is neither True nor False."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name}: expected True or False, got {value!r}")
+    return build(check_path("folder", folder)).path

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # rows of a table in a notebook
 _MOST_ROWS = 10
+# failures in a text
+_MOST_FAILURES = 3
 
 
 class RunResult(Run):
@@ -249,7 +251,9 @@ class ReconciliationResult:
     def __repr__(self) -> str:
         errors = [abs(case.error) for case in self.cases if case.error is not None]
         measured = f"{len(errors)} of {counted(len(self.cases), 'scenario')} measured"
-        return f"{measured}; median error {format_percent(statistics.median(errors))}" if errors else measured
+        median = f"; median error {format_percent(statistics.median(errors))}" if errors else ""
+        failures = [f"\n  {case.scenario.name}: {case.failure}" for case in self.cases if case.failure]
+        return "".join([measured, median, *failures[:_MOST_FAILURES]])
 
     def _row(self, case: ReconciledCase) -> tuple[str, ...]:
         predicted = format_time_s(case.predicted.step_time_s)
@@ -259,7 +263,7 @@ class ReconciliationResult:
 
     def _repr_html_(self) -> str:
         rows = [(case.scenario.name, *self._row(case)) for case in self.cases]
-        return html.page(repr(self), html.table(("scenario", "predicted", "measured", "error"), rows))
+        return html.page(repr(self).partition("\n")[0], html.table(("scenario", "predicted", "measured", "error"), rows))
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import scaleproof as sp
@@ -64,6 +65,35 @@ def test_results_have_a_short_text_a_table_a_frame_and_a_figure() -> None:
         results[0].samples = 1
 
 
+def test_the_other_results_have_a_short_text() -> None:
+    results = [
+        sp.sensitivity(FIELDS),
+        sp.crossover("resnet50-ring-p100", points=2),
+        sp.goodput("llama3-405b-54-days"),
+    ]
+    for result in results:
+        assert 2 <= len(repr(result).splitlines()) <= 4, repr(result)
+        assert max(map(len, repr(result).splitlines())) < 130
+
+
+def test_results_can_be_compared() -> None:
+    run = sp.predict(FIELDS)
+    assert run == sp.predict(FIELDS) == pickle.loads(pickle.dumps(run))
+    assert run != sp.predict(FIELDS, gpus=4)
+    plan = sp.plan(FIELDS, gpus=4, top=2)
+    assert plan == plan
+    assert plan != pickle.loads(pickle.dumps(plan))
+
+
+def test_numbers_of_numpy_and_other_sequences_are_numbers_and_lists() -> None:
+    expected = sp.predict(FIELDS, {"gbs": 128}, gpus=4)
+    assert sp.predict(FIELDS, {"gbs": np.int64(128)}, gpus=np.int64(4)) == expected  # type: ignore[arg-type]
+    for values in ((2, 4), range(2, 5, 2), np.array([2, 4])):
+        assert len(sp.sweep(FIELDS, axes={"strategy.workers": values}).points) == 2
+        assert len(sp.sweep(FIELDS, gpus=values).points) == 2
+        assert sp.collective("all_reduce", np.float64(2**20), values, Path("scenarios/clusters/p100-25gbe.yaml")) > 0
+
+
 def test_out_of_memory_comes_first() -> None:
     run = sp.predict(FIELDS | {"gbs": 8192})
     assert repr(run).startswith("OUT OF MEMORY")
@@ -107,6 +137,28 @@ def test_reconcile_returns_both_runs(tmp_path: Path) -> None:
         (lambda: sp.plan(FIELDS, gpus="64"), "gpus: expected a whole number from 1 on, got '64'"),
         (lambda: sp.plan(FIELDS, objective="money"), "objective: expected one of time, cost, energy, tokens-per-dollar"),
         (lambda: sp.load("resnet"), "no scenario is called 'resnet'"),
+        (lambda: sp.predict(FIELDS, {"gbs": object()}), "expected a number, a text, a list or a mapping, got <object"),
+        (lambda: sp.sweep(FIELDS, axes=5), r"axes: expected values by field such as \{'strategy.workers': \[8, 16\]\}, got 5"),
+        (lambda: sp.sweep(FIELDS, axes={5: [1]}), "axes: expected values by field"),
+        (lambda: sp.sweep(FIELDS, gpus=16), r"gpus: expected a list of whole numbers such as \[8, 16\], got 16"),
+        (lambda: sp.sweep(FIELDS, gpus=[4], out=5), "out: expected a path, got 5"),
+        (lambda: sp.goodput(FIELDS, days="many"), "days: expected a number such as 30, got 'many'"),
+        (lambda: sp.crossover("resnet50-ring-p100", 5), "x: expected a text, got 5"),
+        (lambda: sp.crossover("resnet50-ring-p100", strategies="ring"), "strategies: expected a list of texts, got 'ring'"),
+        (lambda: sp.crossover(5), "expected the name of a scenario, a path, or a mapping"),
+        (lambda: sp.calibrate("x.yaml", models="gpt-mini"), "models: expected a list of texts, got 'gpt-mini'"),
+        (lambda: sp.claims(5), "names: expected a text, got 5"),
+        (lambda: sp.report(5), "folder: expected a path, got 5"),
+        (lambda: sp.reconcile(), "give at least one scenario"),
+        (lambda: sp.reconcile(FIELDS, on="mars"), "on: expected one of local, netlab, cluster, got 'mars'"),
+        (lambda: sp.measure(FIELDS, on="mars"), "on: expected one of local, netlab, cluster, got 'mars'"),
+        (lambda: sp.measure(FIELDS, options=5), "options: expected MeasureOptions, got 5"),
+        (lambda: sp.calibrate(5), "out: expected a path, got 5"),
+        (lambda: sp.calibrate("x.yaml", on="mars"), "on: expected one of local, netlab, cluster, got 'mars'"),
+        (lambda: sp.collective(5, 8, 4, "p100-25gbe"), "op: expected a text, got 5"),
+        (lambda: sp.collective("reduce", "1 GB", 4, "p100-25gbe"), "size_bytes: expected a number such as"),
+        (lambda: sp.collective("reduce", 8, "4", "p100-25gbe"), "ranks: expected a number such as 64, or a list of ranks"),
+        (lambda: sp.collective("reduce", 8, 4, 5), "cluster: expected a text, got 5"),
     ],
 )
 def test_wrong_arguments_are_refused_in_a_sentence(call: Any, problem: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.records import Verification
@@ -96,7 +96,10 @@ def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = Me
 
 
 def where_to(on: On | None) -> On:
-    """Where `measure` measures. Raises InputError for `cluster` if no launcher has started this process."""
+    """Where `measure` measures. Raises InputError for an unknown place, and for `cluster` if no launcher has started this
+    process."""
+    if on not in (None, *get_args(On)):
+        raise InputError(f"on: expected one of {', '.join(get_args(On))}, got {on!r}")
     started = place_in(os.environ) is not None
     if on == "cluster" and not started:
         raise InputError("--on cluster joins ranks started by torchrun or srun; start this command with one of them")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.common.errors import InputError, NotFoundError, ScenarioError
 
 # LibYAML, if the wheel has it, is ten times faster.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -91,9 +91,17 @@ def parse(text: str, name: str) -> Located:
         raise ScenarioError([f"{name}: nested too deeply"]) from None
 
 
+def plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, and columns of pandas, as numbers and lists of Python; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def on_one_line(value: Any) -> str:
-    """A value as YAML on one line."""
-    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    """A value as YAML on one line. Raises InputError for an object that is no data."""
+    try:
+        dumped: str = yaml.safe_dump(plain(value), default_flow_style=True, width=math.inf, allow_unicode=True)
+    except yaml.representer.RepresenterError:
+        raise InputError(f"expected a number, a text, a list or a mapping, got {value!r}") from None
     return dumped.removesuffix("...\n").strip()
 
 

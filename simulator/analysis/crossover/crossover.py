@@ -11,6 +11,7 @@ the convergence model's own error.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -99,6 +100,11 @@ class Crossover:
     strategies: Mapping[str, str]
     points: tuple[Point, ...]
     borders: tuple[Border, ...]
+
+    def __repr__(self) -> str:
+        wins = Counter(filter(None, self.winners.values()))
+        words = ", ".join(f"{name} at {count}" for name, count in wins.most_common()) or "none can be trained"
+        return f"{self.scenario}: {self.best} over {self.x.name} and {self.y.name}\n  of {len(self.winners)} points: {words}"
 
     @property
     def best(self) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.goodput.rates import CheckpointCost
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.units import format_percent, format_time_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +67,14 @@ class Goodput:
     cost_USD: float | None
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        low, high = map(format_percent, self.interval)
+        return (
+            f"{self.scenario}: {self.strategy} over {self.days:g} days\n"
+            f"  effective training time ratio: {format_percent(self.ratio)} (90 % interval {low} to {high})\n"
+            f"  failures: {self.failures:,.1f}; a checkpoint after {format_time_s(self.interval_s)} of training"
+        )
+
     @property
     def ratio(self) -> float:
         """The effective training time ratio: useful time over all time, mean of the samples."""
@@ -91,6 +101,7 @@ class Goodput:
         trained = self.trained_samples * (self.tokens_per_sample or 1)
         return self.cost_USD / trained * 1e6 if self.cost_USD is not None and trained else None
 
+    @naming_extras()
     def parts(self) -> pd.DataFrame:
         """One row per part of the time."""
         import pandas as pd

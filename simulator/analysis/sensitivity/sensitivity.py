@@ -49,6 +49,11 @@ class Sensitivity:
     cluster: tuple[Elasticity, ...]
     training: tuple[Elasticity, ...]
 
+    def __repr__(self) -> str:
+        by_size = sorted((one for one in self.cluster if one.value), key=lambda one: -abs(one.value or 0.0))
+        lines = [f"  {one.name} ({one.says}): {one.value:.2f}" for one in by_size[:3]]
+        return "\n".join([f"{self.run.scenario}: elasticities of the throughput, the largest of the cluster", *lines])
+
     @property
     def bottleneck(self) -> Elasticity | None:
         """The cluster parameter with the largest elasticity; None where all are zero."""

@@ -164,7 +164,9 @@ def _apply(base: Located, path: Path, overrides: Sequence[str], axes: Sequence[S
 def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -> tuple[Path, Located]:
     """The path and content of a study, or of a study of a scenario without axes. Raises NotFoundError or ScenarioError."""
     if isinstance(reference, Mapping):
-        return Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
+        given = copy.deepcopy(dict(reference))
+        is_scenario = allows_scenario and not {"scenario", "axes"} & given.keys()
+        return Path("study"), Located({"scenario": given} if is_scenario else given, {(): "study"})
     name = reference_text(reference, "study")
     try:
         path = catalog.find_study(name)

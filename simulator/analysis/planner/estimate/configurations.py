@@ -123,7 +123,7 @@ class _Column:
         return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Configurations:
     """Columns of equal length. `schedule`, `recompute`, `bucket` and `order` are indices of the space's lists. samples: per
     microbatch. expert_tensor: 0 for None.

@@ -54,7 +54,7 @@ class ServerSpace:
         return {name: getattr(own, name) for name in _KEPT_FIELDS} if isinstance(own, ParameterServer) else {"overlap": True}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServerConfigurations:
     """Columns of equal length. `placement`, `recompute` and `bucket` are indices of the space's lists."""
 
