@@ -95,8 +95,7 @@ def _cheapest(fitting: pd.DataFrame) -> tuple[int, str] | None:
     cost_USD, unit = priced["cost_USD_per_million_samples"], "samples"
     if priced["tokens_per_s"].notna().all():
         cost_USD, unit = cost_USD * priced["samples_per_s"] / priced["tokens_per_s"], "tokens"
-    row = cost_USD.idxmin()
-    return int(priced["point"].loc[row]), f"{cost_USD.loc[row]:.3g} USD per million {unit}"
+    return int(priced["point"].iloc[int(cost_USD.argmin())]), f"{cost_USD.min():.3g} USD per million {unit}"
 
 
 def _at(study: Study, point: int) -> str:
