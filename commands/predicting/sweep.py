@@ -70,6 +70,8 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     fitting = points[~points["fits"].eq(False)].dropna(subset=["samples_per_s"])
     for point, rate in fitting.nlargest(1, "samples_per_s")[["point", "samples_per_s"]].itertuples(index=False):
         lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} samples/s at {_at(study, point)}")
+    if (cheapest := _cheapest(fitting)) is not None:
+        lines.append(f"cheapest{' that fits' if unfit else ''}: {cheapest[1]} at {_at(study, cheapest[0])}")
     if unfit and fitting.empty:
         least = points.nsmallest(1, "memory_bytes")
         for point, needed in least[["point", "memory_bytes"]].itertuples(index=False):
@@ -83,6 +85,17 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
             lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
     lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_MOST_ERRORS).items()]
     return "\n".join([headline, *(line for text in lines for line in wrapped(text))])
+
+
+def _cheapest(fitting: pd.DataFrame) -> tuple[int, str] | None:
+    """The point of least cost and '0.201 USD per million tokens'; of samples where not all points have tokens."""
+    priced = fitting.dropna(subset=["cost_USD_per_million_samples"])
+    if priced.empty:
+        return None
+    cost_USD, unit = priced["cost_USD_per_million_samples"], "samples"
+    if priced["tokens_per_s"].notna().all():
+        cost_USD, unit = cost_USD * priced["samples_per_s"] / priced["tokens_per_s"], "tokens"
+    return int(priced["point"].iloc[int(cost_USD.argmin())]), f"{cost_USD.min():.3g} USD per million {unit}"
 
 
 def _at(study: Study, point: int) -> str:

@@ -68,3 +68,18 @@ def test_the_option_is_hinted_at_where_a_command_has_none(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         main(["sensitivity", MEGATRON, "--gpus", "64"])
     assert "write --set gpus=64" in capsys.readouterr().err
+
+
+def test_sweep_names_the_cheapest_point_where_it_is_not_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "scenario: mixtral-8x7b-experts-h100\n"
+        "axes:\n"
+        "  cluster: {H100: dgx-h100, B200: b200-cluster}\n"
+        "  cluster.node.price: [2.50 USD/GPU-hour, 4.50 USD/GPU-hour]\n"
+        "zip: [[cluster, cluster.node.price]]\n"
+    )
+    assert main(["sweep", str(study), "--gpus", "128", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "samples/s at cluster B200" in printed
+    assert "cheapest: 0.201 USD per million tokens at cluster H100" in printed  # 2.50 USD / (3,455 tokens/s * 3,600 s)
