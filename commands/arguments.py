@@ -95,6 +95,20 @@ def count(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def size(text: str) -> float:
+    """Parses a size above zero, such as 70GiB, in bytes. Raises ArgumentTypeError."""
+    from scaleproof.simulator.common.errors import UnitError
+    from scaleproof.simulator.common.units import parse_bytes
+
+    try:
+        parsed = parse_bytes(text)
+    except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not parsed:
+        raise argparse.ArgumentTypeError(f"expected a size above zero, got {text!r}")
+    return parsed
+
+
 def listed(text: str) -> tuple[str, ...]:
     """Parses words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -136,6 +136,8 @@ def _field(name: str) -> str:
 
     if name == GPUS:
         return name
+    if name == "batch":
+        return name
     for part in ("strategy", "training", "batch", "cluster"):
         field = ".".join(canonical((part, name)))
         try:

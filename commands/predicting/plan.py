@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import NAME, Command, listed, positive
+from scaleproof.commands.arguments import NAME, Command, listed, positive, size
 from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 
@@ -31,7 +31,7 @@ def mount(commands: Any) -> None:
         "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
-    parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)")
+    parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)", type=size)
     parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=float, default=0.04)
     parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
     parser.add_tokens()
@@ -47,14 +47,13 @@ def _plan(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.plan import describe, plain
     from scaleproof.commands.text.run import describe_totals
     from scaleproof.simulator.analysis.planner.sizes import plan_sizes
-    from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load
 
     scenario = load(options.scenario, options.overrides)
     search = {
         "objective": options.objective,
-        "memory": parse_bytes(options.memory) if options.memory else None,
+        "memory": options.memory,
         "top": options.top,
         "servers": options.servers,
         "strategies": options.strategies,

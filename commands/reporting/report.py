@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,4 +22,6 @@ def _report(options: argparse.Namespace) -> int:
 
     built = build(options.folder)
     print(built.path)
+    if built.is_empty:
+        print(f"{options.folder}: no complete results, so the page has no figures; it says what is missing", file=sys.stderr)
     return 1 if built.is_empty else 0

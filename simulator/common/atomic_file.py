@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import platform
@@ -13,6 +14,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     The first time in a folder, temporary files that killed processes left in it are deleted. Raises OSError with the path.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_left(path.parent.absolute())
     # with the machine and the process, since another process may write the same file

@@ -61,7 +61,9 @@ def find_study(reference: str) -> Path:
 
 
 def check_not_a_folder(reference: str) -> None:
-    """Raises NotFoundError for a folder, which is probably one of results."""
+    """Raises NotFoundError for an empty name and for a folder, which is probably one of results."""
+    if not reference:
+        raise NotFoundError("a name is empty; give the path of a YAML file or a name from 'scaleproof list'")
     if Path(reference).is_dir():
         message = f"{reference} is a folder; to see the results in it, use 'scaleproof report {reference}'"
         raise NotFoundError(message)

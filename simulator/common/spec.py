@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
+
+def _no_truth_value(value: object) -> object:
+    """The value, unless it is true or false, which would count as 1 or 0."""
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+_Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 # Lengths of lists that are built (layers), counts (devices), and widths that are only multiplied. The bounds are far beyond any
 # real system, and below what would fill a machine's memory or overflow a float.
-Depth = Annotated[int, Field(gt=0, le=100_000)]
-Count = Annotated[int, Field(gt=0, le=1_000_000)]
+Depth = Annotated[_Whole, Field(gt=0, le=100_000)]
+Count = Annotated[_Whole, Field(gt=0, le=1_000_000)]
 MAX_WIDTH: Final = 1_000_000_000
-Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
+Width = Annotated[_Whole, Field(gt=0, le=MAX_WIDTH)]
 
 
 class Spec(BaseModel):

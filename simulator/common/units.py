@@ -56,29 +56,30 @@ _UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
 def _parse(value: object, dimension: str) -> float:
     """The SI value of text with a unit of `dimension`, or of a plain zero. Raises UnitError."""
     units, example = _UNITS[dimension]
+    one = f"{'an' if dimension[0] in 'aeiou' else 'a'} {dimension}"
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value == 0:
             return 0.0
-        raise UnitError(f"{value!r} has no unit; write a {dimension} such as {example}")
+        raise UnitError(f"{value!r} has no unit; write {one} such as {example}")
     if not isinstance(value, str):
-        raise UnitError(f"expected a {dimension} such as {example}, got {value!r}")
+        raise UnitError(f"expected {one} such as {example}, got {value!r}")
     match = _QUANTITY.fullmatch(value)
     if match is None:
-        raise UnitError(f"cannot read {value!r}; write a {dimension} such as {example}")
+        raise UnitError(f"cannot read {value!r}; write {one} such as {example}")
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit is None:
-        raise UnitError(f"{value!r} has no unit; write a {dimension} such as {example}")
+        raise UnitError(f"{value!r} has no unit; write {one} such as {example}")
     if unit not in units and (money := _CURRENCY.match(unit)):
-        raise UnitError(f"{money[0]}: prices are in US dollars; convert it, and write a {dimension} such as {example}")
+        raise UnitError(f"{money[0]}: prices are in US dollars; convert it, and write {one} such as {example}")
     if unit not in units:
         raise UnitError(f"{unit!r} is not a unit of {dimension}{_hint(unit, units)}; write it like {example}")
     if not math.isfinite(number):
-        raise UnitError(f"{value!r} is not finite; write a {dimension} such as {example}")
+        raise UnitError(f"{value!r} is not finite; write {one} such as {example}")
     if number < 0:
-        raise UnitError(f"{value!r} is negative; a {dimension} is zero or more")
+        raise UnitError(f"{value!r} is negative; {one} is zero or more")
     result = number * units[unit]
     if result and not _MIN <= result <= _MAX:
-        raise UnitError(f"{value!r} is out of range; give a {dimension} between {_MIN:g} and {_MAX:g} in SI units")
+        raise UnitError(f"{value!r} is out of range; give {one} between {_MIN:g} and {_MAX:g} in SI units")
     return result
 
 

@@ -190,8 +190,8 @@ def _unknown_field(path: tuple[str, ...]) -> str:
 
 def _expand_shorthand(located: Located) -> None:
     """`batch: 256` means `{total: 256}`, `strategy: data_parallel` means `{kind: data_parallel}`."""
-    for key, inner, kind in (("batch", "total", int), ("strategy", "kind", str)):
+    for key, inner, kinds in (("batch", "total", (int, float, str)), ("strategy", "kind", (str,))):
         value = located.data.get(key)
-        if isinstance(value, kind) and not isinstance(value, bool):
+        if isinstance(value, kinds) and not isinstance(value, bool):
             located.data[key] = {inner: value}
     aliases.expand(located)

@@ -42,6 +42,8 @@ def test_help_lists_every_command_once_in_a_group(capsys: pytest.CaptureFixture[
         (["predict", "resnet50-ring-p100", "--workers", "8"], "write --set strategy.workers=8"),
         (["predict", "resnet50-ring-p100", "--tp", "8"], "write --set strategy.tensor=8"),
         (["predict", "resnet50-ring-p100", "--device=h100"], "write --set cluster.device=h100"),
+        (["predict", "resnet50-ring-p100", "--batch", "8"], "write --set batch=8"),
+        (["plan", "resnet50-ring-p100", "--memory", "70"], "argument --memory: '70' has no unit; write a size such as"),
         (["plan", "resnet50-ring-p100", "--gups", "8"], "did you mean --gpus?"),
         (["predict", "resnet50-ring-p100", "--nothing"], "unrecognized arguments: --nothing"),
     ],
@@ -56,6 +58,7 @@ def test_a_wrong_command_or_option_gives_a_hint(arguments: list[str], hint: str,
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        (["predict", ""], "a name is empty; give the path of a YAML file or a name from 'scaleproof list'"),
         (["predict", "."], ". is a folder; to see the results in it, use 'scaleproof report .'"),
         (["predict", "llama-2-7b-fsdp-scaling"], "is a study, not a scenario; use 'scaleproof sweep llama-2-7b-fsdp-scaling"),
         (["sweep", "ring-2", "--out", "out"], "'ring-2' is a scenario, not a study; use 'scaleproof predict ring-2'"),

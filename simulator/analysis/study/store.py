@@ -15,7 +15,7 @@ import numpy as np
 from scaleproof.simulator.analysis.study.evaluate import RESULTS, TARGET_RESULTS, Row
 from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.common.errors import InputError, NotFoundError
+from scaleproof.simulator.common.errors import InputError, NotFoundError, one_line
 from scaleproof.simulator.common.file_lock import locked_folder
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ class Folder:
 
     def done(self) -> Numbers:
         """Numbers of the points that have results."""
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        parts = [pq.read_table(part, columns=["point"])["point"].to_numpy() for part in _parts(self.path)]
+        parts = [_read(part, ["point"])["point"].to_numpy() for part in _parts(self.path)]
         return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
     def add(self, rows: Sequence[Row]) -> None:
         """Writes rows to a new table, atomically."""
-        import pyarrow.parquet as pq
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         buffer = io.BytesIO()
         pq.write_table(table_of(self.study, rows), buffer)
@@ -73,19 +71,16 @@ def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[
 def table(path: str | Path) -> pd.DataFrame:
     """The results in a folder, one row per point in their order. Raises NotFoundError where there are none."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     parts = _parts(Path(path))
     if not parts:
         raise NotFoundError(f"{path}: no results of a study; give the folder that sweep --out wrote")
-    return frame(pa.concat_tables(pq.read_table(part) for part in parts))
+    return frame(pa.concat_tables(_read(part) for part in parts))
 
 
 def finished(path: Path) -> int:
     """Number of points that have results in a folder."""
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(part).num_rows for part in _parts(path))
+    return sum(_read(part, ["point"]).num_rows for part in _parts(path))
 
 
 def frame(found: pa.Table) -> pd.DataFrame:
@@ -123,6 +118,18 @@ def _type_of(values: Sequence[Any]) -> pa.DataType:
 
 def _parts(path: Path) -> list[Path]:
     return sorted(path.glob(_PARTS))
+
+
+def _read(part: Path, columns: list[str] | None = None) -> pa.Table:
+    """A table of results, or some of its columns. Raises InputError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(part, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        reason = f"{part}: cannot be read ({one_line(error)})"
+        raise InputError(f"{reason}; delete it, and sweep with --resume computes its points again") from None
 
 
 def _description(study: Study, intervals: bool) -> dict[str, Any]:

@@ -27,6 +27,13 @@ def test_a_file_is_written_into_a_new_folder(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "new").iterdir()] == [("file.txt", b"second")]
 
 
+def test_a_folder_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        write_atomically(Path(), b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_what_ended_processes_of_this_machine_left_is_deleted(tmp_path: Path, ended: int) -> None:
     left = tmp_path / f".part-7.parquet.{platform.node()}.{ended}.part"
     kept = [

@@ -150,6 +150,17 @@ def test_a_folder_of_another_study_is_rejected_with_the_difference(
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_table_that_is_cut_off_is_named_with_the_remedy(tmp_path: Path) -> None:
+    study = {"scenario": STUDY["scenario"], "axes": {"strategy.workers": [8]}}
+    sweep(study, tmp_path)
+    (part,) = tmp_path.glob("part-*.parquet")
+    part.write_bytes(part.read_bytes()[:50])
+    with pytest.raises(InputError, match=rf"{part.name}: cannot be read .*; delete it, and sweep with --resume"):
+        sweep(study, tmp_path, resume=True)
+    part.unlink()
+    assert len(sweep(study, tmp_path, resume=True)) == 1
+
+
 def test_results_of_another_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = {"scenario": STUDY["scenario"], "axes": {"strategy.workers": [8]}}
     sweep(study, tmp_path)
