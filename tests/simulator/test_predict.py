@@ -7,6 +7,7 @@ import pytest
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, PluginError
+from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.scaling import forget
@@ -46,7 +47,7 @@ def test_the_baseline_is_the_smallest_configuration_that_fits(small: Make) -> No
     # about 0.35 M parameters, eight bytes each: all six stages together in 3 MB, not in 1.5
     tight = predict(small(pipeline, "cluster.device.memory=1.5 MB"))
     assert tight.baseline is not None
-    assert tight.baseline["strong"].startswith("1 worker of 2 stages, the fewest that hold the model, 48 samples")
+    assert tight.baseline["strong"].startswith("1 worker of 2 stages, the smallest that fits, 48 samples")
 
 
 def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: Make) -> None:
@@ -54,8 +55,8 @@ def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: 
     strategy = "strategy={kind: hybrid, workers: 2, stages: 3, tensor: 4, sequence_parallel: true, microbatches: 6}"
     for memory_MB, named in (
         (8, "1 worker, "),
-        (1.6, "1 worker of 2 tensor-parallel ranks, the fewest"),
-        (0.5, "1 worker of 2 stages × 4 tensor-parallel ranks, the fewest"),
+        (1.6, "1 worker of 2 tensor-parallel ranks, the smallest"),
+        (0.5, "1 worker of 2 stages × 4 tensor-parallel ranks, the smallest"),
     ):
         baseline = predict(small(strategy, f"cluster.device.memory={memory_MB} MB")).baseline
         assert baseline is not None
@@ -67,9 +68,9 @@ def test_sharded_baselines_have_the_fewest_workers_that_fit(small: Make) -> None
     alone, shared = (predict(small("strategy.workers=8", tight, f"training.zero={zero}")) for zero in (0, 3))
     assert alone.baseline is not None
     assert shared.baseline is not None
-    assert alone.baseline["strong"].startswith("1 worker, which does not hold the model, 48 samples")
-    assert shared.baseline["strong"].startswith("4 workers, the fewest that hold the model, 48 samples")
-    assert shared.baseline["weak"].startswith("4 workers, the fewest that hold the model, 24 samples")
+    assert alone.baseline["strong"].startswith("1 worker, which does not fit, 48 samples")
+    assert shared.baseline["strong"].startswith("4 workers, the smallest that fits, 48 samples")
+    assert shared.baseline["weak"].startswith("4 workers, the smallest that fits, 24 samples")
 
 
 def test_efficiency_is_throughput_per_rank_relative_to_the_baseline(small: Make) -> None:
@@ -108,7 +109,7 @@ def test_extrapolated_long_pipelines_equal_full_predictions(small: Make, schedul
     full = predict(small(f"strategy={{kind: hybrid, {numbers.replace('64', '128')}}}", "batch=128", memory))
     assert many.baseline is not None
     assert "1 worker of 4 stages" in many.baseline["strong"]
-    assert f"{full.samples_per_s:.4g} samples/s" in many.baseline["strong"]
+    assert f"{format_number(full.samples_per_s)} samples/s" in many.baseline["strong"]
 
 
 def test_a_step_of_local_sgd_is_one_local_step(small: Make) -> None:

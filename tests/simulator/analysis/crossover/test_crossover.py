@@ -278,7 +278,7 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     (row,) = [line for line in text.splitlines() if line.strip().startswith("8 │")]
     assert set(row.partition("│")[2]) == {"A", "B"}
     assert row.endswith("A")
-    assert {one.name for one in out.iterdir()} == {"points.csv", "borders.csv", "crossover.png"}
+    assert {one.name for one in out.iterdir()} == {"points.csv", "borders.csv", "crossover.json", "crossover.png"}
     assert (out / "points.csv").read_text().startswith("cluster.network.bandwidth_Bps,strategy.workers,strategy,")
     assert scaleproof.main([*arguments, *overrides, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
