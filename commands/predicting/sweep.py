@@ -89,10 +89,10 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
 
 def _errors(texts: Sequence[str]) -> Iterator[str]:
     """The most frequent errors; those that differ in the number of GPUs alone are counted together."""
-    alike: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for text in texts:
-        alike.setdefault(_GPUS.sub("", text), []).append(text)
-    kinds = sorted(alike.items(), key=lambda kind: -len(kind[1]))
+        by_text.setdefault(_GPUS.sub("", text), []).append(text)
+    kinds = sorted(by_text.items(), key=lambda kind: -len(kind[1]))
     for text, same in kinds[:_MOST_ERRORS]:
         yield f"{len(same):,} times: {text}" if len(same) > 1 else f"once: {same[0]}"
     if others := sum(len(same) for _, same in kinds[_MOST_ERRORS:]):
