@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # number of distinct errors that are printed
 _MOST_ERRORS: Final = 3
+_GPUS: Final = re.compile(r"^[\d,]+ GPUs: ")
 # number of points from which the duration is announced, and points per second on two cores (benchmarks/studies.py)
 _MANY: Final = 100_000
 _POINTS_PER_S: Final = 5_000
@@ -83,7 +85,7 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
         soonest = done.sort_values("time_to_target_s", kind="stable").head(1)
         for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
             lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
-    lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_MOST_ERRORS).items()]
+    lines += _errors(wrong.tolist())
     return "\n".join([headline, *(line for text in lines for line in wrapped(text))])
 
 
@@ -96,6 +98,18 @@ def _cheapest(fitting: pd.DataFrame) -> tuple[int, str] | None:
     if priced["tokens_per_s"].notna().all():
         cost_USD, unit = cost_USD * priced["samples_per_s"] / priced["tokens_per_s"], "tokens"
     return int(priced["point"].iloc[int(cost_USD.argmin())]), f"{cost_USD.min():.3g} USD per million {unit}"
+
+
+def _errors(texts: Sequence[str]) -> Iterator[str]:
+    """The most frequent errors; those that differ in the number of GPUs alone are counted together."""
+    by_text: dict[str, list[str]] = {}
+    for text in texts:
+        by_text.setdefault(_GPUS.sub("", text), []).append(text)
+    kinds = sorted(by_text.items(), key=lambda kind: -len(kind[1]))
+    for text, same in kinds[:_MOST_ERRORS]:
+        yield f"{len(same):,} times: {text}" if len(same) > 1 else f"once: {same[0]}"
+    if others := sum(len(same) for _, same in kinds[_MOST_ERRORS:]):
+        yield f"{others:,} points with other errors are in the table"
 
 
 def _at(study: Study, point: int) -> str:

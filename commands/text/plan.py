@@ -177,7 +177,8 @@ def _next(plan: PlanRecord) -> Iterator[str]:
             for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
             if abs(seconds) >= _MIN_SHARE * abs(more_s)
         ]
-        if more_s > 0:
+        # a difference that two decimals show
+        if more_s >= 5e-5 * first.step_time_s:
             yield from wrapped(f"No. 2 takes {format_percent(more_s / first.step_time_s, 2)} longer: {', '.join(causes)}")
         assert second.best_is_faster is not None
         yield f"No. 1 is faster than No. 2 with a probability of {format_percent(second.best_is_faster, 0)}"

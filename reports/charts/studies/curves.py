@@ -23,7 +23,7 @@ _MOST_CASES: Final = 200
 # number of lines whose intervals are bands, which overlap
 _MOST_BANDS: Final = 3
 # throughputs that differ by less, and lie in each other's intervals, count as equal
-_EQUAL: Final = 0.05
+EQUAL: Final = 0.05
 # number of lines in a finding
 _MOST_LINES_IN_FINDING: Final = 3
 
@@ -152,7 +152,7 @@ def _coincide(lines: Sequence[Rows]) -> bool:
             by_x.setdefault(row["x"], []).append(row)
     pairs = [(one, two) for rows in by_x.values() for one in rows for two in rows if one is not two]
     return bool(pairs) and all(
-        two["rate_low"] <= one["rate"] <= two["rate_high"] and abs(one["rate"] / two["rate"] - 1) < _EQUAL for one, two in pairs
+        two["rate_low"] <= one["rate"] <= two["rate_high"] and abs(one["rate"] / two["rate"] - 1) < EQUAL for one, two in pairs
     )
 
 

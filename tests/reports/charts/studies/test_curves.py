@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.reports.charts.chart import Chart, Line
+from scaleproof.reports.charts.studies import bars as study_bars
 from scaleproof.reports.charts.studies import curves as study_curves
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import Studied, studied
@@ -59,3 +60,13 @@ def test_a_study_of_one_point_has_no_curves(study: Studied) -> None:
     one = replace(study, points=study.points[:1])
     for draw in (study_curves.throughput, study_curves.efficiency, study_curves.memory):
         assert draw(one) is None
+
+
+def test_bars_name_a_fastest_alternative_only_if_it_is_clearly_ahead(study: Studied) -> None:
+    points = study.points.copy()
+    points.loc[points["line"] == "ring", "rate"] = 1010.0
+    for rate, finding in ((1000.0, ": ring 1,010, servers 1,000 "), (900.0, ": ring is fastest, 1,010 ")):
+        points.loc[points["line"] == "servers", "rate"] = rate
+        chart = study_bars.throughput(replace(study, points=points))
+        assert chart is not None
+        assert all(finding in view.finding for view in chart.views)

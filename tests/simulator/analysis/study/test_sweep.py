@@ -215,7 +215,7 @@ def test_the_command_prints_a_summary(tmp_path: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0] == f"3 points, 1 of them with an error, in {out}"
     assert "samples/s at strategy.workers 8" in printed.out
-    assert "1 times: --set batch=256: batch: 7 workers do not divide 256 samples" in printed.out
+    assert "once: --set batch=256: batch: 7 workers do not divide 256 samples" in printed.out
     # no progress bar without a terminal
     assert printed.err == ""
 
@@ -238,6 +238,15 @@ def test_invalid_input_gives_a_one_line_error(
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""
+
+
+def test_errors_that_differ_in_the_number_of_gpus_alone_are_counted_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("scenario: resnet50-ring-p100\naxes: {training.zero: [0, 3], gpus: [4, 8, 16, 32]}\n")
+    assert scaleproof.main(["sweep", str(path), "--out", str(tmp_path / "out"), "--set", "framework=pytorch-ddp"]) == 0
+    assert "4 times: " in capsys.readouterr().out
 
 
 def test_an_unknown_executor_leaves_no_folder(tmp_path: Path) -> None:
