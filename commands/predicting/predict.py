@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.commands.arguments import Command
-from scaleproof.commands.gpus import add_gpus, loaded
+from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
 
 # Exit code for a scenario that does not fit into memory.
@@ -39,6 +39,7 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.scenario import dump
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
+    say_precision(scenario)
     run = predict(scenario)
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):
