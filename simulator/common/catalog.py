@@ -55,7 +55,9 @@ def is_model(reference: str) -> bool:
     """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, or the name of a shipped model alone."""
     if reference.startswith(("hf:", "python:")):
         return True
-    return reference in names(PARTS["model"]) and not Path(reference).is_file() and _shipped(SCENARIO_FOLDERS, reference) is None
+    return (
+        reference in names(PARTS["model"]) and not Path(reference).is_file() and _shipped(SCENARIO_FOLDERS, reference) is None
+    )
 
 
 def find_study(reference: str) -> Path:

@@ -68,3 +68,20 @@ def test_the_option_is_hinted_at_where_a_command_has_none(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         main(["sensitivity", MEGATRON, "--gpus", "64"])
     assert "write --set gpus=64" in capsys.readouterr().err
+
+
+def test_a_remedy_that_needs_more_gpus_than_given_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["predict", "llama-3-70b", "--set", "cluster=dgx-h100", "--set", "batch=512"]
+    assert main([*model, "--set", "strategy.workers=64"]) == 3
+    assert "--set strategy.tensor=4" in " ".join(capsys.readouterr().out.split())
+    # on 64 GPUs, tensor parallelism of 4 leaves 16 workers, and their shares are too large
+    assert main([*model, "--gpus", "64"]) == 3
+    assert "no setting tried makes it fit" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_precision_that_nobody_chose_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["predict", "llama-2-7b-fsdp-a100", "--json"]
+    assert main(chosen) == 0
+    assert "precision" not in capsys.readouterr().err
+    assert main([*chosen, "--set", "training={zero: 3, optimizer: adam}"]) == 0
+    assert "note: the scenario names no precision: fp32; for mixed precision, add" in capsys.readouterr().err
