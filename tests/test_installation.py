@@ -98,7 +98,7 @@ def test_the_wheel_predicts_and_plans_in_an_empty_environment(version: str, buil
 def test_the_lowest_declared_versions_predict_and_plan(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     own = installed(sys.executable, tmp_path / "environment", [str(wheel), *lowest()])
-    predicted = outside(own, tmp_path / "empty", "-m", "scaleproof", "predict", "gpt3-175b-hybrid-selene")
+    predicted = outside(own, tmp_path / "empty", "-m", "scaleproof", "predict", "megatron-175b-3d-selene")
     assert predicted.returncode == 0, predicted.stderr
     planned = outside(own, tmp_path / "empty", "-m", "scaleproof", "plan", "gpt3-175b-hybrid-selene", "--gpus", "64")
     assert planned.returncode == 0, planned.stderr

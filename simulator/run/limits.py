@@ -10,13 +10,14 @@ from scaleproof.simulator.run.run import Run
 
 # Exposed communication below this share of a step is no reason for a faster network.
 _LITTLE: Final = 0.02
+_INPUT: Final = "waiting_for_input"
 # Causes other than compute, with what they are called, what they bind, and what helps.
 _LIMITS: Final = {
     "exposed_communication": ("exposed communication", "Network-bound", "a faster network helps most"),
     "bubble": ("pipeline bubble", "Pipeline-bound", "more microbatches, or several chunks per stage, help"),
     "waiting_for_server": ("waiting for servers", "Server-bound", "more or faster servers help"),
     "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
-    "waiting_for_input": ("waiting for input", "Input-bound", "faster data loading helps, faster GPUs do not"),
+    _INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
 }
 
 
@@ -27,6 +28,9 @@ def limit(run: Run) -> Iterator[str]:
     shares = {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS}
     cause = max(shares, key=shares.__getitem__)
     computing = 1 - sum(shares.values())
+    # samples that are loaded ahead arrive late only if loading takes longer than all the rest
+    if shares[_INPUT] >= _LITTLE:
+        cause, computing = _INPUT, 0.0
     if shares[cause] > computing:
         name, bound, remedy = _LIMITS[cause]
         yield f"{format_percent(shares[cause])} {name}{_mostly(run, cause)}. {bound}: {remedy}."

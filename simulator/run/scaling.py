@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
@@ -167,7 +168,7 @@ def compared(run: Run, scenario: Scenario) -> Run:
         speed_up = run.samples_per_s / per_s
         note = _difference(samples / base.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
         step = f"{samples} sample{'s' if samples > 1 else ''} a step{note}"
-        baseline = f"{base.smallest}, {step}, {per_s:.4g} samples/s"
+        baseline = f"{base.smallest}, {step}, {format_number(per_s)} samples/s"
         result[scaling] = Scaling(speed_up * base.ranks / run.compute_ranks, speed_up, baseline)
     return replace(run, scaling=result)
 

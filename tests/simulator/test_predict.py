@@ -46,7 +46,7 @@ def test_the_baseline_is_the_smallest_configuration_that_fits(small: Make) -> No
     # about 0.35 M parameters, eight bytes each: all six stages together in 3 MB, not in 1.5
     tight = predict(small(pipeline, "cluster.device.memory=1.5 MB"))
     assert tight.baseline is not None
-    assert tight.baseline["strong"].startswith("1 worker of 2 stages, the fewest that hold the model, 48 samples")
+    assert tight.baseline["strong"].startswith("1 worker of 2 stages, the smallest that fits, 48 samples")
 
 
 def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: Make) -> None:
@@ -54,8 +54,8 @@ def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: 
     strategy = "strategy={kind: hybrid, workers: 2, stages: 3, tensor: 4, sequence_parallel: true, microbatches: 6}"
     for memory_MB, named in (
         (8, "1 worker, "),
-        (1.6, "1 worker of 2 tensor-parallel ranks, the fewest"),
-        (0.5, "1 worker of 2 stages × 4 tensor-parallel ranks, the fewest"),
+        (1.6, "1 worker of 2 tensor-parallel ranks, the smallest"),
+        (0.5, "1 worker of 2 stages × 4 tensor-parallel ranks, the smallest"),
     ):
         baseline = predict(small(strategy, f"cluster.device.memory={memory_MB} MB")).baseline
         assert baseline is not None
@@ -67,9 +67,9 @@ def test_sharded_baselines_have_the_fewest_workers_that_fit(small: Make) -> None
     alone, shared = (predict(small("strategy.workers=8", tight, f"training.zero={zero}")) for zero in (0, 3))
     assert alone.baseline is not None
     assert shared.baseline is not None
-    assert alone.baseline["strong"].startswith("1 worker, which does not hold the model, 48 samples")
-    assert shared.baseline["strong"].startswith("4 workers, the fewest that hold the model, 48 samples")
-    assert shared.baseline["weak"].startswith("4 workers, the fewest that hold the model, 24 samples")
+    assert alone.baseline["strong"].startswith("1 worker, which does not fit, 48 samples")
+    assert shared.baseline["strong"].startswith("4 workers, the smallest that fits, 48 samples")
+    assert shared.baseline["weak"].startswith("4 workers, the smallest that fits, 24 samples")
 
 
 def test_efficiency_is_throughput_per_rank_relative_to_the_baseline(small: Make) -> None:

@@ -61,7 +61,7 @@ def _imported(package: str) -> Iterator[tuple[str, str]]:
         ("validator", ("validator",)),
         ("reports", ("reports", "explorer")),
         ("commands", ("reports", "explorer")),
-        ("scaleproof", ()),
+        ("scaleproof", ("studies", "reports")),
     ],
 )
 def test_every_imported_package_is_declared(package: str, extras: tuple[str, ...]) -> None:

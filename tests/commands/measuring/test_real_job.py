@@ -37,7 +37,7 @@ def test_a_log_is_compared_kept_and_reported_as_json(tmp_path: Path, capsys: pyt
 
 def test_an_error_above_the_limit_gives_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reconcile", "ring-2", "--log", str(_log(tmp_path, 400.0)), "--max-error", "10%"]) == 1
-    assert "exceeds 10.0%" in capsys.readouterr().err
+    assert "exceeds 10.0 %" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["pipeline-2"], ["--update", "cluster.yaml"]])

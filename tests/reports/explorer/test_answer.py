@@ -14,6 +14,7 @@ import scaleproof
 from scaleproof.reports.explorer.question import Look, Question
 from scaleproof.reports.explorer.responses.answer import answer, as_yaml
 from scaleproof.reports.explorer.worker import unreported
+from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 
@@ -44,9 +45,10 @@ def test_a_full_answer_equals_predict() -> None:
 def test_tokens_come_first_for_language_models() -> None:
     run = predict(load("llama-2-7b-fsdp-a100"))
     found = response("llama-2-7b-fsdp-a100")
-    assert found["numbers"][0]["value"] == f"{run.tokens_per_s:,.0f}"
+    assert run.tokens_per_s is not None
+    assert found["numbers"][0]["value"] == format_number(run.tokens_per_s)
     assert found["numbers"][0]["unit"] == "tokens/s"
-    assert found["headline"].endswith(f"{run.tokens_per_s:,.0f} tokens/s")
+    assert found["headline"].endswith(f"{format_number(run.tokens_per_s)} tokens/s")
 
 
 def test_a_number_of_gpus_keeps_the_batch_and_is_resolved_to_settings() -> None:

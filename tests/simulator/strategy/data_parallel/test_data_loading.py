@@ -49,7 +49,7 @@ def test_a_step_takes_the_longer_of_training_and_loading(small: Make, strategy: 
         fed = run(small, strategy, reading(loading_s))
         assert fed.step_time_s == pytest.approx(max(loading_s, alone.step_time_s), rel=1e-6)
         assert sum(fed.breakdown_s.values()) == pytest.approx(fed.step_time_s)
-        assert ("bound by data loading" in describe(fed)) == (longer > 1)
+        assert ("Input-bound" in describe(fed)) == (longer > 1)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
