@@ -12,6 +12,7 @@ _N = TypeVar("_N", int, float)
 # What each command does, in a line of the list of commands.
 SUMMARIES: Final[dict[str, str]] = {}
 NAME: Final = "a YAML file, or a name from 'scaleproof list'"
+SCENARIO: Final = f"{NAME}; or a model such as hf:config.json, with --set cluster=NAME --set batch=N"
 
 
 def number(read: Callable[[str], _N], is_valid: Callable[[_N], bool], words: str) -> Callable[[str], _N]:
@@ -61,7 +62,7 @@ class Command:
     def add_scenario(self, several: bool = False) -> None:
         """Adds the positional argument SCENARIO (or several) and `--set`."""
         settings: dict[str, Any] = {"dest": "scenarios", "nargs": "+"} if several else {}
-        self.add("SCENARIO", NAME, **settings)
+        self.add("SCENARIO", SCENARIO, **settings)
         self.add_overrides()
 
     def add_overrides(self, of: str = "a field, such as strategy.workers=8", option: str = "--set") -> None:

@@ -65,6 +65,12 @@ def say_added(cluster: Cluster, counts: Sequence[int]) -> None:
     say(f"{name} has {cluster.devices:,} GPUs; nodes are added for {' and '.join(larger)} GPUs" if larger else "")
 
 
+def say_precision(scenario: Scenario) -> None:
+    """Says on stderr that a scenario is trained in fp32 because it names no precision, where the GPU has bf16."""
+    if "precision" not in scenario.training.model_fields_set and "bf16" in scenario.cluster.device.peak_flops:
+        say("the scenario names no precision: fp32; for mixed precision, add --set precision=bf16")
+
+
 def say(note: str) -> None:
     """Prints a note on stderr, unless it is empty."""
     if note:

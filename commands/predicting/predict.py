@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.commands.arguments import Command
-from scaleproof.commands.gpus import add_gpus, loaded
+from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
 
 # Exit code for a scenario that does not fit into memory.
@@ -39,7 +40,10 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.scenario import dump
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
+    say_precision(scenario)
     run = predict(scenario)
+    if options.gpus and run.fit_by and not _fits_by(run.fit_by, options):
+        run = replace(run, fit_by="")
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):
             dump.keep(scenario, options.out)
@@ -55,3 +59,17 @@ def _predict(options: argparse.Namespace) -> int:
         data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
     exit_code = OUT_OF_MEMORY if run.fits is False and not options.allow_oom else 0
     return print_result(options, lambda: data, lambda: text) or exit_code
+
+
+def _fits_by(settings: str, options: argparse.Namespace) -> bool:
+    """Whether the scenario fits with the settings of a remedy on as many GPUs as the command gives; degrees of parallelism that
+    grow leave fewer workers there, which share out less."""
+    from scaleproof.commands.text.run import settings_of
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.memory import memory
+    from scaleproof.simulator.scenario.load import load
+
+    try:
+        return memory(load(options.scenario, [*options.overrides, *settings_of(settings), f"gpus={options.gpus}"])).fits
+    except InputError:
+        return False

@@ -87,12 +87,13 @@ def out_of_memory(run: Run) -> str:
     need = format_need(sum(holders_bytes.values()), run.capacity_bytes or 0.0)
     most = max(run.memory_by_stage, key=lambda stage: stage.total_bytes, default=None)
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
-    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
-    remedy = f"fits with: {settings}" if settings else f"no setting tried makes it fit; give a smaller batch or more {noun}s"
+    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in settings_of(run.fit_by))
+    none = f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
+    remedy = f"fits with: {settings}" if settings else none
     return f"Out of memory: {need} per {noun}{place} ({', '.join(_largest(holders_bytes))}); {remedy}"
 
 
-def _settings(text: str) -> list[str]:
+def settings_of(text: str) -> list[str]:
     """The settings of a remedy, `field=value` with spaces only inside of braces or brackets."""
     return re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|\S)+", text)
 

@@ -51,6 +51,15 @@ def find_scenario(reference: str) -> Path:
     return find_scenario(_spelled("scenario", reference, known))
 
 
+def is_model(reference: str) -> bool:
+    """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, or the name of a shipped model alone."""
+    if reference.startswith(("hf:", "python:")):
+        return True
+    return (
+        reference in names(PARTS["model"]) and not Path(reference).is_file() and _shipped(SCENARIO_FOLDERS, reference) is None
+    )
+
+
 def find_study(reference: str) -> Path:
     """Path of a study, given by path or by the name of a shipped one. Raises NotFoundError."""
     check_not_a_folder(reference)

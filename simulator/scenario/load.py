@@ -20,13 +20,17 @@ from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
-# A scenario by its name, its path, `published:ROW-ID`, or the fields of a YAML file; and overrides such as
+# A scenario by its name, its path, `published:ROW-ID`, its model, or the fields of a YAML file; and overrides such as
 # {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
 Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
 # parts in which fields that are given without their part are searched, in this order
 _PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 _EXAMPLE: Final = "{'strategy.workers': 8}"
+
+# Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
+_AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
+_NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}
 
 # By field, the field next to it that an override of it replaces.
 _ALTERNATIVES: Final = {
@@ -43,8 +47,10 @@ _ALTERNATIVES: Final = {
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     """Loads a scenario with overrides.
 
-    reference: the name of a shipped scenario, a path, `published:ROW-ID`, or the fields of a scenario as in YAML. overrides: a
-    mapping of fields such as `{"strategy.workers": 8}`, or texts such as `"strategy.workers=8"`.
+    reference: the name of a shipped scenario, a path, `published:ROW-ID`, or the fields of a scenario as in YAML; or a model
+    (`hf:config.json`, `python:module:function`, the name of a shipped one), trained in bf16 with Adam, for which the overrides
+    give cluster and batch. overrides: a mapping of fields such as `{"strategy.workers": 8}`, or texts such as
+    `"strategy.workers=8"`.
 
     Raises NotFoundError, ScenarioError with every problem as `file:line:column: field: what; what to do`, or InputError for an
     argument of another type.
@@ -57,9 +63,23 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
         return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    if catalog.is_model(name):
+        return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)
     located = yaml_file.read(path)
     return build(located, path, changes)
+
+
+def _around_model(reference: str, overrides: Sequence[str]) -> Located:
+    """The fields of a scenario that trains a model. Raises ScenarioError if the overrides lack some that are needed."""
+    given = {aliases.canonical(tuple(override.partition("=")[0].split(".")))[0] for override in overrides}
+    if missing := [f"--set {field}={example}" for field, example in _NEEDED.items() if field not in given]:
+        message = f"a model without a scenario needs {' and '.join(_NEEDED)}; add {' '.join(missing)}, for example"
+        raise ScenarioError([f"{reference}: {message}"])
+    located = Located({"model": reference, **copy.deepcopy(_AROUND_A_MODEL)}, {(): reference})
+    resolve_part(located, "model", Path())
+    located.data["name"] = located.data["model"]["name"]
+    return located
 
 
 def reference_text(reference: object, kind: str = "scenario") -> str:
@@ -115,6 +135,9 @@ def _check_is_scenario(located: Located, path: Path) -> None:
     """Raises ScenarioError for YAML of another kind."""
     if not isinstance(located.data, dict):
         raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
+    if {"model_type", "architectures"} & set(located.data):
+        message = f"this is a model's configuration, not a scenario; give it as hf:{path}"
+        raise ScenarioError([f"{located.place(())}: {message}"])
     others = {"axes": ("study", f"sweep {path} --out DIR"), "claim": ("claim", f"claims {path}")}
     for key, (kind, command) in others.items():
         if key in located.data:

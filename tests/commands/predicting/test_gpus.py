@@ -83,3 +83,20 @@ def test_sweep_names_the_cheapest_point_where_it_is_not_the_fastest(tmp_path: Pa
     printed = capsys.readouterr().out
     assert "samples/s at cluster B200" in printed
     assert "cheapest: 0.201 USD per million tokens at cluster H100" in printed  # 2.50 USD / (3,455 tokens/s * 3,600 s)
+
+
+def test_a_remedy_that_needs_more_gpus_than_given_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["predict", "llama-3-70b", "--set", "cluster=dgx-h100", "--set", "batch=512"]
+    assert main([*model, "--set", "strategy.workers=64"]) == 3
+    assert "--set strategy.tensor=4" in " ".join(capsys.readouterr().out.split())
+    # on 64 GPUs, tensor parallelism of 4 leaves 16 workers, and their shares are too large
+    assert main([*model, "--gpus", "64"]) == 3
+    assert "no setting tried makes it fit" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_precision_that_nobody_chose_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["predict", "llama-2-7b-fsdp-a100", "--json"]
+    assert main(chosen) == 0
+    assert "precision" not in capsys.readouterr().err
+    assert main([*chosen, "--set", "training={zero: 3, optimizer: adam}"]) == 0
+    assert "note: the scenario names no precision: fp32; for mixed precision, add" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_abbreviations_are_the_full_names(tmp_path: Path) -> None:
 
 
 def test_overrides_may_be_abbreviated(tmp_path: Path) -> None:
-    short = read(tmp_path, FULL, "strategy.tp=4", "gbs=128", "strategy.ga=4", "optimizer=sgd")
+    short = read(tmp_path, FULL, "tp=4", "gbs=128", "strategy.ga=4", "optimizer=sgd")
     full = read(tmp_path, SHORT, "strategy.tensor=4", "batch.total=128", "strategy.microbatches=4", "training.optimizer=sgd")
     assert short == full
 
