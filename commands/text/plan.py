@@ -195,7 +195,7 @@ def _front(plan: PlanRecord) -> Iterator[str]:
     step = max(1, -(-len(front) // _MAX_FRONT))
     shown = [*front[::step], *([front[-1]] if (len(front) - 1) % step else [])]
     parts = [f"{format_time_s(point.estimated_s)} with {format_bytes(point.memory_bytes)}" for point in shown]
-    yield from wrapped(f"Pareto front, time vs. memory ({len(front)}): {', '.join(parts)}")
+    yield from wrapped(f"Pareto front, estimated time vs. memory ({len(front)}): {', '.join(parts)}")
 
 
 def _too_large(plan: PlanRecord) -> Iterator[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import re
 import sys
 import traceback
@@ -67,15 +68,18 @@ def trace(reference: str, strict: bool = False) -> Traced:
 @functools.cache
 def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """The layers, and names of operators of unknown cost."""
-    try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError(
-            "torch is not installed, and tracing needs it; pip install 'scaleproof[validator]'"
-        ) from None
+    module_name, function_name = _names(source)
     sys.path.insert(0, str(folder))
     try:
-        function = _function(source, folder)
+        # before torch is imported, which takes seconds
+        _check_exists(source, module_name, folder)
+        try:
+            import torch
+        except ImportError:
+            raise MissingDependencyError(
+                "torch is not installed, and tracing needs it; pip install 'scaleproof[validator]'"
+            ) from None
+        function = _function(source, module_name, function_name, folder)
         with torch.enable_grad(), _on_meta(torch), warnings.catch_warnings():
             # of torch's own encoder layers, which has no effect on what is traced
             warnings.filterwarnings("ignore", message=".*nested_tensor.*")
@@ -97,15 +101,29 @@ def _refuse(source: str, message: str) -> NoReturn:
     raise FieldError(("model", "source"), f"{source}: {message}")
 
 
-def _function(source: str, folder: Path) -> Any:
-    """The user's function. Raises FieldError if it cannot be imported."""
+def _names(source: str) -> tuple[str, str]:
+    """The names of the user's module and function. Raises FieldError."""
     module_name, _, name = source.removeprefix(_PREFIX).partition(":")
     # a file is written as often as its module
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-    if not (source.startswith(_PREFIX) and module_name and name):
+    if not (source.startswith(_PREFIX) and module_name and name) or module_name.startswith("."):
         _refuse(source, "not of the form python:module:function")
+    return module_name, name
+
+
+def _check_exists(source: str, module_name: str, folder: Path) -> None:
+    """Raises FieldError if there is no such module, or no package that it would be in."""
     importlib.invalidate_caches()
+    package = module_name.partition(".")[0]
+    with _user_errors(source, f"module {module_name}", folder):
+        found = importlib.util.find_spec(package)
+    if found is None:
+        _refuse(source, f"there is no module {package} in {folder} or where Python looks for modules")
+
+
+def _function(source: str, module_name: str, name: str, folder: Path) -> Any:
+    """The user's function. Raises FieldError if it cannot be imported."""
     try:
         with _user_errors(source, f"module {module_name}", folder):
             module = importlib.import_module(module_name)
