@@ -46,6 +46,7 @@ STRATEGIES: Final = (
     "{kind: pipeline, stages: 2, chunks: 3, microbatches: 4, schedule: interleaved_1f1b, overlap_sends: true}",
     "{kind: hybrid, workers: 2, stages: 2, tensor: 2, microbatches: 4}",
     "{kind: local_sgd, workers: 4, period: 4, outer: nesterov}",
+    "{kind: hybrid, dp: 2, pp: 2, mbs: 4}",
 )
 _MORE: Final = """\
 training: {precision: fp32, optimizer: adam, warmup_steps: 2}
@@ -62,9 +63,14 @@ def scenarios() -> list[Seed]:
     commands = [
         ["predict", FILE, "--json", "--out", OUT], ["predict", FILE], ["sensitivity", FILE, "--json"],
         ["compare", FILE, "resnet50-ring-p100"], ["timeline", FILE, "--out", f"{OUT}/t.svg"], ["plan", FILE, "--gpus", "4"],
+        ["predict", FILE, "--gpus", "8", "--tokens", "15T", "--evidence"],
+        ["compare", FILE, "resnet50-ring-p100", "--gpus", "8"],
+        ["sweep", FILE, "--gpus", "4,8", "--out", OUT], ["plan", FILE, "--gpus", "2,4", "--out", OUT],
         ["crossover", FILE, "--points", "2", "--y", "workers=2,4", "--strategies", "ring,ps-1", "--json", "--out", OUT],
     ]  # fmt: skip
     texts = [SMALL.replace("{kind: data_parallel, workers: 4}", strategy) for strategy in STRATEGIES]
+    priced = SMALL.replace("{devices: 4,", "{devices: 4, price: 2.50 USD/GPU-hour, power: 2 kW,")
+    texts += [priced.replace("bandwidth: 10 Gbit/s", "nics: 4 x 10 Gbit/s")]
     texts += [SMALL + _MORE, SMALL + _UNEVEN, SMALL.replace("batch: 48", "batch: {per_worker: 2}")]
     return [Seed("s.yaml", text.encode(), "yaml", commands) for text in texts]
 
@@ -136,6 +142,33 @@ def logs() -> list[Seed]:
     found.append(Seed("log", (FILES / "old.log").read_bytes(), "text", nccl))
     topo = [["import", "topo", FILE, "--gpu", "h100-80gb-sxm", *write], ["import", "topo", FILE, "--json"]]
     return found + [Seed("m", (FILES / name).read_bytes(), "text", topo) for name in ("dgx-1.txt", "dgx-h100.txt")]
+
+
+_JOB: Final = """\
+model: llama-3-8b
+cluster: dgx-h100
+strategy: {kind: data_parallel, workers: 64}
+batch: 256
+training: {precision: bf16, zero: 3, optimizer: adam}
+"""
+
+
+def jobs() -> list[Seed]:
+    """Logs of training jobs, one of each format, and traces of their ranks."""
+    from scaleproof.validator.reconciliation.jobs.log_formats import FORMATS
+
+    others, write = {"job.yaml": _JOB.encode()}, ["--out", OUT]
+    log = [["reconcile", "job.yaml", "--log", FILE, *write], ["reconcile", "job.yaml", "--log", FILE, "--json"]]
+    texts = ["".join(f"{one.sample}\n" for _ in range(6)) for one in FORMATS]
+    texts.append(
+        "_step,_timestamp,train/loss,throughput/tokens_per_sec\n" + "".join(f"{n},{n}.5,2.5,390000\n" for n in range(9))
+    )
+    found = [
+        Seed("train.csv" if text.startswith("_step") else "train.log", text.encode(), "text", log, others) for text in texts
+    ]
+    traced = [["reconcile", "ring-2", "--trace", FILE, *write], ["reconcile", "ring-2", "--trace", FILE, "--json"]]
+    events = trace([*step(1, 0.0), *step(2, 1000.0), *step(3, 2000.0)])
+    return [*found, Seed("rank0.json", events.encode(), "json", traced)]
 
 
 def traces() -> list[Seed]:
@@ -290,6 +323,7 @@ KINDS: Final[Mapping[str, Callable[[], list[Seed]]]] = {
     "clusters": clusters,
     "studies": studies,
     "logs": logs,
+    "jobs": jobs,
     "traces": traces,
     "tables": tables,
     "claims": claims,
