@@ -88,7 +88,8 @@ def test_readme_commands_print_the_output_shown(
     monkeypatch.chdir(folder)
     exit_code = scaleproof.main(words)
     out, err = capsys.readouterr()
-    assert exit_code == 0, err
+    # 3: predicted, and does not fit into memory
+    assert exit_code in (0, 3), err
     printed = out.rstrip("\n")
     if measured:
         assert without_numbers(printed) == without_numbers(shown)

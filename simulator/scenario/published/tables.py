@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.common.errors import InputError, NotFoundError
+from scaleproof.simulator.common.errors import InputError, NotFoundError, printable
 
 # The prefix of a published training run in place of a scenario: published:ROW-ID.
 PUBLISHED: Final = "published:"
@@ -44,7 +44,7 @@ def read_table(path: Path) -> tuple[Sequence[str], list[Cells]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restval="")
-            rows = [Cells({name: cell.strip() for name, cell in row.items() if name is not None}) for row in reader]
+            rows = [Cells({name: printable(cell.strip()) for name, cell in row.items() if name is not None}) for row in reader]
             return reader.fieldnames or (), rows
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as CSV: {error}") from None
