@@ -42,8 +42,8 @@ def _predict(options: argparse.Namespace) -> int:
     scenario = loaded(options.scenario, options.overrides, options.gpus)
     say_precision(scenario)
     run = predict(scenario)
-    if options.gpus and run.fit_by and not _fits_by(run.fit_by, options):
-        run = replace(run, fit_by="")
+    if options.gpus and run.fit_by:
+        run = replace(run, fit_by=f"{run.fit_by} gpus={options.gpus}" if _fits_by(run.fit_by, options) else "")
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):
             dump.keep(scenario, options.out)
