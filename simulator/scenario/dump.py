@@ -82,7 +82,9 @@ def keep(scenario: Scenario, folder: Path) -> None:
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data."""
     fields = type(part).model_fields
-    defaults = {info.alias or name: info.get_default(call_default_factory=True) for name, info in fields.items()}
+    defaults = {
+        info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
+    }
     values = fields_of(Value(part, None))
     return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
 

@@ -54,5 +54,5 @@ def _part(text: str) -> tuple[str, Part]:
 
 
 def _line(text: str) -> Line:
-    rows, scored, *shares = text.split()
+    rows, scored, *shares = text.replace(" %", "%").split()
     return Line(int(rows), int(scored), *(None if share == "–" else float(share.rstrip("%")) for share in shares))
