@@ -224,9 +224,6 @@ def test_an_error_above_the_bound_sets_the_exit_code(folder: Path) -> None:
         (["measure", "mine.yaml", "--on", "netlab"], "netlab"),
         (["measure", "mine.yaml", "--on", "cluster"], "--on cluster joins ranks started by torchrun or srun"),
         (["runs", "nothing"], "nothing: no such folder"),
-        (["measure", "mine.yaml", "--timeout", "-1"], "expected a positive number of seconds, got '-1'"),
-        (["measure", "mine.yaml", "--timeout", "soon"], "expected a positive number of seconds, got 'soon'"),
-        (["reconcile", "mine.yaml", "--max-error", "much"], "expected a share, such as 25% or 0.25"),
         (["calibrate", "--out", "c.yaml", "--model", "resnet50"], "only gpt and mlp models can be trained"),
         (["calibrate", "--out", "c.yaml", "--groups", "1"], "a group needs at least 2 ranks"),
         (["report", "."], "no results here"),
@@ -240,3 +237,19 @@ def test_bad_input_is_reported_before_anything_runs(
     assert scaleproof.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["measure", "mine.yaml", "--timeout", "-1"], "expected a positive number of seconds, got '-1'"),
+        (["measure", "mine.yaml", "--timeout", "soon"], "expected a positive number of seconds, got 'soon'"),
+        (["reconcile", "mine.yaml", "--max-error", "much"], "expected a share, such as 25% or 0.25"),
+    ],
+)
+def test_arguments_of_the_wrong_form_are_reported(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        scaleproof.main(arguments)
+    assert message in capsys.readouterr().err
