@@ -195,7 +195,9 @@ def _between_points(found: ExperimentResult) -> Iterator[float]:
             continue
         middle = math.sqrt(begin * end)
         rounded = float(f"{middle:.2g}")
-        yield math.floor(middle) if found.experiment.axis.whole else rounded if begin < rounded < end else middle
+        # borders are known to the tolerance, so that a value close to one may be beyond it
+        inside = begin * (1 + TOLERANCE) < rounded < end / (1 + TOLERANCE)
+        yield math.floor(middle) if found.experiment.axis.whole else rounded if inside else middle
 
 
 def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:

@@ -21,7 +21,8 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, kernel_count, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
+from scaleproof.simulator.cluster.device.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
 from scaleproof.simulator.model.layers import Layer

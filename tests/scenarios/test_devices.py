@@ -12,7 +12,8 @@ import yaml
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
-from scaleproof.simulator.cluster.device.kernels import Speed, products_s
+from scaleproof.simulator.cluster.device.kernels import Speed
+from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.scenario.read import load_cluster

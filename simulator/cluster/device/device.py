@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
+from scaleproof.simulator.cluster.device.passes import passes_s, weights_s
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
 from scaleproof.simulator.model.layers import Layer

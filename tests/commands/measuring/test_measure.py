@@ -47,6 +47,7 @@ def test_measure_prints_and_saves_the_run(folder: Path) -> None:
     assert kept.spans is not None
 
 
+@pytest.mark.full
 def test_measure_under_torchrun_joins_its_ranks_and_prints_once(folder: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scaleproof"]
     done = subprocess.run(
@@ -223,18 +224,32 @@ def test_an_error_above_the_bound_sets_the_exit_code(folder: Path) -> None:
         (["measure", "mine.yaml", "--on", "netlab"], "netlab"),
         (["measure", "mine.yaml", "--on", "cluster"], "--on cluster joins ranks started by torchrun or srun"),
         (["runs", "nothing"], "nothing: no such folder"),
-        (["measure", "mine.yaml", "--timeout", "-1"], "expected a positive number of seconds, got '-1'"),
-        (["measure", "mine.yaml", "--timeout", "soon"], "expected a positive number of seconds, got 'soon'"),
-        (["reconcile", "mine.yaml", "--max-error", "much"], "expected a share, such as 25% or 0.25"),
         (["calibrate", "--out", "c.yaml", "--model", "resnet50"], "only gpt and mlp models can be trained"),
         (["calibrate", "--out", "c.yaml", "--groups", "1"], "a group needs at least 2 ranks"),
         (["report", "."], "no results here"),
     ],
 )
-def test_bad_input_is_reported_before_anything_runs(arguments: list[str], message: str, folder: Path) -> None:
+def test_bad_input_is_reported_before_anything_runs(
+    arguments: list[str], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    done = run(folder, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert scaleproof.main(arguments) == 2
+    assert message in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["measure", "mine.yaml", "--timeout", "-1"], "expected a positive number of seconds, got '-1'"),
+        (["measure", "mine.yaml", "--timeout", "soon"], "expected a positive number of seconds, got 'soon'"),
+        (["reconcile", "mine.yaml", "--max-error", "much"], "expected a share, such as 25% or 0.25"),
+    ],
+)
+def test_arguments_of_the_wrong_form_are_reported(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        scaleproof.main(arguments)
+    assert message in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaleproof.reports.claims import evaluate as module
@@ -104,6 +104,7 @@ def test_a_claim_can_hold_between_two_borders(folder: Path, run: Run) -> None:
 
 
 @given(low=st.floats(0.1, 0.8), width=st.floats(1.05, 1.2), rises=st.booleans())
+@example(low=0.5002052641848211, width=1.0546875, rises=False)
 def test_a_band_narrower_than_the_spacing_of_points_is_found(
     folder: Path, run: Run, low: float, width: float, rises: bool
 ) -> None:

@@ -42,6 +42,7 @@ def test_the_worker_restarts_after_timeouts_and_crashes() -> None:
         worker.close()
 
 
+@pytest.mark.full
 def test_a_request_that_is_given_up_ends_at_once() -> None:
     worker = Worker(answer, limit_s=30, lazy=True)
     begun = threading.Event()

@@ -33,6 +33,7 @@ def fail_on_last(text: str) -> None:
     dist.barrier()
 
 
+@pytest.mark.full
 def test_local_processes_form_one_node() -> None:
     with site("local", None, 3, WATCH) as where:
         assert where.nodes == (0, 0, 0)

@@ -44,6 +44,7 @@ def broken(_control: int, _folders: str) -> None:
     raise ImportError("libtorch is broken")
 
 
+@pytest.mark.full
 def test_a_fork_server_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "serve", broken)
     server = fork_server.ForkServer()
@@ -110,6 +111,7 @@ def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_anothe
     assert run_on_ranks(faults.add_ranks, 1, 7) == [[0, 7]]
 
 
+@pytest.mark.full
 def test_kill_9_of_the_launcher_leaves_no_process_or_file(tmp_path: Path) -> None:
     imports = "from tests.validator import faults; from scaleproof.validator.launch.launch import run_on_ranks"
     command = f"{imports}; run_on_ranks(faults.sleep_for_ever, 2)"

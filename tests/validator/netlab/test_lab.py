@@ -94,6 +94,7 @@ def test_the_self_test_measures_the_requested_rates(tree: Netlab) -> None:
     assert reported["mtu"] == "9000"
 
 
+@pytest.mark.full
 @needs_netlab
 def test_a_link_of_wrong_rate_is_found() -> None:
     with Netlab(lab_cluster(3, "200 Mbit/s")) as lab:
@@ -169,6 +170,7 @@ def test_a_lab_can_be_entered_again() -> None:
             assert inside(lab.namespace(1), _interfaces) == ["eth0", "lo"]
 
 
+@pytest.mark.full
 @needs_netlab
 def test_a_process_that_outlives_the_lab_loses_its_links() -> None:
     with Netlab(lab_cluster(2)) as lab:

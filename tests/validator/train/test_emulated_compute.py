@@ -22,6 +22,7 @@ from scaleproof.validator.train import emulated_compute, emulation_lateness, tra
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator.conftest import CLUSTER, GPT
+from tests.validator.verdicts import in_bulk
 
 # A pass of its layers takes milliseconds, next to which waking up late is little.
 SLOW = {
@@ -102,7 +103,8 @@ def test_activations_have_the_sizes_of_the_scenario() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [RING, {"kind": "parameter_server", "workers": 2}, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
+    "strategy",
+    [RING, *in_bulk({"kind": "parameter_server", "workers": 2}, {"kind": "pipeline", "stages": 2, "microbatches": 2})],
 )
 def test_the_small_model_passes_verification(strategy: dict[str, Any]) -> None:
     verified = measure(scenario(strategy, precision="fp64"), watch=MeasureOptions(verify=True)).verified
@@ -111,6 +113,7 @@ def test_the_small_model_passes_verification(strategy: dict[str, Any]) -> None:
     assert verified.deviation < 1e-9
 
 
+@pytest.mark.full
 def test_models_that_cannot_be_trained_can_be_emulated() -> None:
     assert measure(scenario(model={"kind": "alexnet", "name": "alexnet"}, steps=2, device=FAST)).losses
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
-from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed, products_s
+from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit.device import measured_layers, measured_optimizers

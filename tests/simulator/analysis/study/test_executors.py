@@ -78,6 +78,7 @@ def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: 
         assert row["step_time_s"] == expected["step_time_s"][point]
 
 
+@pytest.mark.full
 def test_points_whose_worker_died_once_are_retried(study: Study, expected: pd.DataFrame) -> None:
     started = []
 
@@ -113,6 +114,7 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.full
 def test_results_are_complete_if_a_dask_worker_is_killed(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
     pids = [worker.process.pid for worker in cluster.workers.values()]
     parts: list[int] = []
@@ -128,6 +130,7 @@ def test_results_are_complete_if_a_dask_worker_is_killed(cluster: Any, tmp_path:
     pd.testing.assert_frame_equal(found, expected)
 
 
+@pytest.mark.full
 def test_queue_jobs_give_the_same_results(study: Study, tmp_path: Path) -> None:
     import submitit  # type: ignore[import-untyped]
 

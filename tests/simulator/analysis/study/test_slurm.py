@@ -89,7 +89,13 @@ def waited(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("file", "text"), [("lost", ""), ("most", "1\n")], ids=["a job is lost", "one job at a time"])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("lost", "", id="a job is lost"),
+        pytest.param("most", "1\n", marks=pytest.mark.full, id="one job at a time"),
+    ],
+)
 def test_rows_equal_those_of_other_executors(
     scripted: Path, tmp_path: Path, expected: pd.DataFrame, file: str, text: str
 ) -> None:

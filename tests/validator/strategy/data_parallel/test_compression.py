@@ -16,7 +16,7 @@ from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.verify.reference.compressed import Iterated, Picked, sum_of
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, paced
+from tests.validator.verdicts import deviation, in_bulk, paced
 
 pytestmark = pytest.mark.full
 
@@ -46,7 +46,7 @@ def test_parameters_equal_those_of_one_process_with_compression(
     assert deviation(scenario_of(make_scenario, strategy, model, **training)) < 1e-9
 
 
-@pytest.mark.parametrize("compression", [FP16, FACTORS, LARGEST])
+@pytest.mark.parametrize("compression", [FACTORS, *in_bulk(FP16, LARGEST)])
 def test_gradients_of_emulated_runs_are_compressed(compression: dict[str, Any], make_scenario: MakeScenario) -> None:
     assert deviation(paced(scenario_of(make_scenario, {"compression": compression}, TINY_GPT))) < 1e-9
 
@@ -54,10 +54,12 @@ def test_gradients_of_emulated_runs_are_compressed(compression: dict[str, Any], 
 @pytest.mark.parametrize(
     ("fault", "compression"),
     [
-        (faults.forgets_what_was_not_sent, FACTORS),
         (faults.forgets_what_was_not_sent, LARGEST),
-        (faults.begins_every_iteration_anew, FACTORS),
-        (faults.sums_and_does_not_divide, FP16),
+        *in_bulk(
+            (faults.forgets_what_was_not_sent, FACTORS),
+            (faults.begins_every_iteration_anew, FACTORS),
+            (faults.sums_and_does_not_divide, FP16),
+        ),
     ],
 )
 def test_verification_detects_wrong_compression(

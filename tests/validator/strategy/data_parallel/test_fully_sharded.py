@@ -75,7 +75,7 @@ def test_every_layer_is_gathered_for_each_pass_and_its_gradients_reduce_scattere
     assert len(moved.size_bytes) in (3 * len(layer_bytes), 3 * len(layer_bytes) - 1)
 
 
-@pytest.mark.parametrize("fields", [{"scatter": "step"}, {"scatter": "microbatch", "reshard": False}, {}])
+@pytest.mark.parametrize("fields", [{"scatter": "step"}, *in_bulk({"scatter": "microbatch", "reshard": False}, {})])
 def test_gathered_and_scattered_bytes_equal_predicted_ones(fields: dict[str, Any], make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**WORKERS, "microbatches": 2, **fields}, TINY_GPT, zero=3)
 

@@ -13,7 +13,7 @@ from scaleproof.validator.measure import measure
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, paced
+from tests.validator.verdicts import deviation, in_bulk, paced
 
 ALONE = {"kind": "local_sgd", "workers": 2, "period": 3}
 NESTEROV = {**ALONE, "outer": "nesterov"}
@@ -26,14 +26,14 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES[3:], *in_bulk(*CASES[:3])])
 def test_parameters_equal_those_of_one_process_training_each_worker(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
 
 
-@pytest.mark.parametrize("strategy", [NESTEROV, {**ALONE, "overlap": True}])
+@pytest.mark.parametrize("strategy", [NESTEROV, *in_bulk({**ALONE, "overlap": True})])
 def test_emulated_workers_are_averaged(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario(strategy, precision="fp64"))) < 1e-9
 

@@ -11,14 +11,17 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import measure
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, paced
+from tests.validator.verdicts import deviation, in_bulk, paced
 
 RING = {"kind": "data_parallel", "algorithm": "ring", "bucket": "4 KiB", "first_bucket": "64 B"}
 
 
 @pytest.mark.parametrize(
     ("strategy", "model"),
-    [({"workers": 2}, TINY_GPT), ({"workers": 4, "overlap": False}, MLP), ({"workers": 4, "shares": [1, 9, 2, 4]}, MLP)],
+    [
+        ({"workers": 2}, TINY_GPT),
+        *in_bulk(({"workers": 4, "overlap": False}, MLP), ({"workers": 4, "shares": [1, 9, 2, 4]}, MLP)),
+    ],
 )
 def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario

@@ -14,7 +14,7 @@ from scaleproof.validator.measure import measure
 from scaleproof.validator.verify.reference import rule_of
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, paced
+from tests.validator.verdicts import deviation, in_bulk, paced
 
 WORKERS = {"kind": "data_parallel", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
 UNEQUAL = {**WORKERS, "shares": [4, 12]}
@@ -30,14 +30,14 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES[::3], *in_bulk(*CASES[1::3], *CASES[2::3])])
 def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
 
 
-@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("overlap", [True, *in_bulk(False)])
 def test_emulated_workers_are_averaged(overlap: bool, make_scenario: MakeScenario) -> None:
     strategy = {**UNEQUAL, "microbatches": 2, "overlap": overlap}
 

@@ -17,7 +17,7 @@ from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_pipeline
 from tests.validator.conftest import MLP, TINY_GPT, make
-from tests.validator.verdicts import at_night, main_of
+from tests.validator.verdicts import at_night, in_bulk, main_of
 
 MODELS: dict[str, dict[str, Any]] = {"gpt": {**TINY_GPT, "layers": 6}, "mlp": {**MLP, "layers": 6}}
 
@@ -159,7 +159,7 @@ def test_messages_are_sent_only_between_ranks(case: Case) -> None:
         assert set(spans.size_bytes.tolist()) == {size_bytes}
 
 
-@pytest.mark.parametrize("case", [*SOME, *at_night(*OF_EACH_SCHEDULE)], ids=str)
+@pytest.mark.parametrize("case", [SOME[1], *in_bulk(SOME[0], *SOME[2:]), *at_night(*OF_EACH_SCHEDULE)], ids=str)
 def test_emulated_layers_pass_verification(case: Case) -> None:
     plain = case._replace(optimizer="momentum")
 
@@ -172,8 +172,8 @@ def test_emulated_layers_pass_verification(case: Case) -> None:
 @pytest.mark.parametrize(
     ("shared", "compute"),
     [
-        ({"workers": 2}, "real"),
         ({"workers": 1, "tensor": 2}, "paced"),
+        *in_bulk(({"workers": 2}, "real")),
         *at_night(({"workers": 2}, "paced"), ({"workers": 1, "tensor": 2}, "real")),
     ],
 )
@@ -186,7 +186,7 @@ def test_hybrids_support_all_pipeline_schedules(shared: dict[str, int], compute:
     assert verified.deviation < 1e-9
 
 
-@pytest.mark.parametrize("case", [*SOME[:2], *at_night(*SOME[2:])], ids=str)
+@pytest.mark.parametrize("case", [SOME[0], *in_bulk(SOME[1]), *at_night(*SOME[2:])], ids=str)
 @pytest.mark.parametrize("fault", [faults_pipeline.train_with_a_stale_stage, faults_pipeline.train_without_a_microbatch])
 def test_verification_detects_untrained_layers(fault: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
@@ -197,7 +197,7 @@ def test_verification_detects_untrained_layers(fault: Any, case: Case, monkeypat
     assert verified.deviation > 1e-3
 
 
-@pytest.mark.parametrize("schedule", ["zb_h1", "interleaved_zero_bubble", "zb_v"])
+@pytest.mark.parametrize("schedule", ["zb_v", *in_bulk("zb_h1", "interleaved_zero_bubble")])
 def test_verification_detects_missing_weight_gradients(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_pipeline.train_without_gradients_of_weights)
     case = Case(schedule, 2, 4, 1 if schedule == "zb_h1" else 2)
@@ -223,10 +223,9 @@ ENDS = {"account_for_embedding": True, "account_for_loss": True}
 @pytest.mark.parametrize(
     ("case", "fields"),
     [
-        (Case("zb_v", 2, 4, 2), {"balance": "time"}),
         (Case("zb_v", 2, 4, 2), {"balance": (1, 2, 1, 2)}),
-        # the embedding and the head are stages of their own
-        (Case("1f1b", 6, 6), ENDS),
+        # in the second, the embedding and the head are stages of their own
+        *in_bulk((Case("zb_v", 2, 4, 2), {"balance": "time"}), (Case("1f1b", 6, 6), ENDS)),
         *at_night(
             (Case("zb_v", 2, 4, 2), {"balance": "layers"}),
             (Case("zb_v", 2, 4, 2), {"balance": "memory"}),

@@ -1,0 +1,168 @@
+"""Seconds of matrix products, by tiles and waves.
+
+A product computes in tiles, one per processor at a time, so that the last wave may be nearly empty (NVIDIA's "Matrix
+Multiplication Background User's Guide" describes both effects). Writing the result follows the last tiles' work and does not
+overlap it. The device's power bounds the rate; a short product may exceed it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scaleproof.simulator.cluster.device.kernels import Generation, Speed
+from scaleproof.simulator.model.operators import Product
+
+_SMALL: Final = ((64, 64), (128, 64), (64, 128))
+_USUAL: Final = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), *_SMALL)
+_WIDE: Final = ((256, 256), (256, 192), (192, 256), (128, 192), (192, 128), *_USUAL)
+# Rows and columns of the tiles of a generation's libraries, the largest first (from the names of cuBLAS kernels in profiles;
+# a TPU's systolic arrays have 128 × 128, arXiv 2304.01433; the registers of a CPU core fit some 6 × 16).
+TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
+    "kepler": ((128, 128), *_SMALL), "pascal": ((128, 128), *_SMALL), "volta": _USUAL, "turing": _USUAL, "ampere": _USUAL,
+    "hopper": _USUAL, "blackwell": _WIDE, "cdna": _WIDE, "tpu": ((128, 128),), "cpu": ((12, 32), (6, 16)),
+}  # fmt: skip
+# Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K).
+_SPLITS: Final = (1, 2, 4, 8)
+# Inner elements of one iteration of a tile's main loop; an iteration over fewer elements takes as long.
+_LOOP_STEP: Final = 64
+# Order of the norm that combines the bounds of tiles and of power into a smooth maximum. Chosen, like the choice of what
+# overlaps, for all shapes of benchmarks/matmul.py.
+_SHARPNESS: Final = 6
+# Expected numbers of rows are rounded to multiples of 8 from this number on.
+_LEAST_ALIGNED: Final = 16
+# Loss of smaller tiles, in elements times the inverse of their edges. Rounded from fits to the shapes of benchmarks/matmul.py.
+_TILE_EDGE: Final = 64
+# Tensor cores read 16 bytes at a time; NVIDIA's guide shows that products get slower in steps if rows start at multiples of 8,
+# 4 or 2 bytes. The cost of a step is a round assumption. Asynchronous copies have at least 4 bytes (CUDA's programming guide),
+# so that rows of an odd length use kernels without them (pytorch/pytorch, issue 146817): a GPT-2 of 124 million parameters
+# trains a fourth faster with 50304 words than with 50257 (nanoGPT), which makes such a product 2 to 2.5 times slower.
+_ALIGNED_BYTES: Final = 16
+_MISALIGNED_STEP: Final = 0.25
+_ODD_STEP: Final = 1.0
+
+
+def products_s(
+    speed: Speed, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike, read_bytes: ArrayLike, written_bytes: ArrayLike,
+    begins: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Seconds of matrix products, each `batch` of m × k by k × n; the arguments and the result have the same shape.
+
+    read_bytes: both factors, and the buffer that the result is added to, if any. written_bytes: the result. begins: for grouped
+    products with parts of different sizes, the index of each product's first part in m, n, k and batch, shape (products,).
+    """
+    m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to zero rows
+    kernels = speed.kernels
+    flops = _sums(2 * m * n * k * batch, begins)
+    misalignment = _misalignment(speed, n, k)
+    misalignment = misalignment if begins is None else np.maximum.reduceat(misalignment, begins)
+    tiles_s = _tiles_s(speed, m, n, k, batch, begins) * misalignment
+    power_s = flops / (speed.peak_flops * kernels.sustained_share)
+    power_s = power_s * power_s / (power_s + kernels.burst_s)
+    busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
+    read_s, written_s = np.asarray(read_bytes) / speed.reached_Bps, np.asarray(written_bytes) / speed.reached_Bps
+    result: NDArray[np.float64] = kernels.launch_s + np.maximum(busy_s, read_s) + written_s
+    return result
+
+
+def _tiles_s(
+    speed: Speed, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], batch: NDArray[np.float64],
+    begins: NDArray[np.int64] | None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Seconds of all waves of tiles, with the fastest choice of tile and split. The parts of a grouped product share the waves;
+    tiles of parts with a longer inner dimension have more loop iterations."""
+    kernels = speed.kernels
+    rows, columns, splits = _choices(kernels.generation)
+    m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
+    tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * splits
+    iterations = np.ceil(k / splits / _LOOP_STEP)
+    if begins is not None:
+        iterations = _sums(tiles * iterations, begins) / _sums(tiles, begins)
+        tiles = _sums(tiles, begins)
+    waves = np.ceil(tiles / kernels.processors)
+    tile_flops = 2 * rows * columns * _LOOP_STEP * iterations
+    edges = 1 / rows + 1 / columns
+    slowdown = 1 + _TILE_EDGE * (edges - edges[0])
+    waves_s = waves * tile_flops * slowdown * kernels.processors / (speed.peak_flops * kernels.tile_share)
+    # the partial sums of a split are added up in 32 bits
+    split_bytes = np.where(splits > 1, _sums(2 * 4 * splits * m * n * batch, begins), 0.0)
+    fastest_s: NDArray[np.float64] = (waves_s + split_bytes / speed.reached_Bps).min(axis=-1)
+    return fastest_s
+
+
+def _sums(values: NDArray[np.float64], begins: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    """Sums over the parts of each product; the values themselves if products have no parts."""
+    return values if begins is None else np.add.reduceat(values, begins)
+
+
+@functools.cache
+def _choices(generation: Generation) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,)."""
+    rows, columns, splits = np.array([(*tile, split) for tile in TILES[generation] for split in _SPLITS], dtype=np.float64).T
+    return rows, columns, splits
+
+
+def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Slowdown factor of products whose rows are not aligned to the reads of tensor cores."""
+    if speed.element_bytes != 2:
+        return np.ones_like(n)
+    aligned = np.minimum(*(np.gcd(2 * value.astype(np.int64), _ALIGNED_BYTES) for value in (n, k)))
+    steps = np.log2(_ALIGNED_BYTES / aligned)
+    odd = aligned == speed.element_bytes
+    slowdown: NDArray[np.float64] = 1 + _MISALIGNED_STEP * steps + (_ODD_STEP - _MISALIGNED_STEP) * odd
+    return slowdown
+
+
+class BatchedProduct(NamedTuple):
+    """A product that is timed in one batch with others. read, written: elements. loads: as in `Matmul`. inner: whether loads
+    scale the inner dimension instead of the rows."""
+
+    product: Product
+    read: float
+    written: float
+    loads: tuple[float, ...] = ()
+    inner: bool = False
+
+    @property
+    def parts(self) -> list[Product]:
+        """The products of different sizes in a grouped product, or the product itself."""
+        m, n, k, _ = self.product
+        if not self.loads:
+            return [self.product]
+        if self.inner:
+            return [Product(m, n, _rounded(k * load), 1) for load in self.loads]
+        return [Product(_rounded(m * load), n, k, 1) for load in self.loads]
+
+    @classmethod
+    def of(cls, product: Product) -> BatchedProduct:
+        """A product that reads both factors once and writes the result once."""
+        m, n, k, batch = product
+        return cls(product, batch * (m * k + k * n), batch * m * n)
+
+
+def _rounded(rows: float) -> int:
+    """An expected number of rows as an integer; large ones are aligned, since expected values have no meaningful alignment."""
+    return 8 * round(rows / 8) if rows >= _LEAST_ALIGNED else max(1, round(rows))
+
+
+# Seconds of a kernel, or a product whose seconds are still to be computed.
+Kernel = float | BatchedProduct
+
+
+def seconds(kernels: Iterable[Kernel], speed: Speed) -> list[float]:
+    """Seconds of each kernel; all products are timed in one call, which takes hardly longer than a call for one product."""
+    queued = list(kernels)
+    products = [kernel for kernel in queued if isinstance(kernel, BatchedProduct)]
+    if not products:
+        return [kernel for kernel in queued if not isinstance(kernel, BatchedProduct)]
+    parts = [product.parts for product in products]
+    begins = np.cumsum([0, *map(len, parts[:-1])]) if any(product.loads for product in products) else None
+    m, n, k, batch = np.array(list(itertools.chain.from_iterable(parts)), dtype=np.float64).T
+    read, written = np.array([(product.read, product.written) for product in products], dtype=np.float64).T
+    timed = iter(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes, begins).tolist())
+    return [next(timed) if isinstance(kernel, BatchedProduct) else kernel for kernel in queued]
