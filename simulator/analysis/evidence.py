@@ -59,6 +59,13 @@ class PublishedRun:
     high_s: float
 
     @property
+    def layout(self) -> str:
+        """Degrees of parallelism above 1, ZeRO stage and precision: 'TP4 PP2 ZeRO-1 bf16'."""
+        degrees = [f"{name}{degree}" for name, degree in (("TP", self.tensor), ("PP", self.stages)) if degree > 1]
+        zero = [f"ZeRO-{self.zero}"] if self.zero else []
+        return " ".join([*degrees, *zero, self.precision])
+
+    @property
     def error(self) -> float:
         """Relative error of the prediction; above zero, it was too slow."""
         return self.predicted_s / self.measured_s - 1

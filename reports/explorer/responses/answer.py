@@ -146,10 +146,8 @@ def _evidence(scenario: Scenario) -> dict[str, Any]:
     runs = [
         {
             "id": run.id, "model": run.model, "gpus": f"{run.gpus:,} × {run.device}",
-            "layout": " ".join([f"{name}{degree}" for name, degree in (("TP", run.tensor), ("PP", run.stages)) if degree > 1]
-                               + [f"ZeRO-{run.zero}"] * (run.zero > 0) + [run.precision]),
-            "framework": run.framework, "measured": step(run.measured_s), "predicted": step(run.predicted_s),
-            "error": format_change(run.error), "covered": run.is_covered,
+            "layout": run.layout, "framework": run.framework, "measured": step(run.measured_s),
+            "predicted": step(run.predicted_s), "error": format_change(run.error), "covered": run.is_covered,
         }
         for run in found.runs[:_MOST_EVIDENCE]
     ]  # fmt: skip
