@@ -215,20 +215,14 @@ class SweepResult:
         """The scenario of a point. Raises InputError for a point that the study does not have."""
         if isinstance(point, bool) or not 0 <= point < len(self.study):
             raise InputError(f"point: expected a number from 0 to {len(self.study) - 1}, got {point!r}")
-        return self.study.scenario(self._places(point))
+        return self.study.scenario(self.study.places_of(point))
 
     def words(self, point: int) -> str:
-        """The values of a point on the axes, such as 'strategy.workers=8'."""
-        return ", ".join(axis.words(place) for axis, place in zip(self.study.axes, self._places(point), strict=True))
+        """The values of a point on the axes, such as 'strategy.workers 8'."""
+        return self.study.words_of(point)
 
     def _values(self, point: int) -> list[str]:
-        return [axis.text(place) for axis, place in zip(self.study.axes, self._places(point), strict=True)]
-
-    def _places(self, point: int) -> list[int]:
-        import numpy as np
-
-        places: list[int] = self.study.places(np.array([point]))[0].tolist()
-        return places
+        return [axis.text(place) for axis, place in zip(self.study.axes, self.study.places_of(point), strict=True)]
 
     @naming_extras()
     def plot(self) -> Figure:
