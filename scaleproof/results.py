@@ -128,7 +128,7 @@ class ComparisonResult(Comparison):
     def _repr_html_(self) -> str:
         changed = [(change.field, change.a, change.b, "") for change in self.changed[:_MOST_ROWS]]
         effects = [
-            (effect.name, *effect.texts(), "" if effect.change is None else format_change(effect.change))
+            (effect.label, *effect.texts(), "" if effect.change is None else format_change(effect.change))
             for effect in self.effects
         ]
         low, high = self.speedup.low, self.speedup.high

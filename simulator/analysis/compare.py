@@ -77,8 +77,13 @@ class Effect:
         """Relative change from a to b; None if it is undefined."""
         return self.b / self.a - 1 if self.a and self.b is not None else None
 
+    @property
+    def label(self) -> str:
+        """The name in tables: the unit of a rate, the name of any other quantity."""
+        return self.unit if "/" in self.unit else self.name
+
     def texts(self) -> tuple[str, str]:
-        """Both values with their unit; a dash for one that is not known."""
+        """Both values with their unit, which rates have in their label; a dash for an unknown value."""
         form = _FORMS[self.unit]
         a, b = ("–" if value is None else form(value) for value in (self.a, self.b))
         return a, b

@@ -21,7 +21,7 @@ from scaleproof.reports.explorer.responses.timeline_columns import timeline_colu
 from scaleproof.reports.explorer.worker import Report
 from scaleproof.simulator.analysis.evidence import evidence
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
-from scaleproof.simulator.common.units import format_change
+from scaleproof.simulator.common.units import format_change, format_percent
 from scaleproof.simulator.engine import NONE, Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
@@ -151,8 +151,8 @@ def _evidence(scenario: Scenario) -> dict[str, Any]:
         }
         for run in found.runs[:_MOST_EVIDENCE]
     ]  # fmt: skip
-    return {"similar": len(found.runs), "median_error": f"{100 * found.median_error:.1f} %",
-            "coverage": f"{100 * found.coverage:.0f} %", "runs": runs}  # fmt: skip
+    return {"similar": len(found.runs), "median_error": format_percent(found.median_error),
+            "coverage": format_percent(found.coverage, 0), "runs": runs}  # fmt: skip
 
 
 def _curves(question: Question, _: Report) -> dict[str, Any]:
