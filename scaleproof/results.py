@@ -202,7 +202,7 @@ class SweepResult:
 
     @property
     def best(self) -> pd.Series[Any] | None:
-        """The row of the fastest point that fits into memory; None if there is none."""
+        """The row of the fastest point that fits into memory; None if no point fits."""
         good = self._good
         return good.iloc[int(good["samples_per_s"].argmax())] if len(good) else None
 
@@ -291,7 +291,7 @@ def _values(result: Any) -> dict[str, Any]:
 
 
 def _figure(chart: Chart | None, otherwise: str) -> Figure:
-    """The figure of a chart. Raises InputError with the reason where there is none."""
+    """The figure of a chart. Raises InputError with the reason if there is no chart."""
     from scaleproof.reports.charts.still import still_figure
 
     if chart is None:

@@ -41,7 +41,7 @@ class _Block(NamedTuple):
 
 
 def evidence_section(predictions: Iterable[tuple[str, Scenario]]) -> Section:
-    """The evidence of the first predictions that have some; says so if none has. predictions: names and scenarios."""
+    """The evidence of the first predictions that have some, or a sentence without any. predictions: names and scenarios."""
     blocks: list[_Block] = []
     without: list[str] = []
     chart = None

@@ -54,7 +54,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """'12.3 ms'; a dash for none."""
+    """'12.3 ms'; a dash for None."""
     return NOTHING if seconds is None else format_time_s(seconds)
 
 
@@ -64,7 +64,7 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def rate(per_second: float | None) -> str:
-    """A rate without its unit, three significant digits or all before the point: '1,234', '56.7'; a dash for none."""
+    """A rate without its unit, three significant digits or all before the point: '1,234', '56.7'; a dash for None."""
     return NOTHING if per_second is None else format_digits(per_second)
 
 
@@ -87,7 +87,7 @@ def percent_range(low: float, high: float) -> str:
 
 
 def signed_percent(share: float | None) -> str:
-    """The same with its sign: '+4.1 %', '−14 %'; a dash for none."""
+    """The same with its sign: '+4.1 %', '−14 %'; a dash for None."""
     if share is None:
         return NOTHING
     return ("+" if share > 0 else "") + percent(share)

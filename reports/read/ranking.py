@@ -11,7 +11,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-# leads below this share count as none
+# leads below this share are ties
 NOTHING: Final = 0.01
 
 

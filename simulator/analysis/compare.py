@@ -189,7 +189,7 @@ class _ComparedRun(NamedTuple):
         return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
-        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or with none."""
+        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
         if quantity in self.response.whole or not self.response.program.is_static:

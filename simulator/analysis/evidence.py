@@ -114,7 +114,7 @@ class Evidence:
 
 
 def evidence(scenario: Scenario) -> Evidence:
-    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; empty if there are none."""
+    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; may be empty."""
     about = description(scenario)
     if about is None:
         return Evidence(())

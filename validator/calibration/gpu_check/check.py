@@ -97,7 +97,7 @@ class Ledger:
 
     @classmethod
     def opened(cls, out: Path, label: str, until_s: float, site: Path | None = None) -> Ledger:
-        """The ledger of an interrupted check in `out`; if there is none, a new one, and earlier results are removed."""
+        """The ledger of an interrupted check in `out`; otherwise a new one, and earlier results are removed."""
         try:
             kept = json.loads((out / RESULT_FILE).read_text())
             is_same = (kept["version"], kept["label"], kept["complete"]) == (_VERSION, label, False)
