@@ -112,6 +112,7 @@ class Ledger:
         return cls(out, label, until_s, site, steps)
 
     def has_done(self, step: str) -> bool:
+        """Whether a step has succeeded."""
         return self.steps.get(step, {}).get("state") == _DONE
 
     def run(self, step: str, *arguments: str | Path, least_s: float = 0.0) -> int | None:
