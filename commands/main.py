@@ -129,7 +129,7 @@ def _option_hint(parser: _Parser, given: Sequence[str], unknown: Sequence[str]) 
 
 
 def _field(name: str) -> str:
-    """The field of a scenario with the name of an option; empty if there is none."""
+    """The field of a scenario with the name of an option; empty if there is no such field."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.aliases import canonical
     from scaleproof.simulator.scenario.fields import GPUS, field_at

@@ -183,7 +183,7 @@ def crossover(
 
 @naming_extras()
 def claims(*names: str) -> list[Result]:
-    """Results of claims of published articles, by name, by words of their text or by path; of all if none is given."""
+    """Results of claims of published articles, by name, by words of their text or by path; of all claims by default."""
     from scaleproof.reports.claims.claim import names as all_names
     from scaleproof.reports.claims.claim import read
     from scaleproof.reports.claims.result import results_of

@@ -24,26 +24,25 @@ def facts(texts: Mapping[str, str], is_warning: bool = False) -> str:
     """A table of names and texts. is_warning: whether the memory does not suffice."""
     rows = []
     for name, text in texts.items():
-        look = f"{_CELL};{_WARNING}" if is_warning and name == "memory" else _CELL
-        rows.append(
-            f'<tr><th style="{_CELL};font-weight:normal">{escape(name)}</th><td style="{look}">{escape(text)}</td></tr>'
-        )
+        look = _WARNING if is_warning and name == "memory" else ""
+        rows.append(_row([_cell(name, "th", "font-weight:normal"), _cell(text, look=look)]))
     return f"<table>{''.join(rows)}</table>"
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table with titles."""
-    head = "".join(f'<th style="{_CELL}">{escape(title)}</th>' for title in titles)
+    head = _row(_cell(title, "th") for title in titles)
     body = "".join(_row(map(_cell, row)) for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _row(cells: Iterable[str]) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(text: str, look: str = "") -> str:
-    return f'<td style="{_CELL}{look}">{escape(text)}</td>'
+def _cell(text: str, tag: str = "td", look: str = "") -> str:
+    """A cell. look: styles in addition to those of all cells."""
+    return f'<{tag} style="{_CELL}{look}">{escape(text)}</{tag}>'
 
 
 def breakdown(run: Run) -> str:

@@ -128,7 +128,7 @@ class ComparisonResult(Comparison):
     def _repr_html_(self) -> str:
         changed = [(change.field, change.a, change.b, "") for change in self.changed[:_MOST_ROWS]]
         effects = [
-            (effect.name, *effect.texts(), "" if effect.change is None else format_change(effect.change))
+            (effect.label, *effect.texts(), "" if effect.change is None else format_change(effect.change))
             for effect in self.effects
         ]
         low, high = self.speedup.low, self.speedup.high
@@ -202,7 +202,7 @@ class SweepResult:
 
     @property
     def best(self) -> pd.Series[Any] | None:
-        """The row of the fastest point that fits into memory; None if there is none."""
+        """The row of the fastest point that fits into memory; None if no point fits."""
         good = self._good
         return good.iloc[int(good["samples_per_s"].argmax())] if len(good) else None
 
@@ -215,20 +215,14 @@ class SweepResult:
         """The scenario of a point. Raises InputError for a point that the study does not have."""
         if isinstance(point, bool) or not 0 <= point < len(self.study):
             raise InputError(f"point: expected a number from 0 to {len(self.study) - 1}, got {point!r}")
-        return self.study.scenario(self._places(point))
+        return self.study.scenario(self.study.places_of(point))
 
     def words(self, point: int) -> str:
-        """The values of a point on the axes, such as 'strategy.workers=8'."""
-        return ", ".join(axis.words(place) for axis, place in zip(self.study.axes, self._places(point), strict=True))
+        """The values of a point on the axes, such as 'strategy.workers 8'."""
+        return self.study.words_of(point)
 
     def _values(self, point: int) -> list[str]:
-        return [axis.text(place) for axis, place in zip(self.study.axes, self._places(point), strict=True)]
-
-    def _places(self, point: int) -> list[int]:
-        import numpy as np
-
-        places: list[int] = self.study.places(np.array([point]))[0].tolist()
-        return places
+        return [axis.text(place) for axis, place in zip(self.study.axes, self.study.places_of(point), strict=True)]
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -297,7 +291,7 @@ def _values(result: Any) -> dict[str, Any]:
 
 
 def _figure(chart: Chart | None, otherwise: str) -> Figure:
-    """The figure of a chart. Raises InputError with the reason where there is none."""
+    """The figure of a chart. Raises InputError with the reason if there is no chart."""
     from scaleproof.reports.charts.still import still_figure
 
     if chart is None:

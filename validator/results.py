@@ -51,7 +51,7 @@ def digest(scenario: Scenario) -> str:
 
 
 def stamped(run: Run, scenario: Scenario, on: str) -> Run:
-    """The run with its place, scenario digest and warnings as provenance; with host and date if ranks gave none."""
+    """The run with its place, scenario digest and warnings as provenance; with host and date if ranks did not give them."""
     here = {"host": socket.gethostname(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
     warnings = [*run.warnings, _network_warning(scenario, on), _framework_warning(scenario)]
     entries = {"on": on, "scenario_digest": digest(scenario)} | warned(warnings)
@@ -80,7 +80,7 @@ def is_right(run: Run) -> bool | None:
 
 
 def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:
-    """The complete run of this scenario in `folder`, measured on `on`, and verified if requested; None if there is none."""
+    """The complete run of this scenario in `folder`, measured on `on`, and verified if requested; None if absent."""
     try:
         run = load_run(folder)
         same = (run.provenance.get("scenario_digest"), run.provenance.get("on")) == (digest(scenario), on)

@@ -103,7 +103,9 @@ def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, sides: Sequence[str], difference: str = "", error: float | None = None) -> tuple[str, ...]:
-    return name, *sides, difference, "" if error is None else f"{error:+.1%}"
+    from scaleproof.simulator.common.units import format_change
+
+    return name, *sides, difference, "" if error is None else format_change(error)
 
 
 def _rows(found: Sequence[PhaseDifference], measured: Run) -> list[tuple[str, ...]]:

@@ -71,20 +71,20 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     headline, lines = f"{len(points):,} points, {len(wrong):,} of them with an error{problems}, in {out}", []
     fitting = points[~points["fits"].eq(False)].dropna(subset=["samples_per_s"])
     for point, rate in fitting.nlargest(1, "samples_per_s")[["point", "samples_per_s"]].itertuples(index=False):
-        lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} samples/s at {_at(study, point)}")
+        lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} samples/s at {study.words_of(point)}")
     if (cheapest := _cheapest(fitting)) is not None:
-        lines.append(f"cheapest{' that fits' if unfit else ''}: {cheapest[1]} at {_at(study, cheapest[0])}")
+        lines.append(f"cheapest{' that fits' if unfit else ''}: {cheapest[1]} at {study.words_of(cheapest[0])}")
     if unfit and fitting.empty:
         least = points.nsmallest(1, "memory_bytes")
         for point, needed in least[["point", "memory_bytes"]].itertuples(index=False):
             lines.insert(
-                0, f"Out of memory at every point; the least need is {format_bytes(needed)} per GPU at {_at(study, point)}"
+                0, f"Out of memory at every point; the least need is {format_bytes(needed)} per GPU at {study.words_of(point)}"
             )
     if "time_to_target_s" in points:
         done = points[~points["fits"].eq(False)].dropna(subset=["time_to_target_s"])
         soonest = done.sort_values("time_to_target_s", kind="stable").head(1)
         for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
-            lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
+            lines.append(f"shortest time to target, as modelled: {format_time_s(time_s)} at {study.words_of(point)}")
     lines += _errors(wrong.tolist())
     return "\n".join([headline, *(line for text in lines for line in wrapped(text))])
 
@@ -110,13 +110,6 @@ def _errors(texts: Sequence[str]) -> Iterator[str]:
         yield f"{len(same):,} times: {text}" if len(same) > 1 else f"once: {same[0]}"
     if others := sum(len(same) for _, same in kinds[_MOST_ERRORS:]):
         yield f"{others:,} points with other errors are in the table"
-
-
-def _at(study: Study, point: int) -> str:
-    import numpy as np
-
-    places = study.places(np.array([point]))[0].tolist()
-    return ", ".join(axis.words(place) for axis, place in zip(study.axes, places, strict=True))
 
 
 @contextmanager

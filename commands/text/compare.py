@@ -69,8 +69,7 @@ def _effect(effect: Effect) -> tuple[str, ...]:
     form = _factor if is_large else format_change
     change = "" if effect.change is None else form(effect.change)
     between = "" if effect.low is None or effect.high is None else format_range(form(effect.low), form(effect.high))
-    # a rate is named by its unit
-    return f"  {effect.unit if '/' in effect.unit else effect.name}", *effect.texts(), change, between
+    return f"  {effect.label}", *effect.texts(), change, between
 
 
 def _part(part: BreakdownDifference) -> tuple[str, ...]:

@@ -317,14 +317,11 @@ def describe_evidence(evidence: Evidence) -> str:
 
 
 def _published_row(run: PublishedRun) -> tuple[str, ...]:
-    degrees = {"TP": run.tensor, "PP": run.stages}
-    layout = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    layout += [f"ZeRO-{run.zero}"] if run.zero else []
     return (
         run.id,
         run.model,
         f"{run.gpus} {run.device}",
-        " ".join([*layout, run.precision]),
+        run.layout,
         format_time_s(run.measured_s),
         format_time_s(run.predicted_s),
         format_change(run.error),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scaleproof.reports.charts.curves import ThroughputPoint, curves
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.units import format_change
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -45,7 +46,7 @@ def point(family: str, workers: int) -> dict[str, Any]:
     assert measured.verified is not None
     print(
         f"{family:<14} {workers:>3} workers  predicted {predicted.step_time_s:6.3f} s  measured {measured.step_time_s:6.3f} s"
-        f"  {predicted.step_time_s / measured.step_time_s - 1:+.1%}",
+        f"  {format_change(predicted.step_time_s / measured.step_time_s - 1)}",
         flush=True,
     )
     return {

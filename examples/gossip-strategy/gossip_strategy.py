@@ -35,7 +35,7 @@ class Gossip(Strategy):
         return self.workers_
 
     def neighbours(self, worker: int) -> list[int]:
-        """The workers on both sides of one; the same worker where there are two, none where there is one."""
+        """The workers on both sides of one: one worker in a group of two, and empty for a single worker."""
         return sorted({(worker - 1) % self.workers, (worker + 1) % self.workers} - {worker})
 
     def compile(self, job: Job) -> Program:

@@ -9,8 +9,8 @@ from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, 
 from scaleproof.reports.charts.style import BLUE, GREY, INK, VERMILLION
 from scaleproof.reports.pages.text import percent
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
-from scaleproof.simulator.analysis.planner.words import layout, short, short_range
-from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.common.units import format_bytes, format_short, format_short_range, format_time_s
 
 _GIB: Final = 2.0**30
 # Ratio of the largest and the smallest number of GPUs from which the axis is logarithmic.
@@ -57,7 +57,7 @@ def _scaling_view(plans: Sequence[PlanRecord], name: str, title: str, value: Cal
     best = [plan.best[0] for plan in plans]
     y = [value(plan, row.step_time_s) for plan, row in zip(plans, best, strict=True)]
     ends = [sorted((value(plan, row.high_s), value(plan, row.low_s))) for plan, row in zip(plans, best, strict=True)]
-    words = percent if name == "MFU" else short
+    words = percent if name == "MFU" else format_short
     texts = [
         f"{plan.gpus:,} GPUs: {layout(row.configuration)}\n{words(rate)} {name} ({_range(name, *end)})"
         for plan, row, rate, end in zip(plans, best, y, ends, strict=True)
@@ -77,7 +77,7 @@ def _scaling_view(plans: Sequence[PlanRecord], name: str, title: str, value: Cal
 
 
 def _range(name: str, low: float, high: float) -> str:
-    return f"{percent(low)} to {percent(high)}" if name == "MFU" else short_range(low, high)
+    return f"{percent(low)} to {percent(high)}" if name == "MFU" else format_short_range(low, high)
 
 
 def pareto(plans: Sequence[PlanRecord]) -> Chart | None:

@@ -133,6 +133,7 @@ class Bound(Spec):
 
     @property
     def lines(self) -> tuple[str, ...]:
+        """Names of the lines that are compared."""
         return (self.of,) if self.against is None else (self.of, self.against)
 
     def value(self, values: Mapping[str, float]) -> float:

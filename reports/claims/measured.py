@@ -80,7 +80,10 @@ def keep(folder: Path, name: str, record: Record) -> None:
 
 
 def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:
-    """Measures all scenarios of the claim's experiment, each once. measure: trains one. Raises InputError if none."""
+    """Measures all scenarios of the claim's experiment in netlab, each once. measure: trains one.
+
+    Raises InputError for a claim without such an experiment.
+    """
     if claim.netlab is None:
         raise InputError(f"{claim.name}: there is nothing to measure; give the claim an experiment called netlab")
     runs: list[tuple[Scenario, Run]] = []

@@ -30,14 +30,17 @@ class Connection(H11Protocol):
     _timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a request."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        """Waits for the rest of a request, or no longer if it is complete."""
         super().data_received(data)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stops waiting."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()

@@ -41,7 +41,7 @@ class _Block(NamedTuple):
 
 
 def evidence_section(predictions: Iterable[tuple[str, Scenario]]) -> Section:
-    """The evidence of the first predictions that have some; says so if none has. predictions: names and scenarios."""
+    """The evidence of the first predictions that have some, or a sentence without any. predictions: names and scenarios."""
     blocks: list[_Block] = []
     without: list[str] = []
     chart = None
@@ -66,11 +66,8 @@ def evidence_section(predictions: Iterable[tuple[str, Scenario]]) -> Section:
 
 
 def _row(run: PublishedRun) -> _Row:
-    degrees = {"TP": run.tensor, "PP": run.stages}
-    layout = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    layout += [f"ZeRO-{run.zero}"] if run.zero else []
     return _Row(
-        run.id, run.model, run.framework, f"{run.gpus:,} {run.device}", " ".join([*layout, run.precision]),
+        run.id, run.model, run.framework, f"{run.gpus:,} {run.device}", run.layout,
         duration(run.measured_s), duration(run.predicted_s), f"{duration(run.low_s)} to {duration(run.high_s)}",
         signed_percent(run.error), run.is_covered,
     )  # fmt: skip

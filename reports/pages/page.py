@@ -18,7 +18,7 @@ from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.common.units import format_bytes, format_short
 
 _PAGE: Final = "index.html"
 _PICTURE_PAGES: Final = {
@@ -87,7 +87,7 @@ def _render(page: Page) -> str:
         "ms": text.milliseconds,
         "signed_ms": text.signed_milliseconds,
         "rate": text.rate,
-        "compact": text.compact,
+        "short": format_short,
         "duration": text.duration,
         "percent": text.percent,
         "signed_percent": text.signed_percent,

@@ -153,7 +153,7 @@ def _read(path: Path, kind: TypeAdapter[Any]) -> Any:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; "" if there is none that can be read."""
+    """The text of a file; "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8") if path.is_file() and path.stat().st_size <= _MOST_BYTES else ""
     except (OSError, ValueError):
@@ -161,7 +161,7 @@ def _text(path: Path) -> str:
 
 
 def _uri(folder: Path, name: str) -> str:
-    """A PNG of the folder as a data URI; "" if it has none."""
+    """A PNG of the folder as a data URI; "" if it cannot be read."""
     path = folder / Path(name).name
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return ""

@@ -22,12 +22,17 @@ from scaleproof.simulator.analysis.planner.words import (
     layout,
     nodes_note,
     optimality,
-    short,
-    short_range,
     tie_sentence,
 )
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.common.units import format_bytes, format_percent, format_range, format_time_s
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_percent,
+    format_range,
+    format_short,
+    format_short_range,
+    format_time_s,
+)
 from scaleproof.simulator.run.run import framework_words
 from scaleproof.simulator.scenario.load import load
 
@@ -194,7 +199,7 @@ def _sizes(plans: Sequence[PlanRecord]) -> Table:
 
     def throughput(plan: PlanRecord, row: PlanRow) -> Cell:
         ends = plan.per_second(row.high_s), plan.per_second(row.low_s)
-        return Cell(short(plan.per_second(row.step_time_s)), short_range(*ends))
+        return Cell(format_short(plan.per_second(row.step_time_s)), format_short_range(*ends))
 
     columns = [_Column(f"{unit}/s".capitalize(), throughput)]
     if len(plans) > 1:

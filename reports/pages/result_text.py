@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from scaleproof.reports.pages.text import NOTHING, compact, compact_range, percent, signed_percent
+from scaleproof.reports.pages.text import NOTHING, percent, signed_percent
 from scaleproof.reports.read.results import Case, Results
-from scaleproof.simulator.common.units import counted, format_bytes, format_time_s, format_USD
+from scaleproof.simulator.common.units import counted, format_bytes, format_short, format_short_range, format_time_s, format_USD
 from scaleproof.simulator.run.run import Run
 
 CLOSE: Final = 0.10
@@ -78,9 +78,9 @@ def _speed(run: Run) -> str:
     per_step, unit = units_per_step(run)
     between = ""
     if run.prediction_interval_s:
-        between = f" ({compact_range(*(per_step / end_s for end_s in reversed(run.prediction_interval_s)))})"
+        between = f" ({format_short_range(*(per_step / end_s for end_s in reversed(run.prediction_interval_s)))})"
     how = "" if run.origin == "predicted" else ", measured"
-    return f"{run.scenario}: {compact(per_step / run.step_time_s)} {unit}/s on {gpus}{between}{how}"
+    return f"{run.scenario}: {format_short(per_step / run.step_time_s)} {unit}/s on {gpus}{between}{how}"
 
 
 def units_per_step(run: Run) -> tuple[int, str]:
@@ -120,9 +120,9 @@ def _run_facts(run: Run) -> Iterator[tuple[str, str]]:
     per_step, unit = units_per_step(run)
     yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}"
     if run.compute_ranks > 1:
-        yield compact(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s per GPU"
+        yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s per GPU"
     else:
-        yield compact(per_step / run.step_time_s), f"{unit}/s"
+        yield format_short(per_step / run.step_time_s), f"{unit}/s"
     if run.mfu is not None:
         yield percent(run.mfu), "MFU"
     if run.memory_bytes_per_rank:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.pages.text import compact, compact_range, percent, percent_range, ratio
+from scaleproof.reports.pages.text import percent, percent_range, ratio
 from scaleproof.reports.read.chosen_points import Chosen
 from scaleproof.reports.read.ranking import NOTHING, Lead, Ranking
 from scaleproof.reports.read.study import Studied
-from scaleproof.simulator.common.units import format_bytes, format_time_s, format_USD
+from scaleproof.simulator.common.units import format_bytes, format_short, format_short_range, format_time_s, format_USD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def headline(study: Studied, chosen: Sequence[Chosen], ranks: Ranking) -> str:
             return "Nothing to show yet: this folder holds no point of a study that could be read"
         return _no_fit(study) or f"None of {len(study.points):,} points can be predicted: the errors are below"
     size = f"{gpus_words(best['gpus'])}: " if best["gpus"] == best["gpus"] else ""
-    speed = f"{size}{compact(best['rate'])} {study.unit}/s{_interval(best, chosen)}{_speed_up(study, best)}"
+    speed = f"{size}{format_short(best['rate'])} {study.unit}/s{_interval(best, chosen)}{_speed_up(study, best)}"
     return "; ".join([speed, *_leads(ranks)])
 
 
@@ -48,7 +48,7 @@ def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
     if low != low and chosen and chosen[0].run.prediction_interval_s:
         ends_s = chosen[0].run.prediction_interval_s
         low, high = (best["rate"] * best["step_time_s"] / end_s for end_s in reversed(ends_s))
-    return f" ({compact_range(low, high)})" if low == low else ""
+    return f" ({format_short_range(low, high)})" if low == low else ""
 
 
 def _speed_up(study: Studied, best: pd.Series[Any]) -> str:
@@ -165,7 +165,7 @@ def facts(study: Studied, sensitivity: Sensitivity | None) -> list[tuple[str, st
         return []
     found = [(format_time_s(best["step_time_s"]), f"step time, batch {best['samples']:,.0f}")]
     if best["gpus"] == best["gpus"] and best["gpus"] > 1:
-        found.append((compact(best["rate"] / best["gpus"]), f"{study.unit}/s per GPU"))
+        found.append((format_short(best["rate"] / best["gpus"]), f"{study.unit}/s per GPU"))
     if best["mfu"] == best["mfu"]:
         found.append((percent(best["mfu"]), "MFU"))
     if best["memory_bytes"] == best["memory_bytes"]:

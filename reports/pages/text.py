@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import decimals, format_digits, format_time_s
 
 NOTHING: Final = "–"
 # entries of a breakdown whose names do not explain themselves
@@ -49,13 +49,12 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     value = seconds * 1e3
-    size = abs(value)
-    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 or size < 0.0005 else 3
+    digits = 3 if 0.0005 <= abs(value) < 0.9995 else decimals(value)
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
 def duration(seconds: float | None) -> str:
-    """'12.3 ms'; a dash for none."""
+    """'12.3 ms'; a dash for None."""
     return NOTHING if seconds is None else format_time_s(seconds)
 
 
@@ -65,27 +64,8 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def rate(per_second: float | None) -> str:
-    """Three significant digits or all before the point: '1,234', '56.7'."""
-    if per_second is None:
-        return NOTHING
-    digits = 0 if per_second >= 99.95 else 1 if per_second >= 9.995 else 2
-    return f"{per_second:,.{digits}f}"
-
-
-def compact(amount: float) -> str:
-    """Three significant digits: '308k' from 308,351, '1.13M'; as `rate` below ten thousand."""
-    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if amount >= size * (1 - 5e-4):
-            scaled = amount / (size if prefix != "k" else 1e3)
-            digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
-            return f"{scaled:,.{digits}f}{prefix}"
-    return rate(amount)
-
-
-def compact_range(low: float, high: float) -> str:
-    """'261–364k': a common prefix is written once."""
-    first, last = compact(low), compact(high)
-    return f"{first[:-1] if first[-1].isalpha() and first[-1] == last[-1] else first}–{last}"
+    """A rate without its unit, three significant digits or all before the point: '1,234', '56.7'; a dash for None."""
+    return NOTHING if per_second is None else format_digits(per_second)
 
 
 def ratio(value: float) -> str:
@@ -107,7 +87,7 @@ def percent_range(low: float, high: float) -> str:
 
 
 def signed_percent(share: float | None) -> str:
-    """The same with its sign: '+4.1 %', '−14 %'; a dash for none."""
+    """The same with its sign: '+4.1 %', '−14 %'; a dash for None."""
     if share is None:
         return NOTHING
     return ("+" if share > 0 else "") + percent(share)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import BLUE, INK, VERMILLION
 from scaleproof.reports.read.study import Studied
@@ -51,7 +49,7 @@ def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
         if mine.empty:
             continue
         point = mine.iloc[int(mine["rate"].argmax())]
-        places = definition.places(np.array([point["point"]]))[0].tolist()
+        places = definition.places_of(int(point["point"]))
         try:
             scenario = definition.scenario(places)
             run = predict(scenario)

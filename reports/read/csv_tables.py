@@ -90,6 +90,7 @@ def _shorter(cell: _Cell) -> _Cell:
 
 
 def rows_csv(header: Sequence[str], rows: Iterable[list[_Cell]]) -> str:
+    """A table in CSV; text that a spreadsheet would evaluate as a formula is quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_inert(name) for name in header])

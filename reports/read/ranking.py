@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
 from scaleproof.reports.read.study import Studied
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.scenario.schema import Scenario
@@ -13,7 +11,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-# leads below this share count as none
+# leads below this share are ties
 NOTHING: Final = 0.01
 
 
@@ -87,4 +85,4 @@ def _probability(study: Studied, slower: int, faster: int, ratio: float) -> floa
 
 def _scenario(study: Studied, point: int) -> Scenario | None:
     definition = study.found.study
-    return None if definition is None else definition.scenario(definition.places(np.array([point]))[0].tolist())
+    return None if definition is None else definition.scenario(definition.places_of(point))

@@ -94,7 +94,7 @@ def is_study(folder: Path) -> bool:
 
 
 def read(folder: Path) -> StudyFolder:
-    """Reads the parts of a study in a folder, even if there are none."""
+    """Reads the parts of a study in a folder; each part may be absent."""
     notes: list[str] = []
     definition = _read_definition(folder, notes)
     study = _study(definition, notes)

@@ -89,7 +89,7 @@ class _Place(NamedTuple):
 
 
 def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | None:
-    """The places of a difference on both sides: the stretches that differ most; None if a side shows none."""
+    """The places of a difference on both sides: the stretches that differ most; None if a side lacks it."""
     above, below = (_stretches(step, mark) for step in steps)
     if not above or not below:
         return None

@@ -22,7 +22,7 @@ _SAME: Final = 1e-4
 
 @dataclass(frozen=True)
 class ClusterValue:
-    """One cluster's value of a quantity. low, high: its 90 % interval; equal to the value where the cluster gives none."""
+    """One cluster's value of a quantity. low, high: its 90 % interval; equal to the value if the cluster gives no interval."""
 
     value: float
     low: float
@@ -138,7 +138,7 @@ def _collectives(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
 
 
 def _relative_interval(cluster: Cluster, name: str) -> tuple[float, float]:
-    """The relative 90 % interval of a quantity; (1, 1) where the cluster gives none."""
+    """The relative 90 % interval of a quantity; (1, 1) if the cluster gives no interval."""
     given: Mapping[str, Any] = cluster.uncertainty
     return (parse_share(given[name].low), parse_share(given[name].high)) if name in given else (1.0, 1.0)
 

@@ -77,8 +77,13 @@ class Effect:
         """Relative change from a to b; None if it is undefined."""
         return self.b / self.a - 1 if self.a and self.b is not None else None
 
+    @property
+    def label(self) -> str:
+        """The name in tables: the unit of a rate, the name of any other quantity."""
+        return self.unit if "/" in self.unit else self.name
+
     def texts(self) -> tuple[str, str]:
-        """Both values with their unit; a dash for one that is not known."""
+        """Both values with their unit, which rates have in their label; a dash for an unknown value."""
         form = _FORMS[self.unit]
         a, b = ("–" if value is None else form(value) for value in (self.a, self.b))
         return a, b
@@ -184,7 +189,7 @@ class _ComparedRun(NamedTuple):
         return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
-        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or with none."""
+        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
         if quantity in self.response.whole or not self.response.program.is_static:

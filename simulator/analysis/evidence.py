@@ -59,6 +59,13 @@ class PublishedRun:
     high_s: float
 
     @property
+    def layout(self) -> str:
+        """Degrees of parallelism above 1, ZeRO stage and precision: 'TP4 PP2 ZeRO-1 bf16'."""
+        degrees = [f"{name}{degree}" for name, degree in (("TP", self.tensor), ("PP", self.stages)) if degree > 1]
+        zero = [f"ZeRO-{self.zero}"] if self.zero else []
+        return " ".join([*degrees, *zero, self.precision])
+
+    @property
     def error(self) -> float:
         """Relative error of the prediction; above zero, it was too slow."""
         return self.predicted_s / self.measured_s - 1
@@ -107,7 +114,7 @@ class Evidence:
 
 
 def evidence(scenario: Scenario) -> Evidence:
-    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; empty if there are none."""
+    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; may be empty."""
     about = description(scenario)
     if about is None:
         return Evidence(())

@@ -108,7 +108,7 @@ def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) 
 
 
 def _kinds(given: Perturbations) -> dict[str, Perturbations]:
-    """Perturbations by kind: none, each separately, and all together. Raises InputError where the scenario has none."""
+    """Perturbations by kind: none, each separately, and all together. Raises InputError if there is no perturbation."""
     names = [name for name in Perturbations.model_fields if name != _SEED and getattr(given, name) != getattr(EVEN, name)]
     if not names:
         raise InputError("unevenness: missing from the scenario; set it, as in unevenness.compute_jitter=0.3")

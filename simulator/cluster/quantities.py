@@ -46,7 +46,7 @@ class Interval(Spec):
 class Quantity:
     """A quantity of a cluster.
 
-    value: the quantity's value in a cluster; None if the cluster has none, 1 for a share. slowed: the cluster with this
+    value: the quantity's value in a cluster; None if the cluster lacks it, 1 for a share. slowed: the cluster with this
     quantity slowed by a factor. prior: standard deviation of the slowdown's logarithm for clusters that give no interval.
     """
 

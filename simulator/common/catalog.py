@@ -79,7 +79,7 @@ def check_not_a_folder(reference: str) -> None:
 
 
 def _shipped(folders: Iterable[str], name: str) -> Path | None:
-    """The first shipped file of a name; None if there is none."""
+    """The first shipped file of a name; None if there is no such file."""
     paths = (ROOT / folder / f"{name}.yaml" for folder in folders)
     return next((path for path in paths if path.is_file()), None)
 
@@ -149,7 +149,7 @@ def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def summary(folder: str, name: str) -> str:
-    """First line of the description of a shipped file, read without parsing the YAML; empty if it has none."""
+    """First line of the description of a shipped file, read without parsing the YAML; empty for a file without one."""
     for line in (ROOT / folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
         key, colon, value = line.partition(":")
         if colon and key in _SUMMARY_KEYS:

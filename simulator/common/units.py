@@ -194,6 +194,8 @@ _TIMES: Final = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]
 _LONG_TIMES: Final = [(86400.0, "d"), (3600.0, "h"), (60.0, "min")]
 # Shorter times are in seconds, as steps are reported.
 _LONG_S: Final = 999.5
+# Prefixes of short numbers: the smallest number that has one, its size, and the prefix.
+_SHORT: Final = [(999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (9995.0, 1e3, "k")]
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
@@ -203,11 +205,11 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     # 0.9995 of a unit would be printed as 1000 of the next smaller unit
     size, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     number = value / size
-    return f"{number:.{_digits(number)}f} {unit}"
+    return f"{number:.{decimals(number)}f} {unit}"
 
 
-def _digits(number: float) -> int:
-    """Number of digits after the point with which a number of at least 1 has three significant ones."""
+def decimals(number: float) -> int:
+    """Number of digits after the point with which a number of at least 1 has three significant digits."""
     return 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
 
 
@@ -220,7 +222,7 @@ def format_times_s(low_s: float, high_s: float) -> str:
     """A range of durations in one unit, that of the longer: '781-977 ms'."""
     unit = format_time_s(high_s).rpartition(" ")[2]
     low, high = low_s / _SECONDS[unit], high_s / _SECONDS[unit]
-    return f"{low:,.{_digits(low)}f}-{high:,.{_digits(low)}f} {unit}"
+    return f"{low:,.{decimals(low)}f}-{high:,.{decimals(low)}f} {unit}"
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -234,7 +236,7 @@ def format_need(need_bytes: float, capacity_bytes: float) -> str:
     """A needed and an available size in one unit, that of the latter: '224 of 80.0 GiB'."""
     available, unit = format_bytes(capacity_bytes).split()
     needed = need_bytes / _BYTES[unit]
-    need = f"{needed:,.{_digits(needed)}f}" if needed >= 1 else format_bytes(need_bytes)
+    need = format_digits(needed) if needed >= 1 else format_bytes(need_bytes)
     return f"{need} of {available} {unit}"
 
 
@@ -272,6 +274,28 @@ def format_parameters(count: float) -> str:
 def format_number(value: float) -> str:
     """A number with four significant digits: '308,400', '2,349', '37.76'."""
     return f"{float(f'{value:.4g}'):,.0f}" if value >= 999.5 else f"{value:.4g}"
+
+
+def format_digits(number: float) -> str:
+    """A number with three significant digits, or with all before the point: '308,351', '1,234', '56.7', '0.0123'."""
+    return f"{number:,.{decimals(number)}f}" if abs(number) >= 0.9995 else f"{number:.3g}"
+
+
+def format_short(number: float) -> str:
+    """A number with three significant digits, from ten thousand on with a prefix: '308k', '1.53M', '1,234', '41.2'."""
+    size, prefix = _short_unit(number)
+    return f"{format_digits(number / size)}{prefix}"
+
+
+def format_short_range(low: float, high: float) -> str:
+    """A range of short numbers with one prefix, that of its end: '261–364k', '8,210–9,640'."""
+    size, prefix = _short_unit(high)
+    return f"{format_digits(low / size)}–{format_digits(high / size)}{prefix}"
+
+
+def _short_unit(number: float) -> tuple[float, str]:
+    """Size and prefix of the unit of a short number."""
+    return next(((size, prefix) for least, size, prefix in _SHORT if abs(number) >= least), (1.0, ""))
 
 
 def format_percent(share: float, digits: int = 1) -> str:

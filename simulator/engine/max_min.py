@@ -60,7 +60,7 @@ class Allocator:
         capacity: NDArray[np.float64] | Sequence[float],
         incast: NDArray[np.float64] | Sequence[float] | None = None,
     ) -> None:
-        """capacity (positive and finite), incast (none if absent): of each resource, see program.Resources."""
+        """capacity (positive and finite), incast (zero if absent): of each resource, see program.Resources."""
         loss = [0.0] * len(capacity) if incast is None else incast
         self._environment = environment
         self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]

@@ -217,8 +217,8 @@ class Framework(Spec):
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
     memory: MemoryBehaviour = MemoryBehaviour()
-    precision: str = Field("bf16", description="of published runs that state none")
-    vocabulary: int = Field(51200, gt=0, description="of published runs that state none")
+    precision: str = Field("bf16", description="of published runs without a stated precision")
+    vocabulary: int = Field(51200, gt=0, description="of published runs without a stated vocabulary")
     model: dict[str, Any] = Field({}, description="details of the transformer that its published runs train")
     sources: dict[str, str] = Field({}, description="where each value comes from")
 

@@ -24,6 +24,7 @@ class Mlp(ModelSpec):
         return [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """One linear layer for each pair of consecutive widths. Raises FieldError if `shard` divides them."""
         refuse_to_shard(self.kind, shard)
         widths = self.widths()
         return [_linear(i, a, b, self) for i, (a, b) in enumerate(itertools.pairwise(widths))]

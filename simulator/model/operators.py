@@ -66,6 +66,7 @@ class Matmul(_Weighted):
     loads: tuple[float, ...] = ()
 
     def forward(self, samples: float) -> list[Product]:
+        """The product of all samples' rows and the weights."""
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
 
 
@@ -165,10 +166,12 @@ class MemoryBound:
 
     @property
     def forward_flops(self) -> float:
+        """Zero: only products count as FLOPs."""
         return 0.0
 
     @property
     def backward_flops(self) -> float:
+        """Zero: only products count as FLOPs."""
         return 0.0
 
 

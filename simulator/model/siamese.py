@@ -20,7 +20,7 @@ class Siamese(ModelSpec):
     """Two towers joined by a weighted L1 distance (Koch et al., "Siamese neural networks for one-shot image recognition").
 
     A sample is a pair of inputs. tower: its outputs (classes) are the embedding, and its own loss is left out. The towers share
-    their weights: the left tower's layers have them, the right tower's layers have none.
+    their weights: the left tower's layers have them, the right tower's layers have no parameters.
     """
 
     kind: Literal["siamese"] = "siamese"

@@ -21,7 +21,7 @@ _WAITS: Final = (Phase.WAIT, Phase.INPUT)
 
 
 def write(run: Run, path: Path) -> None:
-    """Writes a run's spans to `path`. Raises RunError if it has none or the file cannot be written."""
+    """Writes a run's spans to `path`. Raises RunError if the run has no spans or the file cannot be written."""
     if run.spans is None:
         raise RunError(f"{run.scenario}: the run was saved without spans, so that it has no timeline")
     try:

@@ -92,7 +92,7 @@ class ServerStatistics:
 
     clock_gap: when a rank begins a step, the number of its own pushes that the parameters include, minus that of the slowest
     rank. It grows during the run if nothing bounds it. version_staleness: number of updates by others between a worker's pull
-    and the application of its push; dropped pushes have none. The clock gap is a property of workers, which SSP bounds; version
+    and the application of its push; without dropped pushes. The clock gap is a property of workers, which SSP bounds; version
     staleness one of gradients, which affects convergence: workers in step have no gap, and still each other's updates in
     between. dropped: share of pushes that came too late. updates_per_s: updates of the parameters. busy: utilisation of the
     busiest resource of each kind; bottleneck: the kind with the highest.

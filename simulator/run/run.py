@@ -220,7 +220,7 @@ class Run:
 
     @property
     def framework_words(self) -> str:
-        """Name of the framework, with 'by default' if the scenario names none; empty if it is not known."""
+        """Name of the framework, with 'by default' if the scenario names no framework; empty if it is not known."""
         return framework_words(self.framework, self.framework_is_default)
 
     @property
@@ -235,7 +235,7 @@ class Run:
 
     @property
     def baseline(self) -> Mapping[str, str] | None:
-        """Description of the baseline by kind of scaling; None if there is none."""
+        """Description of the baseline by kind of scaling; None if it is not known."""
         return {kind: one.baseline for kind, one in self.scaling.items() if one.baseline} or None
 
     @property

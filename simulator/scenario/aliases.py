@@ -102,7 +102,7 @@ def _expand_sharding(located: Located) -> None:
 
 
 def _mapping(data: Any, path: FieldPath) -> dict[Any, Any] | None:
-    """The mapping at a path; None if there is none."""
+    """The mapping at a path; None if there is no mapping."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else None

@@ -58,7 +58,7 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
 def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
     """The default framework: the cluster's, else the usual one of the strategy (table in docs/guides/frameworks.md).
 
-    The first of them that supports the needed features; `ideal` if none does.
+    The first of them that supports the needed features; otherwise `ideal`.
     """
     needed = features(strategy, precision, zero, cluster)
     own = () if cluster.framework is None else (cluster.framework,)

@@ -163,7 +163,7 @@ def _nearest(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> list
 
 
 def _first_possible(counts: Iterable[int], build: Callable[[int], Scenario]) -> list[int]:
-    """The first possible number of GPUs among the first ones, in a list; an empty list if there is none."""
+    """The first possible number of GPUs among the first ones, in a list; an empty list if all are impossible."""
     for _, count in zip(range(_MOST_TRIED), counts, strict=False):
         try:
             build(count)

@@ -160,7 +160,7 @@ def _apply(located: Located, override: str) -> str:
     if not equals or not key:
         raise ScenarioError([f"{where}: expected field=value, such as strategy.workers=8"])
     try:
-        # nothing at all is none
+        # empty text is null
         value = yaml_file.parse(text, where).data if text.strip() else None
     except ScenarioError:
         raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None

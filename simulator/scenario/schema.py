@@ -207,7 +207,7 @@ class Scenario(Spec):
         return state | {"__dict__": {name: value for name, value in state["__dict__"].items() if name != "own_job"}}
 
     def copied(self, **update: Any) -> Self:
-        """A copy with other parts, which are not validated, and with their default framework if the scenario names none.
+        """A copy with other parts, which are not validated, and with their default framework unless the scenario names one.
 
         Raises FieldError if a named framework does not support them.
         """

@@ -62,10 +62,12 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     )
 
     def nodes_needed(self, cluster: Cluster) -> int:
+        """Nodes of the training ranks, and one for each server."""
         return super().nodes_needed(cluster) + self.servers
 
     @cached_property
     def plan(self) -> Plan:
+        """Division and schedule by all dimensions of the hybrid."""
         names = (
             "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor",
             "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision", "order",

@@ -173,7 +173,7 @@ class Plan:
         )  # fmt: skip
 
     def _contention(self, mesh: DeviceMesh, zero: int) -> Contention | None:
-        """Contention with collectives of replicas; None if there are none."""
+        """Contention with collectives of replicas; None without such collectives."""
         if not self.averages or self.servers:
             return None
         experts = mesh.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None

@@ -186,6 +186,7 @@ class TemplateKey(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
+        """The key of a plan's programs for a job. ranges: layers of each stage."""
         cluster, node = job.cluster, job.cluster.node
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,

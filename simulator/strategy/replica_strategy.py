@@ -74,18 +74,22 @@ class ReplicaStrategy(Strategy, ABC):
 
     @property
     def workers(self) -> int:
+        """Number of replicas in the plan."""
         return self.plan.workers
 
     @property
     def stages(self) -> int:
+        """Number of pipeline stages in the plan."""
         return self.plan.stages
 
     @property
     def servers(self) -> int:
+        """Number of servers in the plan."""
         return self.plan.servers
 
     @property
     def microbatches(self) -> int:
+        """Number of microbatches in the plan."""
         return self.plan.microbatches
 
     def for_samples(self, samples_per_worker: int) -> Self:
@@ -118,13 +122,16 @@ class ReplicaStrategy(Strategy, ABC):
         return cut(job, self.plan, self.balance_of)
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        """Indices of the layers of each stage, as the plan divides the model."""
         return self.ranges(job)
 
     def parts(self, job: Job) -> list[list[Layer]]:
+        """Layers on each rank of a pipeline, in the order of the rank's chunks."""
         ranges = self.ranges(job)
         return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        """Checks layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
         plan = self.plan
         cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
         if plan.shares is not None:
@@ -140,6 +147,7 @@ class ReplicaStrategy(Strategy, ABC):
             raise FieldError(("strategy", "algorithm"), message)
 
     def compile(self, job: Job) -> Program:
+        """Compiles one training step of the plan's replicas."""
         return compile_plan(self.plan, job, self.ranges(job))
 
 

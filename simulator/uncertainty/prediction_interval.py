@@ -8,7 +8,7 @@ Exceptions, in which replay times draws instead (`draws`), because the longest p
 
 - the step time of a single scenario: 1,000 draws, or fewer of many tasks;
 - the ratio of two scenarios' throughputs, and the differences of the parts of their steps (`pairwise`, `compare`);
-- elasticities (`sensitivity`), which are derivatives themselves, so that a linear response has none but a constant one.
+- elasticities (`sensitivity`), which are derivatives themselves, so that a linear response would make them constant.
 """
 
 from __future__ import annotations

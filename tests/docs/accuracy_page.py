@@ -14,7 +14,7 @@ CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --ca
 
 
 class Line(NamedTuple):
-    """A set's score, or a total: counts, and shares in percent, None where there are none."""
+    """A set's score, or a total: counts, and shares in percent, None without rows."""
 
     rows: int
     scored: int

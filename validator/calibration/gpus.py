@@ -43,7 +43,7 @@ _SHIPPED: Final = {
     "Tesla K80": "k80",
 }
 _GBps: Final = 1e9
-# Latency between two GPUs of a node, as in the shipped clusters, where none is measured.
+# Latency between two GPUs of a node, as in the shipped clusters, if no latency is measured.
 ASSUMED_LATENCY: Final = "5 us"
 # PCI-SIG: x16 of generation 3, 4 and 5 after line coding.
 _PCIE3: Final = 15.75 * _GBps
@@ -67,14 +67,14 @@ _LINKS: Final[dict[str, GpuLinks]] = {
 
 
 def shipped_device(name: str) -> str:
-    """File name of the shipped device that a driver calls `name`, or that has this name itself; "" if none."""
+    """File name of the shipped device that a driver calls `name`, or that has this name itself; "" for other names."""
     files = catalog.names("devices")
     known = name if name in files else _SHIPPED.get(name) or _SHIPPED.get(f"NVIDIA {name}")
     return known or next((file for file in files if _load(file).name == name), "")
 
 
 def shipped(name: str) -> Device | None:
-    """The shipped device for the name that a driver gives, or its own name; None if there is none."""
+    """The shipped device for the name that a driver gives, or its own name; None for other names."""
     file = shipped_device(name)
     return _load(file) if file else None
 

@@ -31,6 +31,7 @@ class ExternalRanks:
     patient: bool = False
 
     def first(self, count: int) -> ExternalRanks:
+        """The first `count` ranks of the meeting; the others take no part."""
         return replace(self, count=count)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
@@ -63,6 +64,7 @@ class ExternalRanks:
         return everyones
 
     def once(self, function: Callable[[], T], patience_s: float) -> T:
+        """Calls `function` on rank 0; returns its result on every rank."""
         results = self.meeting.together(lambda: function() if self.meeting.place.rank == 0 else None, patience_s)
         result: T = results[0]
         return result

@@ -115,9 +115,11 @@ class LocalRanks:
     hosts: Sequence[Host]
 
     def first(self, count: int) -> LocalRanks:
+        """Ranks on the first `count` hosts."""
         return LocalRanks(self.hosts[:count])
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+        """Calls `function(*args)` in one new process per rank; see `Ranks.run`."""
         require_torch()
         if function.__module__ == "__main__":
             raise ValueError(f"{function.__name__} is in the main script, which ranks do not import; move it to a module")
@@ -141,6 +143,7 @@ class LocalRanks:
             return [Ended(json.loads(folder.result(rank).read_bytes()), folder.recorded(rank).read_bytes()) for rank in ranks]
 
     def once(self, function: Callable[[], T], patience_s: float) -> T:
+        """Calls `function` in this process."""
         return function()
 
 

@@ -167,7 +167,7 @@ def half_width(seconds: Sequence[float]) -> float:
 @functools.cache
 def _order(count: int) -> int:
     """Largest k for which the k-th smallest and the k-th largest of `count` times enclose the median at the confidence; 0 if
-    none."""
+    there is no such k."""
     # probability that at most k of `count` times lie below the median, in units of 2^-count
     allowed, cases = Fraction(1 - _CONFIDENCE) / 2 * 2**count, 0
     for k in range(count // 2):

@@ -240,6 +240,7 @@ def averaged(step: Callable[[], object]) -> Step:
 
 
 def rank_point(probe: str, what: str, size: float, unit: str, samples: Samples, **numbers: float) -> Point:
+    """A point that this rank measured by itself."""
     me = here().rank
     given = {name: float(value) for name, value in numbers.items()}
     return Point(probe, what, f"rank {me}", (me,), "", size, unit, samples.seconds, samples.stopped, samples.cores_busy, given)

@@ -108,7 +108,7 @@ def _graphed(x: torch.Tensor) -> Step:
 
 
 def device_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Points of copies from device 0 to every other device that this process sees ("host_copy"); none if there is none."""
+    """Points of copies from device 0 to every other device that this process sees ("host_copy"); empty for one device."""
     device = here().device
     others = range(1, torch.cuda.device_count()) if device.type == "cuda" else range(0)
 

@@ -35,9 +35,11 @@ class SingleRank:
     """A rank that probes independently of the others."""
 
     def settle(self, own: Sequence[float]) -> list[float]:
+        """The rank's own numbers."""
         return list(own)
 
     def total(self, own: float) -> float:
+        """The rank's own number."""
         return own
 
 
@@ -49,6 +51,7 @@ class PairPeers:
     second: int
 
     def settle(self, own: Sequence[float]) -> list[float]:
+        """The first rank's numbers, on both."""
         numbers = _tensor(own)
         if here().rank == self.first:
             dist.send(numbers, self.second)
@@ -57,6 +60,7 @@ class PairPeers:
         return _numbers(numbers)
 
     def total(self, own: float) -> float:
+        """Sum of both ranks' numbers, on both."""
         added = _tensor([own])
         if here().rank == self.second:
             dist.send(added, self.first)
@@ -74,11 +78,13 @@ class GroupPeers:
     group: dist.ProcessGroup | None = None
 
     def settle(self, own: Sequence[float]) -> list[float]:
+        """The largest of each number in the group, on all its ranks."""
         numbers = _tensor(own)
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.group)
         return _numbers(numbers)
 
     def total(self, own: float) -> float:
+        """Sum of the group's numbers, on all its ranks."""
         added = _tensor([own])
         dist.all_reduce(added, group=self.group)
         return _numbers(added)[0]

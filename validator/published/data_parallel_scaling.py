@@ -333,7 +333,7 @@ def _assumed(row: Row) -> tuple[str, ...]:
 
 
 def _number(row: Row, column: str) -> int:
-    """A positive integer. Raises InputError if the column has none."""
+    """A positive integer. Raises InputError if the column has no number."""
     number = _count(row.get(column))
     if not number:
         raise InputError(f"no number of {column}")
@@ -345,7 +345,7 @@ def _count(text: str | None) -> int:
 
 
 def _rate(row: Row) -> float:
-    """Measured samples/s. Raises InputError if there are none."""
+    """Measured samples/s. Raises InputError if the row has no rate."""
     try:
         per_s = float(row.get("samples_per_s", ""))
     except ValueError:

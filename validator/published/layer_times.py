@@ -63,7 +63,7 @@ def _intervals_s(row: Row) -> list[tuple[float, float]]:
 
 
 def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
-    """Seconds of one layer's forward and backward pass, the latter with recomputation; on the row's cluster if none is given.
+    """Seconds of one layer's forward and backward pass, the latter with recomputation; on the row's cluster by default.
 
     They are those of the only block of a model, as `predict` times it. Raises ScaleproofError or ValueError.
     """

@@ -228,7 +228,7 @@ def write_rows(predictions: Iterable[Prediction], path: Path) -> None:
 
 def tables_at(places: Sequence[Path]) -> list[Path]:
     """Paths of the tables at these places, in order: files, and in folders the CSV files of a known kind; the shipped tables if
-    no place is given. Raises InputError if a folder has none."""
+    no place is given. Raises InputError for a folder without tables."""
     tables: list[Path] = []
     for place in places or [folder()]:
         inside = [path for path in sorted(place.glob("*.csv")) if _kind(_columns(path))] if place.is_dir() else [place]

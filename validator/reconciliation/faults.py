@@ -22,7 +22,7 @@ from scaleproof.validator.reconciliation.tally import Seconds, Tally, tally
 _SLOW: Final = 1.3
 # updates are short, and vary more
 _SLOW_UPDATE: Final = 1.5
-# a server with none to compare with counts as slow relative to the prediction
+# a server without others to compare with counts as slow relative to the prediction
 _SLOW_ALONE: Final = 2.0
 # smallest share of the step time that a fault costs
 _NOTICED: Final = 0.02
@@ -79,7 +79,7 @@ class _Sides(NamedTuple):
 
 
 def _over_others(values: Seconds) -> Seconds:
-    """Each value over the median of the others; 1 if there are none."""
+    """Each value over the median of the others; 1 without others."""
     result = np.ones(len(values))
     known = np.flatnonzero(np.isfinite(values))
     for rank in known if len(known) > 1 else ():

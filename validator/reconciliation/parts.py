@@ -31,7 +31,7 @@ class ErrorPart:
     """A part of predicted − measured step time, in seconds.
 
     predicted_s, measured_s: the part's seconds in a step of each side: for rate all the time in which bytes move, for overlap
-    the hidden share of it; None for volume, which has none.
+    the hidden share of it; None for volume, which is not hidden.
     """
 
     name: str

@@ -51,7 +51,7 @@ def rank_names(strategy: Strategy) -> tuple[str, ...]:
 
 
 def finished_steps(recorded: Sequence[bytes]) -> int:
-    """Number of the last step that all ranks have finished; 0 or less if that is a warm-up step or there is none."""
+    """Number of the last step that all ranks have finished; 0 or less if that is a warm-up step or no step is finished."""
     return min((int(rows["step"][-1]) if len(rows) else 0) for rows in map(_complete, recorded))
 
 

@@ -36,7 +36,7 @@ def usable() -> list[int]:
 
 
 def lost_s() -> float:
-    """Stolen core-seconds so far; 0 if there was none at the first call."""
+    """Stolen core-seconds so far; 0 if no time was stolen before the first call."""
     return _read()[2] / os.sysconf("SC_CLK_TCK") if _has_host() else 0.0
 
 

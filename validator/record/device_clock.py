@@ -52,10 +52,17 @@ class CpuClock:
 class DeviceEvent(Protocol):
     """The used part of torch.cuda.Event; `record` puts the event into the current stream."""
 
-    def record(self) -> object: ...
-    def query(self) -> bool: ...
-    def synchronize(self) -> object: ...
-    def elapsed_time(self, end_event: Any) -> float: ...
+    def record(self) -> object:
+        """Puts the event into the current stream."""
+
+    def query(self) -> bool:
+        """Whether the stream has passed the event."""
+
+    def synchronize(self) -> object:
+        """Waits until the stream has passed the event."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to another."""
 
 
 class CudaClock:

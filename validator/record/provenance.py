@@ -73,7 +73,7 @@ def combined(everyones: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def warned(warnings: Iterable[str]) -> dict[str, str]:
-    """The provenance entry of warnings, one line each; empty if there are none."""
+    """The provenance entry of warnings, one line each; empty without warnings."""
     lines = list(filter(None, warnings))
     return {"warnings": "\n".join(lines)} if lines else {}
 

@@ -62,7 +62,7 @@ def cut_pulls(spans: Rows, servers: NDArray[np.bool_]) -> Rows:
 
 
 def _reply(peer: int, row: Any) -> tuple[int, ...]:
-    """Key of a reply and of the wait for it: the number of the push, or the step if it has none."""
+    """Key of a reply and of the wait for it: the number of the push, or the step if the reply has no number."""
     match = int(row["match"])
     return peer, int(row["group"]), match, int(row["step"]) if match < 0 else 0
 

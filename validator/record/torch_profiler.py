@@ -113,7 +113,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def matched(sizes_bytes: Sequence[float], works: Sequence[ProfiledCollective]) -> list[ProfiledCollective | None]:
-    """For each span's size, in order of their begin, the first collective of that size not matched yet; None if none is."""
+    """For each span's size, in order of their begin, the first unmatched collective of that size; None if all are matched."""
     left = sorted(works, key=lambda work: work.start_s)
     matches: list[ProfiledCollective | None] = []
     for size_bytes in sizes_bytes:

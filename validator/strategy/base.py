@@ -123,6 +123,7 @@ class WholeModel(Trainer):
         self.batches = context.batches(worker)
 
     def step(self, index: int) -> None:
+        """Trains on the whole batch at once."""
         self.backward(self.forward(self.batches[index]))
         self.update()
 

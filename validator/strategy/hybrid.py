@@ -36,10 +36,12 @@ class AveragingReplica(Replica):
         self.allreduces = list(self._allreduces(strategy.bucket_bytes))
 
     def average(self) -> None:
+        """Averages gradients among ranks with the same parameters."""
         for allreduce in self.allreduces:
             allreduce.average()
 
     def close(self) -> None:
+        """Ends the sums of buckets."""
         for allreduce in self.allreduces:
             allreduce.close()
         super().close()

@@ -41,18 +41,22 @@ class Replica(StageTrainer):
         self.reports_loss = own["tensor"] == 0
 
     def step(self, index: int) -> None:
+        """Trains on a batch. Raises RunError for another number of emulated exchanges than the schedule has."""
         super().step(index)
         self.division.check_step(self.microbatches)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss over the samples of a microbatch; of divided logits, from all tensor-parallel ranks."""
         tensor = self.division.tensor
         return super().loss(outputs, targets) if tensor is None else tensor.loss(outputs, targets)
 
     def note_loss(self, loss: Tensor, samples: int) -> None:
+        """Adds this rank's part of the loss on one of the tensor-parallel ranks."""
         if self.reports_loss:
             super().note_loss(loss / self.plan.context, samples)
 
     def parameters(self) -> Mapping[str, Tensor]:
+        """The parameters of the rank's stages, joined from all tensor-parallel ranks."""
         tensor = self.division.tensor
         return super().parameters() if tensor is None else tensor.whole(super().parameters())
 

@@ -89,6 +89,7 @@ class EmulatedLayer(nn.Module):
         self.tensors = nn.ParameterList(nn.Parameter(_padded(elements, width)) for elements in layer.tensors)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The layer's output after the emulated duration of its forward pass."""
         begin_s = time.perf_counter()
         times = EmulatedLayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(x))[self.number]
         # where no gradient of inputs is needed, the gradients of weights get all of the time

@@ -29,6 +29,7 @@ class StagedGroup(dist.ProcessGroup):
         self._gloo = gloo
 
     def getBackendName(self) -> str:
+        """The name under which torch knows the backend."""
         return BACKEND
 
     @property
@@ -37,19 +38,23 @@ class StagedGroup(dist.ProcessGroup):
         return str(_get_process_group_name(self))
 
     def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        """Reduces tensors over all ranks, on each rank."""
         copies = _copied(tensors)
         return _collective(self._gloo.allreduce(copies, opts), copies, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        """Sends tensors of one rank to all ranks."""
         copies = _copied(tensors)
         return _collective(self._gloo.broadcast(copies, opts), copies, tensors)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        """Collects the tensors of all ranks on each rank."""
         copies = [_copied(tensors) for tensors in outputs]
         work = self._gloo.allgather(copies, _copied(inputs), opts)
         return _collective(work, list(chain(*copies)), list(chain(*outputs)))
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        """Reduces tensors over all ranks, on one rank."""
         copies = _copied(tensors)
         return _collective(self._gloo.reduce(copies, opts), copies, tensors)
 
@@ -57,6 +62,7 @@ class StagedGroup(dist.ProcessGroup):
         return self.allgather([list(output.view(self.size(), *own.shape))], [own], opts)
 
     def allgather_into_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        """Collects one tensor of each rank in a single tensor."""
         [output], [own] = outputs, inputs
         return self._allgather_base(output, own, opts)
 
@@ -71,6 +77,7 @@ class StagedGroup(dist.ProcessGroup):
     def alltoall_base(  # type: ignore[override]
         self, output: Tensor, own: Tensor, received: list[int], sent: list[int], opts: Any
     ) -> dist.Work:
+        """Sends a part of the tensor to each rank. received, sent: rows by rank."""
         [copy], [theirs] = _copied([own]), _copied([output])
         return _collective(self._gloo.alltoall_base(theirs, copy, received, sent, opts), [theirs], [output])
 
@@ -81,14 +88,17 @@ class StagedGroup(dist.ProcessGroup):
     all_to_all_single = alltoall_base  # type: ignore[assignment]
 
     def barrier(self, opts: Any) -> dist.Work:  # type: ignore[override]
+        """Waits for all ranks."""
         work: dist.Work = self._gloo.barrier(opts)
         return work
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
+        """Sends copies of tensors to a rank."""
         copies = _copied(tensors)
         return _Message(self._gloo.send(copies, peer, tag), copies, ())
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
+        """Receives tensors from a rank."""
         copies = _copied(tensors)
         return _Message(self._gloo.recv(copies, peer, tag), copies, tensors)
 

@@ -49,6 +49,7 @@ class Segment(nn.Sequential):
     """Layers that keep only the first one's input and are recomputed together."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output of the layers, which are computed again in the backward pass."""
         return checkpointed(super().forward, x)
 
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View, looks
 from scaleproof.reports.charts.studies.curves import EQUAL, size_of
 from scaleproof.reports.charts.style import INK
-from scaleproof.reports.pages.text import compact, compact_range
 from scaleproof.reports.read.ranking import alternatives
 from scaleproof.reports.read.study import Studied
-from scaleproof.simulator.common.units import format_USD
+from scaleproof.simulator.common.units import format_short, format_short_range, format_USD
 
 _BAR: Final = 0.66
 _BAR_PX: Final = 34
@@ -68,10 +67,10 @@ def _view(study: Studied, column: str, rows: Sequence[Any], choices: tuple[str, 
     for place, row in enumerate(ordered):
         value, low, high = triple(row)
         most = max(most, value, high if high == high else 0.0)
-        amount = format_USD(value) if is_cost else compact(value)
+        amount = format_USD(value) if is_cost else format_short(value)
         between = ""
         if low == low:
-            between = f" ({format_USD(low)} to {format_USD(high)})" if is_cost else f" ({compact_range(low, high)})"
+            between = f" ({format_USD(low)} to {format_USD(high)})" if is_cost else f" ({format_short_range(low, high)})"
         text = f"{row['line']}, {size_of(study, row)}\n{amount}{'' if is_cost else f' {unit}'}{between}"
         marks.append(Boxes("", colours[row["line"]], [0.0], [value], [float(place)], [_BAR], [text]))
         if low == low:
@@ -87,7 +86,7 @@ def _view(study: Studied, column: str, rows: Sequence[Any], choices: tuple[str, 
 def _finding(leading: Sequence[tuple[str, float]], is_cost: bool, unit: str) -> str:
     """'ring is fastest, 6,000 samples/s'; both values of two that are close, neither of which is called the best."""
     (first, best), (second, next_best) = leading
-    amounts = [format_USD(value) if is_cost else compact(value) for value in (best, next_best)]
+    amounts = [format_USD(value) if is_cost else format_short(value) for value in (best, next_best)]
     unit = unit.removeprefix("USD ")
     if abs(best / next_best - 1) < EQUAL:
         return f"{first} {amounts[0]}, {second} {amounts[1]} {unit}"

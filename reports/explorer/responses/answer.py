@@ -21,7 +21,7 @@ from scaleproof.reports.explorer.responses.timeline_columns import timeline_colu
 from scaleproof.reports.explorer.worker import Report
 from scaleproof.simulator.analysis.evidence import evidence
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
-from scaleproof.simulator.common.units import format_change
+from scaleproof.simulator.common.units import format_change, format_percent
 from scaleproof.simulator.engine import NONE, Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
@@ -146,15 +146,13 @@ def _evidence(scenario: Scenario) -> dict[str, Any]:
     runs = [
         {
             "id": run.id, "model": run.model, "gpus": f"{run.gpus:,} × {run.device}",
-            "layout": " ".join([f"{name}{degree}" for name, degree in (("TP", run.tensor), ("PP", run.stages)) if degree > 1]
-                               + [f"ZeRO-{run.zero}"] * (run.zero > 0) + [run.precision]),
-            "framework": run.framework, "measured": step(run.measured_s), "predicted": step(run.predicted_s),
-            "error": format_change(run.error), "covered": run.is_covered,
+            "layout": run.layout, "framework": run.framework, "measured": step(run.measured_s),
+            "predicted": step(run.predicted_s), "error": format_change(run.error), "covered": run.is_covered,
         }
         for run in found.runs[:_MOST_EVIDENCE]
     ]  # fmt: skip
-    return {"similar": len(found.runs), "median_error": f"{100 * found.median_error:.1f} %",
-            "coverage": f"{100 * found.coverage:.0f} %", "runs": runs}  # fmt: skip
+    return {"similar": len(found.runs), "median_error": format_percent(found.median_error),
+            "coverage": format_percent(found.coverage, 0), "runs": runs}  # fmt: skip
 
 
 def _curves(question: Question, _: Report) -> dict[str, Any]:

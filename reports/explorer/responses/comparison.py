@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any, Final
 
 from scaleproof.simulator.analysis.compare import Comparison, Effect, compare
-from scaleproof.simulator.common.units import format_bytes, format_change, format_energy_J, format_number, format_USD
+from scaleproof.simulator.common.units import format_change
 from scaleproof.simulator.scenario.schema import Scenario
 
-# effects that are shown, and what they are called
+# effects that are shown, and their labels
 _SHOWN: Final = {
-    "tokens": "Throughput",
-    "throughput": "Throughput",
+    "tokens": "Tokens per second",
+    "throughput": "Samples per second",
     "step time": "Step time",
     "MFU": "MFU",
     "memory of a rank": "Memory per GPU",
     "cost of a million tokens": "Cost per million tokens",
     "cost of a million samples": "Cost per million samples",
-    "energy of a million tokens": "Energy per million tokens",
 }
 # ratios of throughput this near to 1 are equal
 _SAME: Final = 1e-9
@@ -64,7 +63,7 @@ def _effects(found: Comparison) -> list[dict[str, str]]:
     for effect in found.effects:
         is_other_unit = effect.name in (("throughput", "cost of a million samples") if per_token else ("tokens",))
         if effect.name in _SHOWN and not is_other_unit:
-            texts = {"a": _text(effect, effect.a), "b": _text(effect, effect.b)}
+            texts = dict(zip("ab", effect.texts(), strict=True))
             rows.append({"name": _SHOWN[effect.name], **texts, **_change(effect)})
     return rows
 
@@ -75,19 +74,3 @@ def _change(effect: Effect) -> dict[str, str]:
     known = effect.low is not None and effect.high is not None
     interval = f"{format_change(effect.low or 0.0)} to {format_change(effect.high or 0.0)}" if known else ""
     return {"change": format_change(effect.change), "interval": interval}
-
-
-def _text(effect: Effect, value: float | None) -> str:
-    if value is None:
-        return "–"
-    match effect.unit:
-        case "bytes":
-            return format_bytes(value)
-        case "USD":
-            return format_USD(value)
-        case "J":
-            return format_energy_J(value)
-        case "":
-            return f"{100 * value:.1f} %"
-        case unit:
-            return f"{format_number(value)} {unit}"

@@ -12,6 +12,7 @@ from scaleproof.simulator.common.units import (
     format_count,
     format_energy_J,
     format_number,
+    format_percent,
     format_range,
     format_time_s,
     format_USD,
@@ -125,15 +126,11 @@ def bottleneck(run: Run) -> str:
     loss, remedy = _LOSSES[name]
     part = run.servers.bottleneck if run.servers else "compute"
     busiest = f" The busiest part is the {part}." if part != "compute" else ""
+    compute, lost = f"{format_percent(computing)} compute", f"{format_percent(shares[name])} {loss}"
     if computing >= _MOSTLY:
-        rest = f", {_percent(shares[name])} {loss}" if shares[name] >= _MIN_SHARE else ""
-        return f"Compute-bound: {_percent(computing)} compute{rest}. Faster GPUs help, a faster network does not.{busiest}"
-    bound = f"{_percent(computing)} compute, {_percent(shares[name])} {loss}."
-    return f"{bound} What would help: {remedy}.{busiest}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+        rest = f", {lost}" if shares[name] >= _MIN_SHARE else ""
+        return f"Compute-bound: {compute}{rest}. Faster GPUs help, a faster network does not.{busiest}"
+    return f"{compute}, {lost}. What would help: {remedy}.{busiest}"
 
 
 def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
@@ -147,13 +144,13 @@ def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     each = format_number(throughput / run.compute_ranks)
     others = f"{format_number(run.samples_per_s)} samples/s" if unit == "tokens/s" else "all GPUs together"
     step, step_unit = step_time(run.step_time_s).split(" ")
-    mfu = ("–", "") if run.mfu is None else (f"{100 * run.mfu:.1f}", "%")
+    mfu, mfu_unit = ("–", "") if run.mfu is None else format_percent(run.mfu).split(" ")
     label = "If memory sufficed" if run.fits is False else "Throughput"
     return [
         _number("throughput", label, (format_number(throughput), unit), rates, others),
         _number("step", "Step time", (step, step_unit), times, f"one optimizer step, global batch {run.samples:,}"),
         _number("gpu", "Per GPU", (each, unit), _flops(run), "model FLOPs"),
-        _number("mfu", "MFU", mfu, f"of {format_count(run.peak_flops or 0.0)}FLOP/s", "model FLOPs utilisation"),
+        _number("mfu", "MFU", (mfu, mfu_unit), f"of {format_count(run.peak_flops or 0.0)}FLOP/s", "model FLOPs utilisation"),
         _cost(run, scenario),
         *_energy(run),
     ]
@@ -208,7 +205,7 @@ def breakdown(run: Run) -> list[dict[str, Any]]:
         if share >= _MIN_SHARE:
             label, words = CAUSES[name]
             found.append({"name": name, "label": label, "help": words, "share": share, "colour": style.CAUSE_COLOURS[name],
-                          "text": f"{step_time(seconds)}, {_percent(share)}"})  # fmt: skip
+                          "text": f"{step_time(seconds)}, {format_percent(share)}"})  # fmt: skip
     return found
 
 

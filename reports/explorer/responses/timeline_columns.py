@@ -89,8 +89,7 @@ def _row_name(run: Run, rank: int) -> str:
 
 
 def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """A box for each span and for each wait before one, with their stages, microbatches and communication, −1 if there is
-    none."""
+    """A box for each span and for each wait before one, with their stages, microbatches and communication (−1: unknown)."""
     spans = step.spans
     main = spans.stream == Stream.MAIN
     overlapped = np.array([_TRACK_OF.get(kind, _OVERLAPPED) for kind in range(_WAITING)])[step.kind]

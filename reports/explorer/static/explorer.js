@@ -157,7 +157,7 @@ async function showCurves(signal, query) {
   })));
 }
 
-/** Gives the point of the scenario itself the interval of the full answer, if the curve has none. @param {any} scaling */
+/** Gives the point of the scenario itself the interval of the full answer, if the curve has no interval. @param {any} scaling */
 function addInterval(scaling) {
   const now = scaling.points.find((/** @type {any} */ one) => one.gpus === scaling.now);
   const [low, high] = latest?.prediction_interval_s || [0, 0];

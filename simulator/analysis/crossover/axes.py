@@ -121,7 +121,7 @@ def _field(scenario: Scenario, option: str, text: str) -> tuple[str, str, Value]
 
 
 def _range(option: str, text: str, given: str, value: Value) -> tuple[float, float]:
-    """The range given as `from..to`; if none is given, a range around the scenario's value. Raises InputError."""
+    """The range given as `from..to`; by default, a range around the scenario's value. Raises InputError."""
     if not given:
         if value.value <= 0:
             raise InputError(f"{option} {text}: the scenario says {value} there; give a range, as in {text}=FROM..TO")

@@ -283,7 +283,7 @@ class _Predictor:
         return base.rebuilt(strategy=strategy, cluster=cluster, **named)
 
     def winner(self, x: float, y: float) -> str:
-        """The winner at a point among the strategies that fit; "" where none fits."""
+        """The winner at a point among the strategies that fit; "" if no strategy fits."""
         return _fastest([self.point(one, x, y) for one in self.contenders])
 
     def borders(self, y: float) -> Iterator[Border]:
@@ -341,7 +341,7 @@ class _Predictor:
 
 
 def _fastest(points: Sequence[Point]) -> str:
-    """The first strategy that fits and ties with the fastest one that fits; "" where none fits."""
+    """The first strategy that fits and ties with the fastest one that fits; "" if no strategy fits."""
     fitting = [(point.pace, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
     best = max((score for score, _ in fitting), default=0.0)
     return next((name for score, name in fitting if score >= best * (1 - TIE)), "")

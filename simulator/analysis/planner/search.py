@@ -126,7 +126,7 @@ def plan(
     nearly full. top: number of configurations to return. report_progress: called with progress messages. servers: maximum
     number of parameter servers. strategies: some of `STRATEGIES`; if None, hybrid, and parameter_server if `servers` is given
     or the scenario has servers. schedules: of pipelines in addition to 1F1B, or "all"; if None, those with a closed form.
-    frameworks: to choose from; if None, the scenario's, or the default ones of hybrids where it names none.
+    frameworks: to choose from; if None, the scenario's, or the default ones of hybrids if it names no framework.
 
     Raises FieldError or InputError for an objective that needs data which the cluster does not give, and where no configuration
     is valid or fits.

@@ -45,7 +45,7 @@ def spaces(
 ) -> list[Space]:
     """One space for each framework, with the ZeRO stages that it supports.
 
-    frameworks: if None, the scenario's own; where the scenario names none, the default framework of each ZeRO stage for that
+    frameworks: if None, the scenario's own; if the scenario names no framework, the default one of each ZeRO stage for that
     stage. Raises FieldError as `space` does.
     """
     if frameworks is not None or not scenario.framework_is_default:
@@ -119,7 +119,7 @@ def server_space(
     """The space of configurations with parameter servers: their number, up to the cluster's nodes or `most`, their placement,
     hierarchical summation of gradients, recomputation and buckets.
 
-    frameworks: as in `spaces`; the first that supports parameter servers is used. Raises FieldError where none does.
+    frameworks: as in `spaces`; the first that supports parameter servers is used. Raises FieldError if no framework does.
     """
     if most != 0:
         scenario = _with_servers(scenario, workers, frameworks)
@@ -140,7 +140,7 @@ def server_space(
 
 
 def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
-    """The scenario with a framework that supports parameter servers. Raises FieldError where none of those given does."""
+    """The scenario with a framework that supports parameter servers. Raises FieldError if no given framework does."""
     strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
     needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.common.units import counted, format_percent
+from scaleproof.simulator.common.units import counted, format_percent, format_short, format_short_range
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.planner.record import PlanRecord
 
 _ABBREVIATIONS: Final = {"workers": "DP", "tensor": "TP", "stages": "PP", "chunks": "VPP", "context": "CP", "expert": "EP"}
-# Steps of short numbers, the largest first.
-_STEPS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BETTER: Final[dict[Objective, str]] = {
     "time": "is faster",
     "cost": "is cheaper",
@@ -54,26 +52,6 @@ def _degree(configuration: Mapping[str, Any], name: str) -> str:
     return f"{_ABBREVIATIONS[name]}{degree}" if degree > 1 else ""
 
 
-def short(value: float) -> str:
-    """A number with three significant digits: '308k', '1.53M', '41.2'."""
-    number, unit = _scaled(value, value)
-    return number + unit
-
-
-def short_range(low: float, high: float) -> str:
-    """A range with three significant digits and one unit, that of its end: '261–364k'."""
-    number, unit = _scaled(high, high)
-    return f"{_scaled(low, high)[0]}–{number}{unit}"
-
-
-def _scaled(value: float, like: float) -> tuple[str, str]:
-    """A value in the unit of another, and the unit."""
-    size, unit = next((step for step in _STEPS if abs(like) >= step[0] * 0.9995), _STEPS[-1])
-    number = value / size
-    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
-    return f"{number:.{digits}f}", unit
-
-
 def headline(plans: Sequence[PlanRecord]) -> str:
     """The answer at the largest size: '256 GPUs: 308k tokens/s (261–364k), 3.99x of 64; TP4 PP2 beats TP8 by 39 %.'"""
     planned = [plan for plan in plans if not plan.problem]
@@ -82,7 +60,7 @@ def headline(plans: Sequence[PlanRecord]) -> str:
     first, last = planned[0], planned[-1]
     best = last.best[0]
     rate, low, high = (last.per_second(time_s) for time_s in (best.step_time_s, best.high_s, best.low_s))
-    sentence = f"{last.gpus:,} GPUs: {short(rate)} {last.unit}/s ({short_range(low, high)})"
+    sentence = f"{last.gpus:,} GPUs: {format_short(rate)} {last.unit}/s ({format_short_range(low, high)})"
     if len(planned) > 1:
         sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {first.gpus:,}"
     margin = against_runner_up(last)

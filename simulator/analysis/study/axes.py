@@ -90,7 +90,7 @@ def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
 
 
 def _listed(given: Any, adapter: TypeAdapter[Any]) -> tuple[Sequence[str], tuple[Any, ...]]:
-    """The names, empty if there are none, and the values of an axis. Raises InputError."""
+    """The names, empty if the study gives no names, and the values of an axis. Raises InputError."""
     if isinstance(given, Mapping) and "from" in given:
         given = list(_ranged(given, adapter))
     elif isinstance(given, Mapping):

@@ -69,7 +69,7 @@ def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[
 
 
 def table(path: str | Path) -> pd.DataFrame:
-    """The results in a folder, one row per point in their order. Raises NotFoundError where there are none."""
+    """The results in a folder, one row per point in their order. Raises NotFoundError for a folder without results."""
     import pyarrow as pa
 
     parts = _parts(Path(path))

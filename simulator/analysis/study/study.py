@@ -61,6 +61,15 @@ class Study:
             result[:, group] = place[:, None]
         return result
 
+    def places_of(self, point: int) -> list[int]:
+        """Indices of a point's values on each axis."""
+        places: list[int] = self.places(np.array([point]))[0].tolist()
+        return places
+
+    def words_of(self, point: int) -> str:
+        """The values of a point on the axes: 'strategy.workers 32, cluster.network.bandwidth 25 Gbit/s'."""
+        return ", ".join(axis.words(place) for axis, place in zip(self.axes, self.places_of(point), strict=True))
+
     def scenario(self, places: Sequence[int] | Numbers) -> Scenario:
         """The scenario at these places on the axes. Raises ScenarioError."""
         overrides = [texts[place] for texts, place in zip(self._overrides, places, strict=True)]

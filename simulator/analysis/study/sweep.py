@@ -195,7 +195,7 @@ class _TaskQueue:
         self.running[future] = task
 
     def _started(self) -> Executor:
-        """A new executor. Raises RunError where none can be started."""
+        """A new executor. Raises RunError if it cannot be started."""
         try:
             return self.workers.start()
         except OSError as error:

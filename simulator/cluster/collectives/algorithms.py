@@ -68,8 +68,8 @@ class Group:
 
     @classmethod
     def of(cls, ranks: int | Sequence[int], devices: int) -> Group:
-        """The group of the first `ranks` ranks, or of the listed ones. Raises InputError if there are none or one is
-        repeated."""
+        """The group of the first `ranks` ranks, or of the listed ones. Raises InputError for an empty list
+        and for ranks that occur twice."""
         if isinstance(ranks, int):
             if ranks < 1:
                 raise InputError(f"a collective over {ranks} ranks; give at least one")

@@ -51,7 +51,7 @@ class CollectiveSettings(Spec):
     nccl: Nccl | None = None
 
     def exactly(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
-        """The measured entry that is valid for this group and size (the first one for smaller sizes); None if there is none."""
+        """The measured entry that is valid for this group and size (the first one for smaller sizes); None if not measured."""
         entries = [m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)]
         valid = [m for m in entries if m.from_bytes <= size_bytes]
         if valid:
@@ -60,7 +60,7 @@ class CollectiveSettings(Spec):
 
     def nearest(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
         """The measured entry of the group whose size is nearest by ratio, among groups that also are on one node, or on
-        several; None if there is none."""
+        several; None if not measured."""
         comparable = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
         group = min(comparable, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
         return None if group is None else self.exactly(op, group.ranks, group.nodes, size_bytes)

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.units import Seconds
 
 Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
 
-# Flash attention's shares of the peak, forward and backward, if the device states none: round assumptions.
+# Flash attention's shares of the peak, forward and backward, if the device states no shares: round assumptions.
 _UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
 
 

@@ -30,9 +30,11 @@ class Switch(Topology):
 
     @property
     def is_uniform(self) -> bool:
+        """Always true: one switch joins all endpoints."""
         return True
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """The endpoints' own links, without further ones."""
         return Wiring(["switch"] * endpoints, np.full(endpoints, bandwidth_Bps))
 
 
@@ -42,6 +44,7 @@ class Mesh(Direct):
     kind: Literal["mesh"] = "mesh"
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """A link between every pair, each with an equal part of an endpoint's bandwidth."""
         link_Bps = bandwidth_Bps / max(1, endpoints - 1)
         return self._direct(endpoints, ((a, b, link_Bps) for a, b in itertools.combinations(range(endpoints), 2)))
 
@@ -69,9 +72,11 @@ class HybridCubeMesh(Direct):
 
     @property
     def places(self) -> float:
+        """The eight GPUs of a DGX-1."""
         return 8
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """The links among the first `endpoints` GPUs, each with an equal part of a GPU's bandwidth."""
         link_Bps = bandwidth_Bps / self.links
         edges = ((a, b, link_Bps) for ring in self._orders() for a, b in zip(ring, [*ring[1:], ring[0]], strict=True))
         return self._direct(endpoints, ((a, b, rate_Bps) for a, b, rate_Bps in edges if max(a, b) < endpoints))
@@ -82,6 +87,7 @@ class HybridCubeMesh(Direct):
         return [[0, 1, 2, 3, 7, 6, 5, 4], [0, 2, 6, 4, 7, 5, 1, 3], *doubled]
 
     def rings(self, endpoints: int) -> list[list[int]]:
+        """Both directions of the rings that use each link once; of fewer than eight GPUs, one ring in their order."""
         if endpoints < self.places:
             return super().rings(endpoints)
         return _both_directions(self._orders())
@@ -102,6 +108,7 @@ class PcieTree(Topology):
     )
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Links of devices and of switches with `bandwidth_Bps`, and links between all sockets."""
         switches = -(-endpoints // self.per_switch)
         sockets = -(-switches // self.switches_per_socket)
         up = ((f"switch {i}", f"socket {i // self.switches_per_socket}", bandwidth_Bps) for i in range(switches))
@@ -118,6 +125,7 @@ class SwitchTree(Topology):
 
     @property
     def is_uniform(self) -> bool:
+        """Whether uplinks never limit messages: without oversubscription, spread evenly, and without latency of hops."""
         return self.oversubscription <= 1 and self.routing == "spread" and self.hop_latency_s == 0
 
     def _distinct(self, switches: int) -> int:
@@ -133,6 +141,7 @@ class LeafSpine(SwitchTree):
     spines: Count = 1
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Own links of endpoints, and links between all leaves and all spines."""
         leaves = range(-(-endpoints // self.per_leaf))
         spines = self._distinct(self.spines)
         up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription / spines
@@ -153,9 +162,11 @@ class FatTree(SwitchTree):
 
     @property
     def is_uniform(self) -> bool:
+        """Whether uplinks of leaves and of pods never limit messages."""
         return super().is_uniform and self.pod_oversubscription <= 1
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Own links of endpoints, links of leaves to their pod's spines, and links of spines to all cores."""
         leaf_up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription
         pod_up_Bps = leaf_up_Bps * self.leaves_per_pod / self.pod_oversubscription
         leaves = -(-endpoints // self.per_leaf)
@@ -184,9 +195,11 @@ class RailOptimised(SwitchTree):
 
     @property
     def endpoints_are_cards(self) -> bool:
+        """Always true: each card of a node is attached to the switch of its own rail."""
         return True
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Own links of cards to the switches of their rails, and links of these to all spines."""
         attached = [f"group {i // cards // self.nodes_per_group} rail {i % cards}" for i in range(endpoints)]
         spines = self._distinct(self.spines)
         up_Bps = self.nodes_per_group * bandwidth_Bps / self.oversubscription / spines
@@ -211,9 +224,11 @@ class Torus(Direct):
 
     @property
     def places(self) -> float:
+        """Number of places of the grid."""
         return math.prod(self.dimensions)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Links to both neighbours along each dimension, each with an equal part of an endpoint's bandwidth."""
         axes = [axis for axis, size in enumerate(self.dimensions) if size > 1]
         link_Bps = bandwidth_Bps / (2 * len(axes))
 
@@ -260,9 +275,12 @@ class Dragonfly(Topology):
 
     @property
     def places(self) -> float:
+        """Number of endpoints of all groups."""
         return self.per_router * self.routers_per_group * self.groups
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Own links of endpoints, local and global links, and the minimal route between groups."""
+
         def edges() -> Edges:
             for group in range(self.groups):
                 for a, b in itertools.combinations(range(self.routers_per_group), 2):
@@ -303,6 +321,7 @@ class Graph(Direct):
     routes: Annotated[tuple[Annotated[tuple[int | str, ...], Field(min_length=2)], ...], Field(max_length=100_000)] = ()
 
     def check(self, endpoints: int) -> None:
+        """Checks that links and routes join all endpoints; raises FieldError."""
         import networkx as nx
 
         for i, link in enumerate(self.links):
@@ -339,6 +358,7 @@ class Graph(Direct):
         return graph_of((*link.between, link.bandwidth_Bps) for link in self.links)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """The given links, and the given routes in both directions."""
         routes: dict[tuple[Any, Any], Sequence[Vertex]] = {(route[-1], route[0]): route[::-1] for route in self.routes}
         routes |= {(route[0], route[-1]): route for route in self.routes}
         adjacent = any(isinstance(a, int) and isinstance(b, int) for a, b in (link.between for link in self.links))

@@ -264,6 +264,7 @@ class Direct(Topology):
 
     @property
     def has_own_links(self) -> bool:
+        """Always false: links lead to other endpoints."""
         return False
 
     def _direct(self, endpoints: int, edges: Edges) -> Wiring:

@@ -37,6 +37,7 @@ class Convnet(ModelSpec):
         """The network's blocks in forward order."""
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """The layers of the blocks in order. Raises FieldError if `shard` divides them."""
         refuse_to_shard(type(self).model_fields["kind"].default, shard)
         return layers_of(self.blocks(), 3, self.image)
 

@@ -183,7 +183,7 @@ class Recorder:
         self.running.operators.append(operator)
 
     def _named(self, operator: str) -> str:
-        """The name of the running submodule within its recorded module; the operator's name if there is none."""
+        """The name of the running submodule within its recorded module; the operator's name outside of submodules."""
         inner = self.within.removeprefix(self.running.name).removeprefix(".")
         return inner or operator
 

@@ -44,7 +44,7 @@ def calibrations() -> tuple[Calibration, ...]:
 
 
 def calibration_of(framework: Framework) -> Calibration | None:
-    """The calibration of a framework; None where it has none."""
+    """The calibration of a framework; None if it is not calibrated."""
     return next((one for one in calibrations() if framework.name in one.frameworks), None)
 
 

@@ -109,7 +109,7 @@ class _Reader:
         return Described(self._fitting(parts), (*self._assumed, *assumed))
 
     def _fitting(self, parts: Mapping[str, Any]) -> Scenario:
-        """With the row's microbatch, or the largest that fits where it says none."""
+        """With the row's microbatch, or the largest that fits if the row states no microbatch."""
         workers, stages = _whole(self.row["dp"]), _whole(self.row["pp"])
         each = _needed(self.row["global_batch_seqs"]) // workers
         if self.row["microbatch_seqs"]:

@@ -55,9 +55,11 @@ class Cast(Compression):
     """Gradients are rounded to 16 bits; narrower ones are sent unchanged."""
 
     def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        """One all-reduce of at most 2 bytes per element."""
         return [CompressedCollective("all_reduce", float(sum(tensors) * min(2, element_bytes)))]
 
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:
+        """Seconds of rounding gradients to 16 bits and of widening their sum; zero for gradients of 16 bits."""
         wide_bytes = ELEMENT_BYTES[precision]
         return 2 * _kernel_s(device, precision, sum(tensors) * (wide_bytes + 2)) if wide_bytes > 2 else 0.0
 
@@ -126,6 +128,7 @@ class TopK(Compression):
     share: float = Field(0.001, gt=0, le=1, description="share of a tensor's values that a worker sends")
 
     def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        """One all-gather of the selected values and their positions."""
         return [CompressedCollective("all_gather", float(self._sent(tensors) * (element_bytes + _INDEX_BYTES)))]
 
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:

@@ -50,10 +50,12 @@ class LoadingJob(Protocol):
     """A job whose batches are loaded."""
 
     @property
-    def input(self) -> Input | None: ...
+    def input(self) -> Input | None:
+        """Storage and decoding of the samples; None if they cost nothing."""
 
     @property
-    def samples_per_worker(self) -> int: ...
+    def samples_per_worker(self) -> int:
+        """Number of samples of a worker in a step."""
 
 
 class BatchLoader:

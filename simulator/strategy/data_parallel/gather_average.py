@@ -36,6 +36,7 @@ class GatherAverage(Strategy):
 
     @property
     def workers(self) -> int:
+        """Number of workers, worker 0 included."""
         return self.workers_
 
     def compile(self, job: Job) -> Program:

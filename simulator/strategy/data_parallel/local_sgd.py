@@ -46,10 +46,12 @@ class LocalSgd(Strategy):
 
     @property
     def workers(self) -> int:
+        """Number of workers."""
         return self.workers_
 
     @property
     def program_steps(self) -> int:
+        """Optimizer steps between two averages."""
         return self.period
 
     def compile(self, job: Job) -> Program:

@@ -32,6 +32,7 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
     shares: Shares | None = None
 
     def for_samples(self, samples_per_worker: int) -> Self:
+        """The strategy for these samples. Raises FieldError for `micro_batch_size` if workers have different shares."""
         if self.shares is not None and self.micro_batch_size is not None:
             message = "workers have different shares of the samples; give microbatches instead"
             raise FieldError(("strategy", "micro_batch_size"), message)
@@ -39,6 +40,7 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
 
     @cached_property
     def plan(self) -> Plan:
+        """Whole replicas, which average gradients in buckets."""
         return Plan(
             **averaging_options(self),
             first_bucket_bytes=self.first_bucket_bytes,

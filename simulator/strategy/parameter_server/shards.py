@@ -31,7 +31,7 @@ class Sparse(Spec):
 
 
 class Bucket(NamedTuple):
-    """Parameters that are pushed and pulled together; arrays of shape (servers,), zero for servers that have none.
+    """Parameters that are pushed and pulled together; arrays of shape (servers,), zero for servers without parameters.
 
     layer: the first layer with parameters in the bucket; for the first bucket, the first of all layers. sent_bytes: bytes of a
     push, and of a pull. gradient_bytes: bytes of gradients among them. touched: parameters that one push changes;

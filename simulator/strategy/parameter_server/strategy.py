@@ -72,10 +72,12 @@ class ParameterServer(Strategy):
 
     @property
     def workers(self) -> int:
+        """Number of workers."""
         return self.workers_
 
     @property
     def servers(self) -> int:
+        """Number of servers."""
         return self.servers_
 
     @property
@@ -100,6 +102,7 @@ class ParameterServer(Strategy):
         return worker_nodes + self.servers if self._is_dedicated(cluster) else worker_nodes
 
     def communicates_in_nodes(self, cluster: Cluster) -> bool:
+        """Whether workers on the same node communicate, or servers have workers on their node."""
         return super().communicates_in_nodes(cluster) or not self._is_dedicated(cluster)
 
     def _is_dedicated(self, cluster: Cluster) -> bool:

@@ -16,4 +16,5 @@ class Pipeline(Microbatches, PipelineStages, ReplicaStrategy):
 
     @cached_property
     def plan(self) -> Plan:
+        """Stages of a single replica and their schedule."""
         return Plan(microbatches=self.microbatches_, **pipeline_options(self))

@@ -94,7 +94,8 @@ def test_a_pinned_scenario_is_compared_with_an_interval_and_ties_are_named() -> 
     assert not slower["tie"]
     assert slower["ratio"] < 0.5
     assert slower["changed"] == [{"field": "cluster.network.bandwidth", "a": "25.0 Gbit/s", "b": "1.00 Gbit/s"}]
-    assert [effect["name"] for effect in slower["effects"]][:2] == ["Step time", "Throughput"]
+    assert [effect["name"] for effect in slower["effects"]][:2] == ["Step time", "Samples per second"]
+    assert slower["effects"][0]["a"].endswith(" ms")
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Evidence on pages: similar published runs with their errors, and a plain statement where there are none."""
+"""Evidence on pages: similar published runs with their errors, and a plain statement without such runs."""
 
 from __future__ import annotations
 

@@ -125,6 +125,12 @@ def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
         assert result[name].high == pytest.approx(1 / found.speedup.low - 1)
 
 
+def test_texts_have_units_and_rates_have_them_in_their_label() -> None:
+    rate, step = Effect("throughput", "samples/s", 37.764, None), Effect("step time", "s", 0.0123, 61.8)
+    assert (rate.label, rate.texts()) == ("samples/s", ("37.76", "–"))
+    assert (step.label, step.texts()) == ("step time", ("12.3 ms", "61.8 s"))
+
+
 def test_the_table_names_units_in_its_columns(small: Make) -> None:
     found = compare(small(), small("strategy.workers=8"))
     table = found.to_frame()

@@ -90,6 +90,32 @@ def test_counts_are_parsed() -> None:
     assert units.format_count(12) == "12.0"
 
 
+@pytest.mark.parametrize(
+    ("number", "digits", "short"),
+    [
+        (0.0, "0", "0"),
+        (0.01234, "0.0123", "0.0123"),
+        (0.9996, "1.00", "1.00"),
+        (41.23, "41.2", "41.2"),
+        (1_234.4, "1,234", "1,234"),
+        (9_994.0, "9,994", "9,994"),
+        (9_996.0, "9,996", "10.0k"),
+        (308_351.0, "308,351", "308k"),
+        (999_600.0, "999,600", "1.00M"),
+        (1.531e12, "1,531,000,000,000", "1,531G"),
+    ],
+)
+def test_numbers_have_three_significant_digits(number: float, digits: str, short: str) -> None:
+    assert (units.format_digits(number), units.format_short(number)) == (digits, short)
+
+
+def test_short_ranges_have_the_prefix_of_their_end() -> None:
+    assert units.format_short_range(261_000, 364_000) == "261–364k"
+    assert units.format_short_range(999_600, 1_531_000) == "1.00–1.53M"
+    assert units.format_short_range(9_500, 12_000) == "9.50–12.0k"
+    assert units.format_short_range(8_210, 9_640) == "8,210–9,640"
+
+
 @pytest.mark.parametrize("text", ["1e-31 s", "1e300 s"])
 def test_values_beyond_any_machine_are_rejected(text: str) -> None:
     """Products and quotients of such values would overflow."""

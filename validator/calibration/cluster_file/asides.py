@@ -61,6 +61,7 @@ def slow_ranks(points: Sequence[Point]) -> list[str]:
 
 
 def failed(points: Sequence[Point]) -> list[str]:
+    """The probes that failed, each with the reason."""
     return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith(FAILED)]
 
 

@@ -66,7 +66,7 @@ class CalibrationFacts:
 
     @classmethod
     def of(cls, points: Sequence[Point], where: str) -> Self:
-        """The facts in a table. where: name of the table, for messages. Raises InputError if it has none."""
+        """The facts in a table. where: name of the table, for messages. Raises InputError for a table without facts."""
         row = next((point for point in points if point.probe == _FACTS), None)
         try:
             texts = json.loads(row.what) if row else None

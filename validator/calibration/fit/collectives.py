@@ -86,7 +86,7 @@ def _large(points: Sequence[Point]) -> Sequence[Point]:
 
 def _floored(segments: Sequence[Segment], every: Sequence[Point]) -> Iterator[Segment]:
     """The segments, the first with some latency: on links that pass the first bytes faster, large buffers would suggest
-    none."""
+    no latency."""
     least_s = _PART * min(every, key=lambda point: point.size).median_s
     yield segments[0]._replace(latency_s=max(least_s, segments[0].latency_s))
     yield from segments[1:]

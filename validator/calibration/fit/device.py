@@ -206,6 +206,7 @@ def measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, A
 
 
 def measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+    """One entry per optimizer: a line through the times by number of parameters."""
     entries = []
     for name in dict.fromkeys(point.what for point in optimizers):
         base_s, slope_s = _line([point for point in optimizers if point.what == name])

@@ -139,7 +139,7 @@ def _incast(point: Point, fit: Line) -> float:
 
 
 def _hop_s(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> float | None:
-    """Seconds that a link beyond the shortest route adds to the latency of small messages; None if none was probed."""
+    """Seconds that a link beyond the shortest route adds to the latency of small messages; None if no such link was probed."""
     assert cluster.network is not None
     near, far = (_sends(points, "send", (group,)) for group in _BETWEEN)
     if not far:

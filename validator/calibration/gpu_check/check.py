@@ -97,7 +97,7 @@ class Ledger:
 
     @classmethod
     def opened(cls, out: Path, label: str, until_s: float, site: Path | None = None) -> Ledger:
-        """The ledger of an interrupted check in `out`; if there is none, a new one, and earlier results are removed."""
+        """The ledger of an interrupted check in `out`; otherwise a new one, and earlier results are removed."""
         try:
             kept = json.loads((out / RESULT_FILE).read_text())
             is_same = (kept["version"], kept["label"], kept["complete"]) == (_VERSION, label, False)
@@ -112,6 +112,7 @@ class Ledger:
         return cls(out, label, until_s, site, steps)
 
     def has_done(self, step: str) -> bool:
+        """Whether a step has succeeded."""
         return self.steps.get(step, {}).get("state") == _DONE
 
     def run(self, step: str, *arguments: str | Path, least_s: float = 0.0) -> int | None:

@@ -23,8 +23,7 @@ _INSTALL_S: Final = 120.0
 
 
 def provide(site: Path, wheels: Path) -> Path | None:
-    """Makes imports work: installs missing packages from the folder `wheels` into `site` and returns `site`; None if none is
-    missing.
+    """Installs missing packages from the folder `wheels` into `site`, and returns `site`; None if all packages are there.
 
     Raises MissingDependencyError if the wheels do not provide them.
     """

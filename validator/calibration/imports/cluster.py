@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.probe.points import Point
 
-# Assumed latency, as in the shipped clusters, where none is measured.
+# Assumed latency, as in the shipped clusters, if no latency is measured.
 _NETWORK_LATENCY: Final = "8 us"
 # Collectives whose bus bandwidth is that of each rank's link, around a ring; between nodes, that of a node's cards together.
 _RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -301,7 +301,7 @@ def _links(
 
 
 def _guessed(machines: Machines, measured: Sequence[FittedCollective], several: bool) -> tuple[dict[str, Any], str]:
-    """A link without measured messages, and its source. Raises InputError if there is none."""
+    """A link without measured messages, and its source. Raises InputError if its speed is unknown."""
     latency = _NETWORK_LATENCY if several else ASSUMED_LATENCY
     nominal = None if several else nominal_Bps(machines.gpu)
     if nominal is not None:

@@ -61,7 +61,7 @@ class _LogSection:
 
 @dataclass(frozen=True)
 class _LogLine:
-    """A line of a table. ratio: of bus bandwidth to algorithm bandwidth, 0 if the line has none."""
+    """A line of a table. ratio: of bus bandwidth to algorithm bandwidth, 0 if the line has no bus bandwidth."""
 
     line: int
     size_bytes: float
@@ -72,7 +72,7 @@ class _LogLine:
 
 
 def read(paths: Sequence[Path]) -> ImportResult:
-    """Points of all logs; times of the same size and group are merged. Raises InputError if a log has none."""
+    """Points of all logs; times of the same size and group are merged. Raises InputError for a log without points."""
     notes = ImportNotes()
     points: list[Point] = []
     machines: list[Machines] = []

@@ -137,7 +137,7 @@ def _link(matrix: Matrix, links: GpuLinks, notes: ImportNotes) -> dict[str, Any]
 
 
 def _as_cube_mesh(counts: dict[tuple[int, int], int], devices: int) -> HybridCubeMesh | None:
-    """The hybrid cube mesh of a DGX-1 that has these links, in any order of GPUs; None if there is none."""
+    """The hybrid cube mesh of a DGX-1 that has these links, in any order of GPUs; None for other links."""
     import networkx as nx
 
     if devices != 8:

@@ -129,7 +129,7 @@ class _ElasticJob:
         return self.children[host]
 
     def wait_until_ready(self, host: int) -> None:
-        """Waits for the message of a host's agent. Raises RunError where none comes."""
+        """Waits for the message of a host's agent. Raises RunError if no message comes."""
         child = self.children[host]
         with contextlib.suppress(ConnectionError):
             if child.receive(self._job.patience_s):

@@ -38,7 +38,7 @@ class Keeper:
         self._rank = rank.here().rank
 
     def begin(self) -> int:
-        """Restores the last checkpoint and returns its step; saves the initial state first if there is none."""
+        """Restores the last checkpoint and returns its step; saves the initial state if there is no checkpoint."""
         step = self._last_step()
         if step is None:
             self.save(0)

@@ -116,7 +116,7 @@ class Draw:
     cluster_at: ClusterAt
 
     def cases(self) -> Iterator[ProvingCase]:
-        """The cases, always the same for the same parameters. Raises InputError if none are suitable."""
+        """The cases, always the same for the same parameters. Raises InputError if no case is suitable."""
         for compute, count in self.groups.items():
             random = Random(f"{self.seed} {compute}")  # noqa: S311 - a draw that can be repeated
             for number in range(1, count + 1):

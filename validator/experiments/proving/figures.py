@@ -54,7 +54,7 @@ class CaseOutcome:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measurement is inside the prediction interval; None if there is none."""
+        """Whether the measurement is inside the prediction interval; None without a measurement."""
         return None if self.measured_s is None else self.low_s <= self.measured_s <= self.high_s
 
 

@@ -31,7 +31,7 @@ class ReportedFact:
 @dataclass
 class JobLog:
     """Log of a job. software: that wrote it. records: of iterations, in the log's order; each has a time. facts: the last value
-    of each. memory_bytes: the most that lines without times report of a GPU, 0 if none does."""
+    of each. memory_bytes: the most that lines without times report of a GPU, 0 without such lines."""
 
     path: Path
     software: str

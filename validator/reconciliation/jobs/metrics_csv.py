@@ -40,7 +40,7 @@ def is_table(text: str) -> bool:
 
 
 def _rows(text: str) -> list[list[str]]:
-    """Rows of a table; none if it is not one."""
+    """Rows of a table; empty if the text is not a table."""
     try:
         return list(csv.reader(text.splitlines()))
     except csv.Error:
@@ -48,7 +48,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def read(path: Path, text: str, notes: ImportNotes) -> list[Mapping[Quantity, float]]:
-    """The rows that have a time. Raises InputError if there is none, or if the table has several runs."""
+    """The rows that have a time. Raises InputError without such rows, or if the table has several runs."""
     rows = _rows(text)
     used = _used_columns(path, rows[0] if rows else [])
     records: list[Mapping[Quantity, float]] = []

@@ -45,6 +45,7 @@ class Allreduce(BucketSum):
         self._collectives = collectives
 
     def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Starts one allreduce of the bucket's gradients."""
         return self._collectives.begin_sum(bucket.flat)
 
 
@@ -110,11 +111,13 @@ class EarlyAllreduce(BucketedAllreduce):
         ]
 
     def average(self) -> None:
+        """Waits for the sums that have begun, and begins to count the next step's gradients."""
         super().average()
         self._begun.clear()
         self._missing = list(self._due)
 
     def close(self) -> None:
+        """Removes the hooks of parameters."""
         for hook in self._hooks:
             hook.remove()
         super().close()

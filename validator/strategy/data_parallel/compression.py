@@ -35,6 +35,7 @@ class Whole(Method):
     """Without compression."""
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
+        """Sums the gradients as they are."""
         collectives.sum(bucket.flat)
 
 
@@ -45,6 +46,7 @@ class Cast(Method):
         self._dtype = dtype
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
+        """Rounds wider gradients to 16 bits, and sums them."""
         rounded = bucket.flat.to(self._dtype) if bucket.flat.element_size() > self._dtype.itemsize else bucket.flat
         collectives.sum(rounded)
         bucket.flat.copy_(rounded)
@@ -64,6 +66,7 @@ class Factors(Method):
         self._right: dict[int, Tensor] = {}
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
+        """Sums factors of large matrices, and other tensors as they are."""
         matrices: dict[int, Tensor] = {}
         whole: list[Tensor] = []
         for number, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
@@ -121,6 +124,7 @@ class Largest(Method):
         self._rest: dict[int, Tensor] = {}
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
+        """Adds up the largest values of all ranks; keeps the others for the next step."""
         values, positions, begin = [], [], 0
         for number, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             flat = gradient.flatten()

@@ -54,12 +54,14 @@ class FullySharded(Microbatched):
         self.optimizer = context.optimizer(self.module.parameters())
 
     def train_on(self, part: Batch, microbatch: int) -> None:
+        """Trains on a microbatch; scatters gradients after the last one, or after each."""
         for shard in self.shards:
             shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
             shard.set_requires_gradient_sync(self.scatters_microbatches or self.is_last(microbatch))
         super().train_on(part, microbatch)
 
     def update(self) -> None:
+        """Applies the gradients; below ZeRO 3, all ranks get all parameters again."""
         super().update()
         if self.zero < 3:
             for handle in [shard.unshard(async_op=True) for shard in self.shards]:

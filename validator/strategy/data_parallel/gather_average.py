@@ -35,11 +35,13 @@ class MainWorker(WholeModel):
         self.optimizer = context.optimizer(self.module.parameters())
 
     def step(self, index: int) -> None:
+        """Trains on a batch, with receives of the others' gradients posted before."""
         self.posted = self.recorder.now()
         self.arriving = [receive(flat, worker) for worker, flat in zip(self.others, self.received, strict=True)]
         super().step(index)
 
     def update(self) -> None:
+        """Waits for all gradients, applies their mean, and sends the parameters."""
         for worker, arriving, flat in zip(self.others, self.arriving, self.received, strict=True):
             labels = _labels(worker, _GRADIENTS, flat)
             with self.recorder.span(Phase.RECEIVE, start_s=self.posted, **labels):
@@ -76,6 +78,7 @@ class OtherWorker(WholeModel):
         self.received = torch.empty_like(pack(self.module.parameters()))
 
     def update(self) -> None:
+        """Sends the gradients and waits for the parameters."""
         parameters = list(self.module.parameters())
         flat = pack(gradients(parameters))
         sent = self.recorder.now()

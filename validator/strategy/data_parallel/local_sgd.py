@@ -63,6 +63,7 @@ class PeriodTrainer(WholeModel):
         self.last_change = change
 
     def update(self) -> None:
+        """Applies the worker's own gradients."""
         apply_update(self.recorder, self.optimizer)
 
     def note_loss(self, loss: Tensor, samples: int) -> None:

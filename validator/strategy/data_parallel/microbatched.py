@@ -23,6 +23,7 @@ class Microbatched(WholeModel):
         self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
 
     def step(self, index: int) -> None:
+        """Trains on the microbatches of a batch in order, and applies their gradients."""
         batch = self.batches[index]
         size = len(batch.targets) // self.microbatches
         for number in range(self.microbatches):
@@ -44,9 +45,11 @@ class Microbatched(WholeModel):
         return loss / self.microbatches
 
     def update(self) -> None:
+        """Applies the gradients of all microbatches."""
         apply_update(self.recorder, self.optimizer)
 
     def close(self) -> None:
+        """Ends the accumulation of gradients."""
         self.accumulator.close()
 
     def is_last(self, microbatch: int) -> bool:

@@ -51,11 +51,13 @@ class OwnBuckets(Microbatched):
         )
 
     def train_on(self, part: Batch, microbatch: int) -> None:
+        """Trains on a microbatch; averages gradients after the last one."""
         super().train_on(part, microbatch)
         if self.is_last(microbatch):
             self.buckets.average()
 
     def close(self) -> None:
+        """Ends the sums of buckets."""
         self.buckets.close()
         super().close()
 
@@ -86,6 +88,7 @@ class Ddp(Microbatched):
         self.parallel.register_comm_hook(None, lambda _, bucket: sum_bucket()(bucket))
 
     def train_on(self, part: Batch, microbatch: int) -> None:
+        """Trains on a microbatch; DistributedDataParallel averages gradients in the backward pass of the last one."""
         if not self.is_last(microbatch):
             with self.parallel.no_sync():
                 super().train_on(part, microbatch)
@@ -98,6 +101,7 @@ class Ddp(Microbatched):
         self.recorder.add(Phase.SYNCHRONISE, self.computed, self.recorder.now())
 
     def close(self) -> None:
+        """Removes the hooks of parameters and ends the sums of buckets."""
         for hook in self.hooks:
             hook.remove()
         self.bucket_sum.close()

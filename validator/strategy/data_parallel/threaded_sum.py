@@ -48,6 +48,7 @@ class ThreadedSum(BucketSum):
         self._thread.start()
 
     def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Queues the bucket for the thread that sums buckets in order."""
         filled = torch.cuda.current_stream().record_event() if self._stream else None
         future: Future[Tensor] = Future(devices=self._devices)
         self._begun.put((bucket, filled, future))

@@ -21,6 +21,7 @@ class ShardedExperts(LocalExperts):
         self.collectives = collectives
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Sends rows to the experts' ranks, computes those that arrive, and sends the results back."""
         for_each = counts.view(self.team.size, -1)
         from_each = self.collectives.counts(for_each)
         sent, received = for_each.sum(1).tolist(), from_each.sum(1).tolist()

@@ -18,6 +18,7 @@ class PassCollectives(Collectives):
 
     @contextmanager
     def noted(self, moved: Tensor) -> Iterator[None]:
+        """A context recorded as one collective that interrupts the pass."""
         with self.recorder.interruption(stage=self.stage, **self.labels(moved)):
             yield
 

@@ -118,7 +118,7 @@ class TensorParallel:
         return (exponents.log() - self.collectives.left(right)).mean()
 
     def row_of(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Each word's row on this rank (0 if it has none), and whether it has one."""
+        """Each word's row on this rank (0 for words of other ranks), and whether it is on this rank."""
         row = words - self.team.place * self.words
         inside = (row >= 0) & (row < self.words)
         return torch.where(inside, row, 0), inside

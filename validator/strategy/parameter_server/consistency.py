@@ -57,15 +57,19 @@ class Rounds(PushOrder):
         self._waiting: list[int] = []
 
     def is_late(self, pusher: int) -> bool:
+        """Whether the pusher's round is over."""
         return self._round_of[pusher] < self._round
 
     def add(self, pusher: int) -> None:
+        """Adds the pusher to those of the open round."""
         self._waiting.append(pusher)
 
     def is_due(self) -> bool:
+        """Whether the open round has enough pushes; one suffices once a pusher has made its last push."""
         return len(self._waiting) >= (self._needed if len(self.left) == self._pushers else 1)
 
     def release(self) -> list[int]:
+        """Ends the round; its pushers get a reply."""
         self._round += 1
         done, self._waiting = self._waiting, []
         for pusher in done:
@@ -73,6 +77,7 @@ class Rounds(PushOrder):
         return done
 
     def replied(self, pusher: int) -> None:
+        """Notes the reply; the pusher joins the open round."""
         self._round_of[pusher] = self._round
         super().replied(pusher)
 
@@ -88,14 +93,17 @@ class Clocks(PushOrder):
         self._is_new = False
 
     def add(self, pusher: int) -> None:
+        """Advances the pusher's clock; it waits for its reply."""
         self._clock[pusher] += 1
         self._waiting.append(pusher)
         self._is_new = True
 
     def is_due(self) -> bool:
+        """Whether a push came since the last update."""
         return self._is_new
 
     def release(self) -> list[int]:
+        """The pushers that are at most `bound` pushes ahead of the slowest active one."""
         self._is_new = False
         done: list[int] = []
         while allowed := [pusher for pusher in self._waiting if self._clock[pusher] <= self._slowest() + self._bound]:

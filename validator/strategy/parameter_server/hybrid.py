@@ -71,6 +71,7 @@ class HybridServer(Trainer):
         ]
 
     def step(self, index: int) -> None:
+        """Receives the gradients of all ranks, updates each part once its gradients are there, and replies."""
         for gradients, ranks in zip(self.pushed, self.holders, strict=True):
             for gradient, rank in zip(gradients, ranks, strict=True):
                 self.arrivals[rank].post(self.links.receive(gradient, rank))
@@ -91,6 +92,7 @@ class HybridServer(Trainer):
         return {}
 
     def close(self) -> None:
+        """Ends the threads that wait for gradients."""
         for arrivals in self.arrivals.values():
             arrivals.close()
 

@@ -87,6 +87,7 @@ class Arrivals(Thread):
         self.join(_JOIN_S)
 
     def run(self) -> None:
+        """Waits for the posted messages in order, and marks their arrival."""
         with torch.cuda.stream(self._stream):
             while (message := self._posted.get()) is not None:
                 try:
@@ -124,6 +125,7 @@ class Listener(Thread):
             self._sent += 1
 
     def run(self) -> None:
+        """Receives pushes and sends replies until the pusher's last push; passes errors to the server."""
         try:
             # on a GPU, waiting for a message must not delay kernels that other threads have launched
             device = self.buffers[0].device if self.buffers else torch.device("cpu")

@@ -20,7 +20,7 @@ class PushedBucket:
     """Parameters that are pushed together, and pulled together.
 
     layer: the first layer with a tensor in the bucket. tensors: their numbers in the vector's order. parts: by server its range
-    of the vector, without servers that have none.
+    of the vector, without servers that have no parameters.
     """
 
     layer: int

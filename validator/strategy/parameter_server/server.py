@@ -74,6 +74,7 @@ class Server(Trainer):
         ]
 
     def parameters(self) -> Mapping[str, Tensor]:
+        """The server's parts of the parameters as one vector, 'shard' and its number."""
         values = [part.value.detach() for part in reversed(self.parts)]
         return {f"shard{self.number}": torch.cat(values)} if values else {}
 
@@ -87,6 +88,7 @@ class SynchronousServer(Server):
         self.arrivals = [Arrivals(self.recorder, context.device) for _ in pushers]
 
     def step(self, index: int) -> None:
+        """Receives the gradients of all pushers, updates each part once its gradients are there, and replies."""
         for gradients in self.received:
             for pusher, gradient, arrivals in zip(self.pushers, gradients, self.arrivals, strict=True):
                 arrivals.post(self.links.receive(gradient, pusher[0]))
@@ -105,6 +107,7 @@ class SynchronousServer(Server):
         self._finish(index, sent)
 
     def close(self) -> None:
+        """Ends the threads that wait for gradients."""
         for arrivals in self.arrivals:
             arrivals.close()
 
@@ -155,6 +158,7 @@ class AsynchronousServer(Server):
             listener.start()
 
     def step(self, index: int) -> None:
+        """Serves the number of pushes that a step of all pushers has, in the order of arrival."""
         for _ in range(len(self.pushers) * len(self.parts)):
             with self.recorder.span(Phase.WAIT):
                 push = self.inbox.get()

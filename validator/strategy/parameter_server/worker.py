@@ -45,6 +45,7 @@ class Worker(WholeModel):
         self.size_bytes = float(self.values.numel() * self.values.element_size())
 
     def step(self, index: int) -> None:
+        """Generates samples, and trains on a batch."""
         self.act()
         super().step(index)
 
@@ -121,6 +122,7 @@ class OverlappedWorker(Worker):
         self.pieces = [nn.Sequential(*in_order[bucket.layer : end]) for bucket, end in zip(buckets, ends, strict=True)]
 
     def step(self, index: int) -> None:
+        """Trains on a batch; pushes and pulls overlap with the passes."""
         self.gradients_left = [len(bucket.tensors) for bucket in self.layout.buckets]
         self.backward(self.forward(self.batches[index]))
         with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
@@ -131,6 +133,7 @@ class OverlappedWorker(Worker):
             self._await_all_pulls()
 
     def forward(self, batch: Batch) -> Tensor:
+        """The loss of the worker's samples; each bucket's layers wait for their parameters."""
         if self.strategy.rollout_s:
             # samples are generated with all parameters
             self._await_all_pulls()
@@ -146,6 +149,7 @@ class OverlappedWorker(Worker):
         return loss
 
     def close(self) -> None:
+        """Removes the hooks of parameters."""
         for hook in self.hooks:
             hook.remove()
 

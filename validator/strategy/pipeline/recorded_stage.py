@@ -93,12 +93,15 @@ class RecordedStage(PipelineStage):
         self._forward: tuple[int, Any] | None = None
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Receives of a microbatch's activations, which the recorder notes as posted."""
         return self._post_receive(super().get_fwd_recv_ops(fwd_chunk_id), fwd_chunk_id, forward=True)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Receives of a microbatch's gradients, which the recorder notes as posted."""
         return self._post_receive(super().get_bwd_recv_ops(bwd_chunk_id), bwd_chunk_id, forward=False)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Runs and records the forward pass of a microbatch; on the last stage, `end_forward` ends it."""
         self._forward = fwd_chunk_id, self._passes.begin_pass((self.stage_index, fwd_chunk_id, True))
         output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
         if not self.is_last:
@@ -113,19 +116,23 @@ class RecordedStage(PipelineStage):
             self._passes.end_pass(Phase.FORWARD, begin_s, self.stage_index, microbatch)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Runs and records the backward pass of a microbatch."""
         begin_s = self._passes.begin_pass((self.stage_index, bwd_chunk_id, False))
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._passes.end_pass(Phase.BACKWARD, begin_s, self.stage_index, bwd_chunk_id)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Runs and records the pass of a microbatch that computes gradients of weights."""
         begin_s = self._passes.begin_pass((self.stage_index, bwd_chunk_id, False))
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._passes.end_pass(Phase.BACKWARD, begin_s, self.stage_index, bwd_chunk_id)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Sends of a microbatch's activations, which the recorder notes as begun."""
         return self._begin_send(super().get_fwd_send_ops(fwd_chunk_id), fwd_chunk_id, forward=True)
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Sends of a microbatch's gradients, which the recorder notes as begun."""
         return self._begin_send(super().get_bwd_send_ops(bwd_chunk_id), bwd_chunk_id, forward=False)
 
     def _post_receive(self, ops: list[dist.P2POp], microbatch: int, *, forward: bool) -> list[dist.P2POp]:

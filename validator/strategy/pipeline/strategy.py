@@ -28,6 +28,7 @@ class Chunk(nn.Sequential):
     """The layers of a stage. Their output is never a view: torch detaches it in place, which views do not allow."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output of the layers, copied if it is a view."""
         x = super().forward(x)  # type: ignore[no-untyped-call]
         # private: as in torch 2.11 to 2.13
         return x.clone() if x._is_view() else x
@@ -70,6 +71,7 @@ class StageTrainer(Trainer):
         self.schedule = build_schedule(plan, self.stages, self._loss, plan.pass_times(plan.exchanging(job)))
 
     def step(self, index: int) -> None:
+        """Trains on the microbatches of a batch in the order of the schedule, and applies their gradients."""
         batch = self.batches[index]
         inputs = (batch.inputs,) if any(stage.is_first for stage in self.stages) else ()
         targets = batch.targets if any(stage.is_last for stage in self.stages) else None
@@ -87,9 +89,11 @@ class StageTrainer(Trainer):
         """Averages gradients over workers; nothing to do, as there is one."""
 
     def close(self) -> None:
+        """Ends the accumulation of gradients."""
         self.accumulator.close()
 
     def parameters(self) -> Mapping[str, Tensor]:
+        """The parameters of the rank's stages."""
         return name_parameters(self.layers)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

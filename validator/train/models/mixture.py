@@ -22,6 +22,7 @@ class Expert(nn.Module):
         self.down = nn.Linear(feedforward, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The expert's outputs."""
         return self.run(self.activation, self._down, self.up(x))
 
     def _down(self, x: Tensor) -> Tensor:
@@ -32,6 +33,7 @@ class LocalExperts(nn.ModuleDict):
     """Experts by number: rows of tokens sorted by expert, and the number of rows of each expert → rows of outputs."""
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """The outputs of all experts, in the order of the rows. counts: rows of each expert."""
         parts = torch.split(rows, counts.tolist())
         # an expert without tokens is called as well, so that its gradients are zeros and not missing
         return torch.cat([expert(part) for expert, part in zip(self.values(), parts, strict=True)])
@@ -52,6 +54,7 @@ class Mixture(nn.Module):
         self.shared = Expert(hidden, spec.shared * spec.feedforward, "activation") if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The weighted outputs of each token's experts, and those of the shared experts."""
         tokens = x.flatten(0, -2)
         weights, chosen = functional.softmax(self.router(tokens), dim=-1).topk(self.active)
         expert, order = chosen.flatten().sort(stable=True)

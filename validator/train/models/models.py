@@ -30,6 +30,7 @@ class Embedding(nn.Module):
         self.register_buffer("positions", torch.arange(spec.sequence), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The embedded tokens."""
         return cast(Tensor, self.token(tokens) + self.position(self.positions))
 
 
@@ -69,6 +70,7 @@ class Block(nn.Module):
         self.mixed = mixed
 
     def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
         x = x + self._attention(self.run("layernorm", self.attention_norm, x))
         normed = self.run("layernorm", self.mlp_norm, x)
         return x + (self.run("moe", self.mixture, normed) if self.mixed else self.run("mlp", self._mlp, normed))
@@ -96,6 +98,7 @@ class Head(nn.Module):
         self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
         return cast(Tensor, self.output(self.norm(x)))
 
 

@@ -46,6 +46,7 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
         result = self.body(x)
         result += self.shortcut(x)
         return cast(Tensor, self.relu(result))

@@ -23,7 +23,8 @@ _ROUNDING: Final = 0.05
 class Combine(Protocol):
     """Maps the workers' weighted gradients of one tensor to the one that all apply. It keeps what workers left unsent."""
 
-    def __call__(self, weighted: Sequence[Tensor]) -> Tensor: ...
+    def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
+        """The gradient that all workers apply."""
 
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
@@ -103,6 +104,7 @@ class Rounded:
         self.dtype = dtype
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
+        """The sum of the rounded gradients."""
         dtype = weighted[0].dtype
         if torch.finfo(dtype).bits <= 16:
             return sum_of(weighted)
@@ -120,6 +122,7 @@ class Picked:
         self.kept: list[Tensor] = []
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
+        """The sum of the values that workers send."""
         kept = self.kept or [torch.zeros_like(gradient) for gradient in weighted]
         pending = [gradient + rest for gradient, rest in zip(weighted, kept, strict=True)]
         sent = [torch.where(self._is_large(one), one, torch.zeros_like(one)) for one in pending]
@@ -141,6 +144,7 @@ class Iterated:
         self.errors: list[Tensor] = []
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor:
+        """The product of the summed factors."""
         matrices = [gradient.reshape(self.shape) for gradient in weighted]
         if self.errors:
             matrices = [matrix + rest for matrix, rest in zip(matrices, self.errors, strict=True)]

@@ -50,10 +50,16 @@ def test_a_point_equals_the_scenario_with_its_overrides() -> None:
         study.scenario([0, 1])
 
 
+def test_a_point_is_named_by_its_values_on_the_axes() -> None:
+    study = read(study_of({"strategy.workers": [2, 4], "cluster.network.latency": ["1 us", "5 us", "9 us"]}))
+    assert study.places_of(4) == study.places(np.arange(len(study)))[4].tolist() == [1, 1]
+    assert study.words_of(4) == "strategy.workers 4, cluster.network.latency 5 us"
+
+
 @pytest.mark.parametrize("name", catalog.names("studies"))
 def test_shipped_studies_are_valid(name: str) -> None:
     study = read(name)
-    study.scenario(study.places(np.array([0]))[0].tolist())
+    study.scenario(study.places_of(0))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ class HeldOut(NamedTuple):
 
     @property
     def error(self) -> float:
+        """Relative error of the predicted number of steps."""
         return self.predicted / self.measured - 1
 
 
