@@ -1,10 +1,10 @@
 // Charts as SVG: throughput over GPUs, and over bandwidth. They are drawn anew when their width or data change.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const MARGIN = { left: 54, right: 16, top: 28, bottom: 38 };
-const HEIGHT = 264;
+const MARGIN = { left: 54, right: 18, top: 28, bottom: 41 };
+const HEIGHT = 268;
 // of a letter of a label, on average, and between two labels; pixels
-const LETTER = 6.5;
+const LETTER = 7.2;
 const GAP = 6;
 
 /** @param {string} tag @param {Object<string, string | number>} [attributes] @param {...(Node|string)} children @returns {SVGElement} */
@@ -76,7 +76,7 @@ class Chart {
       svg.append(draw("text", { class: "tick", x: MARGIN.left - 7, y: this.y(share) + 4, "text-anchor": "end" }, text));
     }
     for (const [place, text] of apart(xs.map(([share, text]) => [this.x(share), text]))) {
-      svg.append(draw("text", { class: "tick", x: place, y: HEIGHT - MARGIN.bottom + 17, "text-anchor": "middle" }, text));
+      svg.append(draw("text", { class: "tick", x: place, y: HEIGHT - MARGIN.bottom + 19, "text-anchor": "middle" }, text));
     }
     svg.append(draw("text", { class: "tick", x: this.x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, across));
     svg.append(draw("text", { class: "tick", x: 0, y: 12 }, up));

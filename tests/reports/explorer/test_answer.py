@@ -98,6 +98,13 @@ def test_a_pinned_scenario_is_compared_with_an_interval_and_ties_are_named() -> 
     assert [effect["name"] for effect in slower["effects"]][:2] == ["Step time", "Throughput"]
 
 
+def test_a_comparison_says_which_scenario_does_not_fit() -> None:
+    a = Question("llama-2-7b-fsdp-a100")
+    words = response(a.reference, "training.zero=0", "training.recompute=none", look="comparison", a=a)["words"]
+    assert words.startswith("B trains ")
+    assert words.endswith(" B needs more memory than a GPU has.")
+
+
 @pytest.mark.full
 def test_the_best_plan_can_be_applied_and_is_as_fast_as_it_says() -> None:
     progress: list[str] = []
