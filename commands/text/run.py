@@ -77,7 +77,8 @@ def _performance(run: Run) -> dict[str, Iterable[str]]:
         "where it goes": _parts(run),
         "communication": _communication(run),
         "servers": _servers(run.servers),
-        "efficiency": _efficiency(run),
+        # a run that cannot take place has no place in a comparison of sizes
+        "efficiency": [] if run.fits is False else _efficiency(run),
         "energy": _bill(run.energy_J, format_energy_J),
         "cost": _bill(run.cost_USD, format_USD),
     }

@@ -122,7 +122,7 @@ def _front_view(plan: PlanRecord) -> View:
     smallest = plan.front[-1]
     finding = (
         f"{plan.gpus:,} GPUs: {format_time_s(plan.front[0].estimated_s)} with {format_bytes(plan.front[0].memory_bytes)}; the "
-        f"smallest that fits takes {format_time_s(smallest.estimated_s)} with {format_bytes(smallest.memory_bytes)}"
+        f"one with the least memory takes {format_time_s(smallest.estimated_s)} with {format_bytes(smallest.memory_bytes)}"
     )
     choices = (f"{plan.gpus:,}",)
     return View(ChartAxis("step time, s", zero=False), ChartAxis("memory of the fullest rank, GiB"), marks, finding, choices)

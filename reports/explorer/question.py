@@ -82,10 +82,10 @@ class Shelf:
         known = ("scenario", "set", "gpus", "a", "look")
         unknown = sorted({name for name, _ in parameters if name not in known})
         if unknown:
-            raise InputError(f"the address has a part {unknown[0][:40]!r} that is not known; leave it out")
+            raise InputError(f"the address has an unknown parameter {unknown[0][:40]!r}; leave it out")
         reference = _single(parameters, "scenario") or self.begin.reference
         if reference not in self.scenarios():
-            raise InputError(f"no scenario here is called {reference[:80]!r}; choose one of the list")
+            raise InputError(f"this page has no scenario {reference[:80]!r}; choose one from the list")
         sets = tuple(value for name, value in parameters if name == "set")
         if len(sets) > _MOST_SETS:
             raise InputError(f"{len(sets)} settings; the page takes {_MOST_SETS} at most")
@@ -169,6 +169,6 @@ def _check_leaf(path: tuple[str, ...], value: Any) -> None:
     if part in _NAMED and value is not None and value not in catalog.names(_NAMED[part]):
         raise InputError(f"{field[:80]}: the page knows no {part[-1]} {str(value)[:80]!r}; give the name of one that ships")
     if path[0] == "model" and (path[-1] == "source" or (path[-1] == "kind" and value == "traced")):
-        raise InputError(f"{field}: the page runs nobody's code; give the name of a model that ships")
+        raise InputError(f"{field}: the page runs no code of its visitors; give the name of a model that ships")
     if path[:2] == ("training", "data"):
-        raise InputError(f"{field}: the page reads no files; leave it out, a forecast does not depend on it")
+        raise InputError(f"{field}: the page reads no files; leave it out, predictions do not depend on it")

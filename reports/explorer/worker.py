@@ -69,14 +69,14 @@ class Worker:
             except (EOFError, OSError):
                 self.close()
                 raise UnansweredError(
-                    "That was given up: it needs more memory than this page may use, or something else is wanted. Make "
-                    "something smaller, such as workers or steps."
+                    "The prediction was stopped: it needs more memory than this page may use, or a later request replaced it; "
+                    "give smaller numbers, such as of workers or steps."
                 ) from None
             if found is not None:
                 return found
             self.close()
         raise UnansweredError(
-            f"That takes longer than {self._limit_s:g} s to predict, too long for this page; make something smaller, such as "
+            f"The prediction takes longer than {self._limit_s:g} s, too long for this page; give smaller numbers, such as of "
             "microbatches, workers or steps, or run the command below in a terminal."
         )
 

@@ -235,7 +235,7 @@ def _ranking(plan: PlanRecord, folded: bool) -> Table:
     groups += [Rows("Slower", [cells(number) for number in slower])] if slower else []
     sentences = [_optimality(plan), *tie_sentence(plan), *filter(None, [against_runner_up(plan)])]
     sentences += [f"All rows: {settings.equal_words}"] if settings.equal else []
-    heads = ["No.", *settings.differing, *(column.head for column in columns), "P(1 is faster)"]
+    heads = ["No.", *settings.differing, *(column.head for column in columns), "P(No. 1 is faster)"]
     return Table(f"{plan.gpus:,} GPUs", " ".join(f"{sentence}." for sentence in sentences), heads, groups, folded=folded)
 
 

@@ -96,7 +96,7 @@ def _accuracy(found: Results) -> Section:
         "step_range_s": csv_tables.step_range_s,
     }
     intro = (
-        "Mean step time; below predictions their 90 % interval, below measurements the range of eight of ten steps. "
+        "Mean step time; below predictions their 90 % interval, below measurements the range of the middle 80 % of steps. "
         "Error: (predicted − measured) / measured."
     )
     pictures = pictured(result_charts.accuracy(found.cases), waterfall(found.cases), result_charts.errors(found.cases))

@@ -109,7 +109,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     return [
         (f"{len(compared)} of {len(results.cases)}", "scenarios compared" + (f", {failed} failed" if failed else "")),
         (percent(median(map(abs, errors))), "median error"),
-        (signed_percent(median(errors)), "median with sign; + is too slow"),
+        (signed_percent(median(errors)), "signed median error; +: predicted too slow"),
         (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),
         *intervals,
     ]
@@ -118,7 +118,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
 def _run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """The key figures of a single run."""
     per_step, unit = units_per_step(run)
-    yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}"
+    over = ", if memory sufficed" if run.fits is False else ""
+    yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}{over}"
     if run.compute_ranks > 1:
         yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s per GPU"
     else:
@@ -131,9 +132,8 @@ def _run_facts(run: Run) -> Iterator[tuple[str, str]]:
     bill = run.cost_USD or {}
     if f"per_million_{unit}" in bill:
         yield format_USD(bill[f"per_million_{unit}"]), f"per million {unit}"
-    for kind, scaling in run.scaling.items():
-        if kind == "weak":
-            yield percent(scaling.efficiency), "weak scaling efficiency"
+    if "weak" in run.scaling and run.fits is not False:
+        yield percent(run.scaling["weak"].efficiency), "weak scaling efficiency"
 
 
 def ranks_text(case: Case) -> str:

@@ -30,7 +30,7 @@ def headline(study: Studied, chosen: Sequence[Chosen], ranks: Ranking) -> str:
     best = study.best
     if best is None:
         if len(study.points) == 0:
-            return "Nothing to show yet: this folder holds no point of a study that could be read"
+            return "Nothing to show yet: this folder has no point of a study that can be read"
         return _no_fit(study) or f"None of {len(study.points):,} points can be predicted: the errors are below"
     size = f"{gpus_words(best['gpus'])}: " if best["gpus"] == best["gpus"] else ""
     speed = f"{size}{format_short(best['rate'])} {study.unit}/s{_interval(best, chosen)}{_speed_up(study, best)}"

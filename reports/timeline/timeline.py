@@ -37,7 +37,6 @@ COLOURS: Final[dict[int, str]] = {
     **{phase: style.PHASE_COLOURS[phase.label] for phase in Phase if phase > Phase.BACKWARD},
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
-_DARK: Final = (Phase.BACKWARD, WEIGHT)
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
 # Tracks of a row as (offset below the middle, height): the rank's own work, and overlapped communication below it; a rank
@@ -199,7 +198,7 @@ def _number(panel: Axes, step: Step, rows: NDArray[np.float64], longest_ms: floa
         if width_in[index] < _MARGIN_IN + max(digit_in * len(text) for text, _, digit_in in lines):
             continue
         centre_ms = (step.start_ms[index] + step.end_ms[index]) / 2
-        dark = step.kind[index] in _DARK and step.chunk[index] == 0
+        dark = step.kind[index] == WEIGHT and step.chunk[index] == 0
         offsets = (0.0,) if len(lines) == 1 else (-0.11, 0.17)
         for (text, size, _), offset in zip(lines, offsets, strict=True):
             look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": "white" if dark else "black"}

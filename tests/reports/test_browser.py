@@ -157,25 +157,36 @@ def test_the_theme_button_switches_colours(results: Opened) -> None:
     assert results.page.evaluate(background) == dark
 
 
-@pytest.mark.parametrize("kind", ["study", "results"])
-def test_axe_finds_no_serious_accessibility_violation(kind: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["built_study", "built_results"])
+def test_axe_finds_no_serious_accessibility_violation(
+    chromium: Browser, kind: str, scheme: str, request: pytest.FixtureRequest
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    opened: Opened = request.getfixturevalue(kind)
-    # a hint of plotly fades out after a zoom, and has no contrast while it does
-    opened.page.locator(".notifier-note").wait_for(state="detached")
+    opened = Opened(chromium, request.getfixturevalue(kind) / "index.html", color_scheme=scheme)
     # through the debugger, which the content security policy does not restrict
     opened.context.new_cdp_session(opened.page).send("Runtime.evaluate", {"expression": Axe().axe_script})
     found = opened.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    opened.context.close()
     faults = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in faults] == []
 
 
-def test_pages_fit_a_phone_and_are_readable_without_scripts(chromium: Browser, built_study: Path) -> None:
-    phone = Opened(chromium, built_study / "index.html", viewport={"width": 360, "height": 740}, has_touch=True)
-    phone.figure("throughput")
-    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
-    phone.context.close()
+@pytest.mark.parametrize("width_px", [360, 800])
+@pytest.mark.parametrize("kind", ["built_study", "built_results"])
+def test_pages_fit_a_phone_and_a_tablet(chromium: Browser, kind: str, width_px: int, request: pytest.FixtureRequest) -> None:
+    view = {"viewport": {"width": width_px, "height": 740}, "has_touch": True, "color_scheme": "dark"}
+    opened = Opened(chromium, request.getfixturevalue(kind) / "index.html", **view)
+    figures = opened.page.locator("figure.plot")
+    for i in range(figures.count()):
+        figures.nth(i).scroll_into_view_if_needed()
+        figures.nth(i).locator(".canvas .main-svg").first.wait_for()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width_px
+    opened.context.close()
+
+
+def test_pages_are_readable_without_scripts(chromium: Browser, built_study: Path) -> None:
     bare = Opened(chromium, built_study / "index.html", java_script_enabled=False)
     assert bare.page.locator("img.still").first.is_visible()
     assert bare.page.locator(".canvas").first.is_hidden()

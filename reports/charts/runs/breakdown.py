@@ -108,7 +108,7 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     ends = [*capacities, *(sum(part.values()) for part in used)]
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
-    caption = "Peak memory of the fullest rank, by what it holds. Line: capacity."
+    caption = "Peak memory of the fullest rank, by use. Line: capacity."
     return Chart("memory", "Memory per GPU against capacity", (view,), caption, height_px=_height_px(rows))
 
 
@@ -120,15 +120,11 @@ def _memory_finding(runs: Sequence[Run]) -> str:
         return ""
     over = sum(size > capacity for size, capacity in sizes if size and capacity)
     if over and len(sizes) == 1:
-        return "It needs more memory than a GPU has"
+        return "The run needs more memory than a GPU has"
     if over:
-        return f"{over} of {len(sizes)} need more memory than a GPU has"
+        return f"{over} of {len(sizes)} runs need more memory than a GPU has"
     fullest = max(size / capacity for size, capacity in sizes if size and capacity)
-    return (
-        f"The fullest takes {percent(fullest)} of its memory"
-        if len(sizes) > 1
-        else f"It takes {percent(fullest)} of its memory"
-    )
+    return f"The fullest GPU uses {percent(fullest)} of its memory"
 
 
 def _stacked(

@@ -45,7 +45,7 @@ def waterfall(cases: Sequence[Case]) -> Chart | None:
         _view(case, some, (name,) if len(names) > 1 else ()) for case, some, name in zip(explained, steps, names, strict=True)
     ]
     choosers = (("scenario", tuple(names)),) if len(names) > 1 else ()
-    caption = "From measured to predicted step time. A cause left of the bar above it was predicted too fast."
+    caption = "From measured to predicted step time. What goes to the left was predicted too fast, what goes right too slow."
     height = 110 + _BAR_PX * max(map(len, steps))
     return Chart("waterfall", "Difference by cause", tuple(views), caption, choosers, height_px=height)
 

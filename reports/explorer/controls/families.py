@@ -29,7 +29,7 @@ FAMILIES: Final = {
     "data_parallel": Family("Data parallel (DDP, ZeRO, FSDP)", "every GPU trains on its own samples; gradients are averaged"),
     "hybrid": Family("Hybrid (DP × TP × PP × CP × EP)", "degrees multiply to the number of GPUs; how large models are trained"),
     "pipeline": Family("Pipeline (PP)", "one stage per GPU; microbatches pass through all of them"),
-    "parameter_server": Family("Parameter servers", "workers push gradients to servers, which hold the parameters"),
+    "parameter_server": Family("Parameter servers", "workers push gradients to servers, which store the parameters"),
     "local_sgd": Family("Local SGD", "workers take several steps alone, then average their parameters"),
     "gather_average": Family("Gather and average", "one worker gathers all gradients and broadcasts the parameters"),
     "model_parallel": Family("Model parallel (naive)", "layers on different GPUs that compute one after another"),

@@ -61,8 +61,8 @@ def answer(question: Question, report: Report) -> bytes:
         except ScaleproofError as error:
             return _json({"error": _problem(error, question)}, question)
         except Exception as error:
-            # numbers beyond all sense lead anywhere; the page lives on
-            said = f"that cannot be predicted ({type(error).__name__}); is one of the numbers beyond all sense?"
+            # numbers of any size can fail anywhere; the page must go on
+            said = f"this cannot be predicted ({type(error).__name__}); is a number far too large or too small?"
             return _json({"error": {"message": said, "field": "", "remedies": []}}, question)
 
 
@@ -122,19 +122,33 @@ def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
         "breakdown": sentences.breakdown(run),
         "communication": sentences.communication(run),
         "memory": sentences.memory_parts(run),
-        "remedies": _memory_remedies(run) if run.fits is False else [],
+        "remedies": _memory_remedies(run, scenario) if run.fits is False else [],
         "timeline": timeline_columns(run),
         "warnings": list(run.warnings),
     }
 
 
-def _memory_remedies(run: Run) -> list[dict[str, Any]]:
+def _memory_remedies(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
     """What makes a scenario fit: the settings that are found by a full prediction, and more GPUs."""
     found: list[dict[str, Any]] = []
     if run.fit_by:
-        found.append({"label": f"Set {run.fit_by.replace(' ', ', ')}", "sets": run.fit_by.split()})
+        sets = run.fit_by.split()
+        gpus = _gpus_with(sets, scenario)
+        more = f" (on {gpus:,} GPUs)" if gpus != run.compute_ranks else ""
+        found.append({"label": f"Set {', '.join(sets)}{more}", "sets": sets})
     double = 2 * run.compute_ranks
     return [*found, {"label": f"Use {double:,} GPUs", "gpus": double}]
+
+
+def _gpus_with(sets: list[str], scenario: Scenario) -> int:
+    """Number of GPUs of a scenario with other degrees of model parallelism and as many workers."""
+    plan = scenario.strategy.plan
+    degrees = {"strategy.tensor": plan.tensor, "strategy.stages": plan.stages}
+    gpus = scenario.strategy.training_ranks
+    for field, _, value in (one.partition("=") for one in sets):
+        if field in degrees:
+            gpus = gpus * int(value) // degrees[field]
+    return gpus
 
 
 def _evidence(scenario: Scenario) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # from this share of a step on, computing is what limits it
 _MOSTLY: Final = 0.85
+# exposed communication below this share of a step is no reason for a faster network
+_LITTLE: Final = 0.02
 # minimum share from which a part is shown
 _MIN_SHARE: Final = 0.002
 # and a holder of memory
@@ -40,7 +42,7 @@ CAUSES: Final = {
     "exposed_communication": ("Exposed communication", "Transfers that do not overlap with compute."),
     "bubble": ("Pipeline bubble", "A stage waits for the stage before or after it."),
     "waiting_for_server": ("Waiting for servers", "Gradients are pushed, and new parameters have not arrived."),
-    "waiting_for_ranks": ("Waiting for ranks", "Other ranks have not come as far."),
+    "waiting_for_ranks": ("Waiting for ranks", "Other ranks have not reached the same point yet."),
     "waiting_for_input": ("Waiting for input", "Samples are not read and decoded yet."),
     "other": ("Other", "Time between phases."),
 }
@@ -60,15 +62,15 @@ HOLDERS: Final = {
     "fragmentation": "Gaps between allocations.",
     "rest": "Everything smaller.",
 }
-# what a part of a step is lost to, and what would help
+# what a part of a step is spent on, and what would help
 _LOSSES: Final = {
-    "slowest_rank": ("to the slowest of many equal GPUs", "fewer GPUs that wait for each other"),
+    "slowest_rank": ("waiting for the slowest of many equal GPUs", "fewer GPUs that wait for each other"),
     "exposed_communication": ("exposed communication", "more bandwidth, a larger batch per GPU, or more overlap"),
     "bubble": ("pipeline bubble", "more microbatches, or a schedule with virtual stages"),
     "waiting_for_server": ("waiting for servers", "more servers, or a faster network"),
     "waiting_for_ranks": ("waiting for slower ranks", "equal GPUs, or an asynchronous strategy"),
     "waiting_for_input": ("waiting for input", "faster storage, or more processes that decode"),
-    "other": ("other causes", "a look at the timeline"),
+    "other": ("time between phases", "a look at the timeline, which shows where"),
 }
 
 
@@ -128,9 +130,16 @@ def bottleneck(run: Run) -> str:
     busiest = f" The busiest part is the {part}." if part != "compute" else ""
     compute, lost = f"{format_percent(computing)} compute", f"{format_percent(shares[name])} {loss}"
     if computing >= _MOSTLY:
-        rest = f", {lost}" if shares[name] >= _MIN_SHARE else ""
-        return f"Compute-bound: {compute}{rest}. Faster GPUs help, a faster network does not.{busiest}"
-    return f"{compute}, {lost}. What would help: {remedy}.{busiest}"
+        rest = f", {_percent(shares[name])} {loss}" if shares[name] >= _MIN_SHARE else ""
+        exposed = shares.get("exposed_communication", 0.0)
+        network = "a faster network does not" if exposed < _LITTLE else f"a faster network saves at most {_percent(exposed)}"
+        return f"Compute-bound: {_percent(computing)} compute{rest}. Faster GPUs help, {network}.{busiest}"
+    bound = f"{_percent(computing)} compute, {_percent(shares[name])} {loss}."
+    return f"{bound} What would help: {remedy}.{busiest}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
 // Charts as SVG: throughput over GPUs, and over bandwidth. They are drawn anew when their width or data change.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const MARGIN = { left: 54, right: 16, top: 14, bottom: 38 };
-const HEIGHT = 250;
+const MARGIN = { left: 54, right: 18, top: 28, bottom: 41 };
+const HEIGHT = 268;
+// of a letter of a label, on average, and between two labels; pixels
+const LETTER = 7.2;
+const GAP = 6;
 
 /** @param {string} tag @param {Object<string, string | number>} [attributes] @param {...(Node|string)} children @returns {SVGElement} */
 function draw(tag, attributes = {}, ...children) {
@@ -16,6 +19,17 @@ function draw(tag, attributes = {}, ...children) {
 export function short(value) {
   const [size, unit] = value >= 999.5e6 ? [1e9, "G"] : value >= 999.5e3 ? [1e6, "M"] : value >= 999.5 ? [1e3, "k"] : [1, ""];
   return `${Number((value / size).toPrecision(3))}${unit}`;
+}
+
+/** The labels that do not overlap earlier ones. @param {[number, string][]} labels middles in pixels, and texts, the most important
+ * first @returns {[number, string][]} */
+function apart(labels) {
+  const kept = /** @type {[number, string][]} */ ([]);
+  for (const [place, text] of labels) {
+    const isFree = kept.every(([other, words]) => Math.abs(place - other) >= ((text.length + words.length) / 2) * LETTER + GAP);
+    if (isFree) kept.push([place, text]);
+  }
+  return kept;
 }
 
 /** A chart that follows its frame's width. */
@@ -54,16 +68,18 @@ class Chart {
     return HEIGHT - MARGIN.bottom - share * (HEIGHT - MARGIN.bottom - MARGIN.top);
   }
 
-  /** @param {SVGElement} svg @param {[number, string][]} xs @param {[number, string][]} ys @param {string} title */
-  axes(svg, xs, ys, title) {
+  /** @param {SVGElement} svg @param {[number, string][]} xs shares and texts, the most important first
+   * @param {[number, string][]} ys @param {string} across title of the horizontal axis @param {string} up of the vertical one */
+  axes(svg, xs, ys, across, up) {
     for (const [share, text] of ys) {
       svg.append(draw("line", { class: "grid", x1: this.x(0), x2: this.x(1), y1: this.y(share), y2: this.y(share) }));
       svg.append(draw("text", { class: "tick", x: MARGIN.left - 7, y: this.y(share) + 4, "text-anchor": "end" }, text));
     }
-    for (const [share, text] of xs) {
-      svg.append(draw("text", { class: "tick", x: this.x(share), y: HEIGHT - MARGIN.bottom + 17, "text-anchor": "middle" }, text));
+    for (const [place, text] of apart(xs.map(([share, text]) => [this.x(share), text]))) {
+      svg.append(draw("text", { class: "tick", x: place, y: HEIGHT - MARGIN.bottom + 19, "text-anchor": "middle" }, text));
     }
-    svg.append(draw("text", { class: "tick", x: this.x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, title));
+    svg.append(draw("text", { class: "tick", x: this.x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, across));
+    svg.append(draw("text", { class: "tick", x: 0, y: 12 }, up));
   }
 }
 
@@ -95,7 +111,9 @@ export class ScalingChart extends Chart {
     const [least, most] = [Math.floor(log(Math.min(...rates)) * 2) / 2, Math.ceil(log(Math.max(...rates, perGpu * 2 ** high)) * 2) / 2];
     const x = (/** @type {number} */ gpus) => this.x((log(gpus) - low) / (high - low));
     const y = (/** @type {number} */ rate) => this.y((log(rate) - least) / (most - least));
-    this.axes(svg, points.map((/** @type {any} */ one) => [(log(one.gpus) - low) / (high - low), one.gpus.toLocaleString("en")]), ticks(least, most), `GPUs (${unit} up; both scales logarithmic)`);
+    const byImportance = [...points].sort((a, b) => Number(b.gpus === now) - Number(a.gpus === now));
+    const xs = byImportance.map((one) => /** @type {[number, string]} */ ([(log(one.gpus) - low) / (high - low), one.gpus.toLocaleString("en")]));
+    this.axes(svg, xs, ticks(least, most), "GPUs (both scales are logarithmic)", unit);
     const [a, b] = [2 ** low, 2 ** high];
     svg.append(draw("line", { class: "linear", x1: x(a), y1: y(perGpu * a), x2: x(b), y2: y(perGpu * b) }));
     const interval = points.filter((/** @type {any} */ one) => one.low);
@@ -112,16 +130,31 @@ export class ScalingChart extends Chart {
       mark.addEventListener("click", () => this.chosen(one.gpus));
       mark.addEventListener("keydown", (event) => /** @type {KeyboardEvent} */ (event).key === "Enter" && this.chosen(one.gpus));
       svg.append(mark);
-      const atEnd = one === points.at(-1) && points.length > 1;
-      if (one.gpus === now || atEnd) svg.append(draw("text", { class: "value", x: x(one.gpus), y: y(one.rate) + 22, "text-anchor": atEnd ? "end" : "middle" }, short(one.rate)));
+    }
+    this.values(svg, byImportance.filter((one) => one.gpus === now || one === points.at(-1)).map((one) => [x(one.gpus), y(one.rate), short(one.rate)]));
+  }
+
+  /** Writes values below their points, or above them where that is taken. @param {SVGElement} svg
+   * @param {[number, number, string][]} values places in pixels, and texts */
+  values(svg, values) {
+    /** @type {[number, number, number][]} left, right and baseline of those that are written */
+    const taken = [];
+    for (const [x, y, text] of values) {
+      const width = text.length * LETTER;
+      const left = Math.min(Math.max(x - width / 2, this.x(0) + 2), this.x(1) + MARGIN.right - width);
+      const isFree = (/** @type {number} */ at) => at < this.y(0) && taken.every(([from, to, other]) => left > to + GAP || left + width + GAP < from || Math.abs(at - other) > 14);
+      const at = [y + 22, y - 12].find(isFree);
+      if (at === undefined) continue;
+      taken.push([left, left + width, at]);
+      svg.append(draw("text", { class: "value", x: left, y: at }, text));
     }
   }
 }
 
-/** @param {number} least @param {number} most powers of two @returns {[number, string][]} 1, 2 and 5 times powers of ten */
+/** @param {number} least @param {number} most powers of two @returns {[number, string][]} round multiples of powers of ten */
 function ticks(least, most) {
   const found = /** @type {[number, string][]} */ ([]);
-  const leading = most - least > 7 ? [1] : [1, 2, 5];
+  const leading = most - least > 7 ? [1] : most - least > 2.5 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
   for (let power = Math.floor(least * Math.log10(2)); power <= Math.ceil(most * Math.log10(2)); power++) {
     for (const digit of leading) {
       const value = digit * 10 ** power;
@@ -149,7 +182,7 @@ export class BandwidthChart extends Chart {
     const y = (/** @type {number} */ percent) => this.y((percent - least) / (most - least));
     const ys = /** @type {[number, string][]} */ ([]);
     for (let at = least; at <= most; at += step) ys.push([(at - least) / (most - least), `${at > 0 ? "+" : at < 0 ? "−" : ""}${Math.abs(at)} %`]);
-    this.axes(svg, [[0, "×0.25"], [0.25, "×0.5"], [0.5, "×1"], [0.75, "×2"], [1, "×4"]], ys, "bandwidth");
+    this.axes(svg, [[0, "×0.25"], [0.25, "×0.5"], [0.5, "×1"], [0.75, "×2"], [1, "×4"]], ys, "bandwidth (×1: as in the scenario)", "change of throughput");
     links.forEach((/** @type {any} */ link, /** @type {number} */ i) => {
       const kind = i ? "second" : "first";
       svg.append(draw("polyline", { class: `curve ${kind}`, points: link.points.map((/** @type {any} */ one) => `${x(one.factor)},${y(change(link, one))}`).join(" ") }));

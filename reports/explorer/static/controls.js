@@ -89,7 +89,7 @@ function offer(root, option) {
 function take(root, option, back) {
   offer(root, option.reason ? option : null);
   if (option.reason) back();
-  else moves.apply({ sets: option.sets }, "push", option.sets.length > 1 ? `Set together: ${option.sets.join(", ")}` : "");
+  else moves.apply({ sets: option.sets }, "push", option.sets.length > 1 ? `Changed together: ${option.sets.join(", ")}` : "");
 }
 
 /** A list of options. @param {any} first */

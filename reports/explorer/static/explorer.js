@@ -125,7 +125,7 @@ function show(answer, requested) {
 function gpusNote(sets) {
   const known = new Set(state.sets.map(([field, text]) => `${field}=${text}`));
   const fresh = sets.filter((one) => !known.has(one));
-  return fresh.length ? `Set together: ${fresh.join(", ")}` : "";
+  return fresh.length ? `Also changed: ${fresh.join(", ")}` : "";
 }
 
 const scaling = new ScalingChart(at("scaling"), (gpus) => apply({ gpus }));
@@ -147,7 +147,8 @@ async function showCurves(signal, query) {
   at("scaling").hidden = !several;
   if (several) scaling.show(found);
   const interval = found.scaling.points.some((/** @type {any} */ one) => one.low) ? " Blue area or line: 90 % prediction interval." : "";
-  at("scaling-words").textContent = several ? `Global batch kept. Dashed: linear scaling.${interval} Choose a point to use its GPUs.` : "";
+  const full = found.scaling.points.some((/** @type {any} */ one) => one.fits === false) ? " Hollow red points: out of memory." : "";
+  at("scaling-words").textContent = several ? `Global batch kept. Dashed: linear scaling.${interval}${full} Choose a point to use its GPUs.` : "";
   showRefused(found.scaling.refused);
   at("bandwidth").closest("section").hidden = !found.links.length;
   if (found.links.length) bandwidth.show(found);
@@ -172,7 +173,7 @@ function showRefused(refused) {
   if (!refused.length) return;
   const numbers = refused.map((one) => one.gpus.toLocaleString("en")).join(", ");
   const offers = refused.slice(0, 2).map((one) => button(`Plan for ${one.gpus.toLocaleString("en")} GPUs`, () => findPlans(one.gpus, applyPlan)));
-  at("refused").replaceChildren(make("p", { className: "soft" }, `Not with these degrees: ${numbers} GPUs. ${refused[0].reason}.`), ...offers);
+  at("refused").replaceChildren(make("p", { className: "soft" }, `Not possible with these degrees of parallelism and this global batch: ${numbers} GPUs. ${refused[0].reason}.`), ...offers);
 }
 
 // ---- the rest of the page ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ export function picker(input, chosen) {
     const fits = (/** @type {any} */ one) => wanted.every((word) => `${one.label} ${one.hint || ""}`.toLowerCase().includes(word));
     const found = groups.map((group) => ({ ...group, options: group.options.filter(fits) })).filter((group) => group.options.length);
     list.replaceChildren(...found.map(section));
-    if (!found.length) list.append(make("p", { className: "help" }, "Nothing is called that."));
+    if (!found.length) list.append(make("p", { className: "help" }, "Nothing matches; use other or fewer words."));
     mark(entries().findIndex((one) => one.dataset.value === value));
   }
 

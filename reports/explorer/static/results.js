@@ -85,8 +85,8 @@ function showMemory(memory) {
 function showTimeline(tracks, ranks, isFull) {
   at("timeline").closest("section").hidden = !tracks;
   if (!tracks) return;
-  const rows = tracks.rows.length < tracks.of ? `The first ${tracks.rows.length} of ${tracks.of} rank classes` : "One row per rank class";
-  const all = ranks > tracks.rows.length ? ` (${ranks.toLocaleString("en")} ranks; equivalent ones share a row)` : "";
+  const rows = tracks.rows.length < tracks.of ? `The first ${tracks.rows.length} of ${tracks.of} groups of equivalent ranks` : "One row for each group of equivalent ranks";
+  const all = ranks > tracks.rows.length ? ` (${ranks.toLocaleString("en")} ranks in all)` : "";
   at("timeline-words").textContent = `${rows}${all}. The narrow row below each rank shows transfers that overlap with compute.`;
   at("timeline").setAttribute("aria-label", `Timeline of ${tracks.rows.length} rows and ${tracks.boxes} boxes`);
   showLegend(at("kinds"), Object.values(tracks.kinds).map((/** @type {any} */ one) => ({ ...one, label: one.name, text: "" })));

@@ -11,6 +11,8 @@ const AXIS = 24;
 // top and height of tracks in a row, in pixels: blocking work, overlapped transfers, sends, receives
 const TRACKS = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
+// the darkest of the kinds with numbers: gradients of weights
+const WEIGHT = 8;
 const COLUMNS = ["row", "track", "kind", "chunk", "stage", "microbatch", "communication", "start", "end", "number"];
 
 const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
@@ -150,7 +152,14 @@ export class Timeline {
   /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
   drawBoxes(context, inks) {
     const { tracks } = this;
-    const fills = Object.fromEntries(Object.entries(tracks.kinds).map(([kind, one]) => [kind, colour(one.colour)]));
+    /** @type {Map<string, string>} by kind and chunk: those of later chunks are paler, in both themes */
+    const fills = new Map();
+    const fill = (/** @type {number} */ kind, /** @type {number} */ chunk) => {
+      const key = `${kind} ${chunk}`;
+      const own = tracks.kinds[kind].colour;
+      if (!fills.has(key)) fills.set(key, colour(chunk ? `color-mix(in srgb, ${own} ${100 * Math.max(0.45, 1 - 0.22 * chunk)}%, white)` : own));
+      return fills.get(key);
+    };
     const right = this.gutter + this.plot;
     context.font = "10px system-ui, sans-serif";
     context.textAlign = "center";
@@ -162,16 +171,14 @@ export class Timeline {
       const [top, height] = TRACKS[tracks.track[i]];
       const y = tracks.row[i] * ROW + top;
       const width = end - x;
-      context.globalAlpha = tracks.chunk[i] ? Math.max(0.45, 1 - 0.22 * tracks.chunk[i]) : 1;
-      context.fillStyle = fills[tracks.kind[i]];
+      context.fillStyle = fill(tracks.kind[i], tracks.chunk[i]);
       context.fillRect(x, y, width, height);
-      context.globalAlpha = 1;
       if (tracks.track[i] === 0 && width > 3) {
         context.fillStyle = inks.card;
         context.fillRect(end - 0.75, y, 0.75, height);
       }
-      if (tracks.track[i] === 0 && tracks.microbatch[i] >= 0 && width > 15 && (tracks.kind[i] < 2 || tracks.kind[i] === 8)) {
-        context.fillStyle = tracks.kind[i] === 0 || tracks.chunk[i] ? "#10222e" : "#fff";
+      if (tracks.track[i] === 0 && tracks.microbatch[i] >= 0 && width > 15 && (tracks.kind[i] < 2 || tracks.kind[i] === WEIGHT)) {
+        context.fillStyle = tracks.kind[i] === WEIGHT && !tracks.chunk[i] ? "#fff" : "#10222e";
         context.fillText(String(tracks.microbatch[i]), Math.max(x, this.gutter) / 2 + Math.min(end, right) / 2, y + height / 2 + 0.5);
       }
       if (i === this.chosen) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 
 import scaleproof
 from scaleproof.reports.explorer.question import Look, Question
-from scaleproof.reports.explorer.responses.answer import answer, as_yaml
+from scaleproof.reports.explorer.responses.answer import _memory_remedies, answer, as_yaml
 from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
@@ -96,6 +97,13 @@ def test_a_pinned_scenario_is_compared_with_an_interval_and_ties_are_named() -> 
     assert slower["changed"] == [{"field": "cluster.network.bandwidth", "a": "25.0 Gbit/s", "b": "1.00 Gbit/s"}]
     assert [effect["name"] for effect in slower["effects"]][:2] == ["Step time", "Samples per second"]
     assert slower["effects"][0]["a"].endswith(" ms")
+
+
+def test_a_comparison_says_which_scenario_does_not_fit() -> None:
+    a = Question("llama-2-7b-fsdp-a100")
+    words = response(a.reference, "training.zero=0", "training.recompute=none", look="comparison", a=a)["words"]
+    assert words.startswith("B trains ")
+    assert words.endswith(" B needs more memory than a GPU has.")
 
 
 @pytest.mark.full
@@ -207,6 +215,14 @@ def test_scenarios_that_do_not_fit_come_with_a_remedy() -> None:
     assert found["numbers"][0]["label"] == "If memory sufficed"
     sets = ("training.zero=0", "training.recompute=none", *found["remedies"][0]["sets"])
     assert response("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
+
+
+def test_a_remedy_that_needs_more_gpus_gives_their_number() -> None:
+    scenario = load("llama-2-7b-fsdp-a100")
+    run = replace(predict(scenario), fits=False)
+    label = _memory_remedies(replace(run, fit_by="strategy.tensor=2 training.zero=3"), scenario)[0]["label"]
+    assert label == "Set strategy.tensor=2, training.zero=3 (on 128 GPUs)"
+    assert _memory_remedies(replace(run, fit_by="training.zero=3"), scenario)[0]["label"] == "Set training.zero=3"
 
 
 def test_all_values_in_an_answer_are_texts_or_finite_numbers() -> None:

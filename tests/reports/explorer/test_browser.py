@@ -218,7 +218,7 @@ def test_scenarios_and_models_are_searched_by_typing(page: Page, explorer: str) 
     wait_for_full_answer(page)
     assert "mixtral-8x7b" in page.inner_text("#headline")
     page.get_by_label("Model", exact=True).fill("nothing like it")
-    assert "Nothing is called that" in page.inner_text("#control-model-list")
+    assert "Nothing matches" in page.inner_text("#control-model-list")
     page.keyboard.press("Escape")
     assert page.get_by_label("Model", exact=True).input_value() == "mixtral-8x7b"
 
@@ -292,12 +292,34 @@ def test_both_themes_have_enough_contrast(page: Page, explorer: str, theme: str)
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
 
-def test_the_page_fits_a_phone_without_horizontal_scrolling(page: Page, explorer: str) -> None:
-    page.set_viewport_size({"width": 360, "height": 740})
-    opened(page, address(explorer, DEEP))
+@pytest.mark.parametrize("width_px", [360, 800])
+def test_the_page_fits_a_phone_and_a_tablet_without_horizontal_scrolling(page: Page, explorer: str, width_px: int) -> None:
+    page.set_viewport_size({"width": width_px, "height": 740})
+    pinned = urlencode([("a", f"?scenario={DEEP}")])
+    opened(page, f"{address(explorer, DEEP, 'training.recompute=full')}&{pinned}")
+    wait_for_everything(page)
     for group in page.locator("summary").all():
         group.click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("document.documentElement.scrollWidth") <= width_px
+
+
+# of texts that intersect by more than a pixel
+_OVERLAPS = """(charts) => charts.flatMap((chart) => {
+  const boxes = [...chart.querySelectorAll("text")].map((one) => [one.textContent, one.getBoundingClientRect()]);
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([, q]) =>
+    Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1 && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 1)
+    .map(([b]) => `${a} and ${b}`));
+})"""
+
+
+@pytest.mark.parametrize("width_px", [360, 800, 1280])
+@pytest.mark.parametrize("scenario", [RING, "megatron-175b-3d-selene", "gpt3-175b-servers-selene"])
+def test_labels_of_charts_do_not_overlap(page: Page, explorer: str, scenario: str, width_px: int) -> None:
+    page.set_viewport_size({"width": width_px, "height": 900})
+    opened(page, address(explorer, scenario))
+    wait_for_everything(page)
+    assert page.locator(".chart text").count() > 10
+    assert page.locator(".chart").evaluate_all(_OVERLAPS) == []
 
 
 def test_markup_in_names_is_escaped(page: Page, explorer: str) -> None:

@@ -266,7 +266,7 @@ def test_an_incomplete_study_gives_a_page_with_a_note(swept: Path, tmp_path: Pat
     built = build(tmp_path)
     assert built.is_empty
     text = _Page(built.path).text
-    assert "Nothing to show yet: this folder holds no point of a study" in text
+    assert "Nothing to show yet: this folder has no point of a study" in text
     assert "0 of 12 points are complete" in text
     (tmp_path / "part-000001.parquet").write_bytes(b"PAR1half")
     assert "part-000001.parquet cannot be read" in _Page(build(tmp_path).path).text

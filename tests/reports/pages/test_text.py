@@ -39,6 +39,15 @@ def test_headline_without_a_comparison() -> None:
     assert "Nothing to show" in result_text.headline(Results())
 
 
+def test_a_run_out_of_memory_has_no_efficiency_and_a_time_under_a_condition() -> None:
+    run = replace(_case(0.0).runs[0], fits=False)
+    words = [meaning for _, meaning in result_text.facts(Results((replace(_case(0.0), predicted=run, measured=None),)))]
+    assert words[0].endswith(", if memory sufficed")
+    assert "weak scaling efficiency" not in words
+    fitting = Results((replace(_case(0.0), measured=None),))
+    assert "weak scaling efficiency" in [meaning for _, meaning in result_text.facts(fitting)]
+
+
 def test_facts_count_cases_within_the_allowed_error() -> None:
     results = Results((_case(0.02), _case(-0.06), _case(0.3), replace(_case(0), measured=None, failure="died")), max_error=0.1)
     numbers = [number for number, _ in result_text.facts(results)]
