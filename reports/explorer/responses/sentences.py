@@ -17,13 +17,12 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
-# from this share of a step on, computing is what limits it
-_MOSTLY: Final = 0.85
 # minimum share from which a part is shown
 _MIN_SHARE: Final = 0.002
 # and a holder of memory
@@ -58,16 +57,6 @@ HOLDERS: Final = {
     "context": "CUDA context and kernels.",
     "fragmentation": "Gaps between allocations.",
     "rest": "Everything smaller.",
-}
-# what a part of a step is lost to, and what would help
-_LOSSES: Final = {
-    "slowest_rank": ("to the slowest of many equal GPUs", "fewer GPUs that wait for each other"),
-    "exposed_communication": ("exposed communication", "more bandwidth, a larger batch per GPU, or more overlap"),
-    "bubble": ("pipeline bubble", "more microbatches, or a schedule with virtual stages"),
-    "waiting_for_server": ("waiting for servers", "more servers, or a faster network"),
-    "waiting_for_ranks": ("waiting for slower ranks", "equal GPUs, or an asynchronous strategy"),
-    "waiting_for_input": ("waiting for input", "faster storage, or more processes that decode"),
-    "other": ("other causes", "a look at the timeline"),
 }
 
 
@@ -116,20 +105,12 @@ def _subject(run: Run, scenario: Scenario) -> str:
 
 
 def bottleneck(run: Run) -> str:
-    """The bottleneck of training, and a remedy."""
+    """What limits training, as `predict` prints it, and the busiest part where there are parameter servers."""
     if run.step_time_s <= 0:
         return "Nothing in this scenario takes any time."
-    shares = {name: seconds / run.step_time_s for name, seconds in run.breakdown_s.items()}
-    computing = shares.pop("compute", 0.0)
-    name = max(shares, key=lambda one: shares[one])
-    loss, remedy = _LOSSES[name]
     part = run.servers.bottleneck if run.servers else "compute"
-    busiest = f" The busiest part is the {part}." if part != "compute" else ""
-    if computing >= _MOSTLY:
-        rest = f", {_percent(shares[name])} {loss}" if shares[name] >= _MIN_SHARE else ""
-        return f"Compute-bound: {_percent(computing)} compute{rest}. Faster GPUs help, a faster network does not.{busiest}"
-    bound = f"{_percent(computing)} compute, {_percent(shares[name])} {loss}."
-    return f"{bound} What would help: {remedy}.{busiest}"
+    busiest = [f"The busiest part is the {part}."] if part != "compute" else []
+    return " ".join([*limit(run), *busiest])
 
 
 def _percent(share: float) -> str:
