@@ -46,9 +46,15 @@ def _changed(found: Comparison, samples: tuple[int, int]) -> list[dict[str, str]
 
 
 def _words(found: Comparison) -> str:
-    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'"""
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39); B is cheaper with a probability of 97 %.'"""
     if not found.changed:
         return "A and B are the same scenario."
+    cost = f" By cost, {found.per_dollar.words('cheaper')}." if found.per_dollar else ""
+    return _speed_words(found) + cost
+
+
+def _speed_words(found: Comparison) -> str:
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'"""
     interval = f"90 % interval {found.speedup.low:.2f} to {found.speedup.high:.2f}"
     if abs(found.ratio - 1) < _SAME:
         return "A and B are equally fast."
