@@ -45,6 +45,8 @@ def loaded(
 
     if gpus is None:
         return load(reference, overrides)
+    if other := [one for one in overrides if one.startswith("gpus=") and one != f"gpus={gpus}"]:
+        raise InputError(f"{label}--gpus {gpus} and --set {other[-1]} contradict each other; leave out one of both")
     try:
         scenario = load(reference, [*overrides, *with_it, f"gpus={gpus}"])
     except InputError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,8 +41,6 @@ def _predict(options: argparse.Namespace) -> int:
     scenario = loaded(options.scenario, options.overrides, options.gpus)
     say_precision(scenario)
     run = predict(scenario)
-    if options.gpus and run.fit_by:
-        run = replace(run, fit_by=f"{run.fit_by} gpus={options.gpus}" if _fits_by(run.fit_by, options) else "")
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):
             dump.keep(scenario, options.out)
@@ -59,17 +56,3 @@ def _predict(options: argparse.Namespace) -> int:
         data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
     exit_code = OUT_OF_MEMORY if run.fits is False and not options.allow_oom else 0
     return print_result(options, lambda: data, lambda: text) or exit_code
-
-
-def _fits_by(settings: str, options: argparse.Namespace) -> bool:
-    """Whether the scenario fits with the settings of a remedy on as many GPUs as the command gives; degrees of parallelism that
-    grow leave fewer workers there, which share out less."""
-    from scaleproof.commands.text.run import settings_of
-    from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.memory import memory
-    from scaleproof.simulator.scenario.load import load
-
-    try:
-        return memory(load(options.scenario, [*options.overrides, *settings_of(settings), f"gpus={options.gpus}"])).fits
-    except InputError:
-        return False

@@ -82,12 +82,20 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
     ratio, interval = comparison.ratio, comparison.speedup
     fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
     yield f"B is {fast} as A (90 % interval {interval.low:.3g}-{interval.high:.3g}); {interval.words()}"
+    if comparison.cost_ratio and comparison.per_dollar:
+        low, high = 1 / comparison.per_dollar.high, 1 / comparison.per_dollar.low
+        costs = f"B costs {comparison.cost_ratio:.3g} times what A costs per {_unit(comparison)}"
+        yield f"{costs} (90 % interval {low:.3g}-{high:.3g}); {comparison.per_dollar.words('cheaper')}"
     for effect in comparison.effects:
         if effect.name == TO_TARGET and effect.a and effect.b:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
             yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
         yield from (f"warning for {label}: {text}" for text in run.warnings)
+
+
+def _unit(comparison: Comparison) -> str:
+    return "token" if comparison.a.tokens and comparison.b.tokens else "sample"
 
 
 def _factor(change: float) -> str:

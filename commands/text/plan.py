@@ -13,6 +13,7 @@ from scaleproof.simulator.analysis.planner.words import (
     against_runner_up,
     degrees,
     headline,
+    is_better,
     layout,
     nodes_note,
     optimality,
@@ -180,8 +181,9 @@ def _next(plan: PlanRecord) -> Iterator[str]:
         # a difference that two decimals show
         if more_s >= 5e-5 * first.step_time_s:
             yield from wrapped(f"No. 2 takes {format_percent(more_s / first.step_time_s, 2)} longer: {', '.join(causes)}")
-        assert second.best_is_faster is not None
-        yield f"No. 1 is faster than No. 2 with a probability of {format_percent(second.best_is_faster, 0)}"
+        assert second.best_is_better is not None
+        probability = format_percent(second.best_is_better, 0)
+        yield f"No. 1 {is_better(plan.objective)} than No. 2 with a probability of {probability}"
     yield from tie_sentence(plan)
     if margin := against_runner_up(plan):
         yield margin

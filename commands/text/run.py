@@ -36,8 +36,6 @@ _MIN_SHARE: Final = 5e-4
 # shares of a step below this are rounding errors
 _ROUNDING: Final = 1e-9
 _LARGEST_HOLDERS: Final = 3
-# Settings that need more GPUs for as many workers.
-_MORE_GPUS: Final = ("strategy.tensor=", "strategy.stages=")
 # minimum share of a prediction's variance from which a quantity is printed
 _MIN_VARIANCE_SHARE: Final = 0.1
 # a need of more than this many times the memory is shown without times
@@ -90,15 +88,13 @@ def out_of_memory(run: Run) -> str:
     need = format_need(sum(holders_bytes.values()), run.capacity_bytes or 0.0)
     most = max(run.memory_by_stage, key=lambda stage: stage.total_bytes, default=None)
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
-    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in settings_of(run.fit_by))
+    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
     none = f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
     remedy = f"fits with: {settings}" if settings else none
-    if "gpus=" not in run.fit_by and any(setting.startswith(_MORE_GPUS) for setting in settings_of(run.fit_by)):
-        remedy += f", on more {noun}s: workers stay as they are"
     return f"Out of memory: {need} per {noun}{place} ({', '.join(_largest(holders_bytes))}); {remedy}"
 
 
-def settings_of(text: str) -> list[str]:
+def _settings(text: str) -> list[str]:
     """The settings of a remedy, `field=value` with spaces only inside of braces or brackets."""
     return re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|\S)+", text)
 

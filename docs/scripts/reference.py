@@ -30,7 +30,8 @@ Parts may be given inline, by the name of a shipped file or by the path of one. 
 _ABBREVIATIONS: Final = """\
 ## Abbreviations
 
-In files and in `--set`. Names may lack punctuation: `llama3-70b`.
+In files and in `--set`, there in any order: `--set tp=8 --set strategy=fsdp` is a hybrid with ZeRO-3. Names may lack
+punctuation: `llama3-70b`.
 
 | write | for |
 |---|---|"""

@@ -19,6 +19,7 @@ from scaleproof.simulator.analysis.planner.words import (
     against_runner_up,
     degrees,
     headline,
+    is_better,
     layout,
     nodes_note,
     optimality,
@@ -225,17 +226,18 @@ def _ranking(plan: PlanRecord, folded: bool) -> Table:
     def cells(number: int) -> tuple[Cell, list[Cell]]:
         row = plan.best[number]
         chosen = [Cell(column[number]) for column in settings.differing.values()]
-        faster = Cell(_NONE if row.best_is_faster is None else format_percent(row.best_is_faster, 0))
-        return Cell(f"{number + 1}"), [*chosen, *(column.cell(plan, row) for column in columns), faster]
+        better = Cell(_NONE if row.best_is_better is None else format_percent(row.best_is_better, 0))
+        return Cell(f"{number + 1}"), [*chosen, *(column.cell(plan, row) for column in columns), better]
 
     tied = [number for number, row in enumerate(plan.best) if row.is_tied]
-    slower = [number for number, row in enumerate(plan.best) if not row.is_tied]
+    others = [number for number, row in enumerate(plan.best) if not row.is_tied]
     title = "Best" if len(tied) == 1 else "Best, and statistical ties with it"
     groups = [Rows(title if len(plan.best) > 1 else "", [cells(number) for number in tied])]
-    groups += [Rows("Slower", [cells(number) for number in slower])] if slower else []
+    title = "Slower" if plan.objective == "time" else "Others"
+    groups += [Rows(title, [cells(number) for number in others])] if others else []
     sentences = [_optimality(plan), *tie_sentence(plan), *filter(None, [against_runner_up(plan)])]
     sentences += [f"All rows: {settings.equal_words}"] if settings.equal else []
-    heads = ["No.", *settings.differing, *(column.head for column in columns), "P(No. 1 is faster)"]
+    heads = ["No.", *settings.differing, *(column.head for column in columns), f"P(No. 1 {is_better(plan.objective)})"]
     return Table(f"{plan.gpus:,} GPUs", " ".join(f"{sentence}." for sentence in sentences), heads, groups, folded=folded)
 
 

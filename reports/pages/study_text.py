@@ -86,10 +86,16 @@ def _by(share: float) -> str:
 
 
 def _cost_words(lead: Lead) -> str:
-    """'per dollar, H100 beats B200 by 20 %'"""
+    """'per dollar, H100 beats B200 by 20 % with a probability of 97 %'"""
+    sure = "" if lead.probability is None else f" with a probability of {_sure_words(lead.probability)}"
     if lead.is_tie:
-        return f"per dollar, a statistical tie ({lead.first} {percent(lead.share)} ahead)"
-    return f"per dollar, {lead.first} beats {lead.second} {_by(lead.share)}"
+        return f"per dollar, a statistical tie ({lead.first} {percent(lead.share)} ahead{sure})"
+    return f"per dollar, {lead.first} beats {lead.second} {_by(lead.share)}{sure}"
+
+
+def _sure_words(probability: float) -> str:
+    """'97 %', 'over 98 %'"""
+    return f"over {percent(_SURE)}" if probability > _SURE else percent(probability)
 
 
 def _no_fit(study: Studied) -> str:
@@ -137,9 +143,7 @@ def _circumstance(name: str, words: str) -> str:
 def _confidence(study: Studied, best: pd.Series[Any], lead: Lead) -> list[str]:
     """'The lead of TP4 over TP8 is 10–39 % from 16 GPUs on; its probability is over 98 %.'"""
     since = _since(study, best, lead)
-    sure = ""
-    if lead.probability is not None:
-        sure = f"has a probability of {f'over {percent(_SURE)}' if lead.probability > _SURE else percent(lead.probability)}"
+    sure = "" if lead.probability is None else f"has a probability of {_sure_words(lead.probability)}"
     parts = [part for part in (since, sure) if part]
     return [f"The lead of {lead.first} over {lead.second} {' and '.join(parts)}"] if parts else []
 

@@ -74,11 +74,11 @@ def _lead(study: Studied, rows: pd.DataFrame, scores: pd.Series[Any], per_gpu: b
 
 def _probability(study: Studied, slower: int, faster: int, ratio: float) -> float | None:
     """The probability that one point is ahead of another by errors that they share; None if it cannot be computed."""
-    from scaleproof.simulator.uncertainty.pairwise import speedup_interval
+    from scaleproof.simulator.uncertainty.pairwise import ratio_interval
 
     try:
         a, b = (_scenario(study, point) for point in (slower, faster))
-        return speedup_interval(a, b, ratio).faster if a and b else None
+        return ratio_interval(a, b, ratio).ahead if a and b else None
     except ScaleproofError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,7 +28,7 @@ from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
-from scaleproof.simulator.uncertainty.pairwise import SpeedupInterval, speedup_interval
+from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios
 from scaleproof.simulator.uncertainty.prediction_interval import of_response
 from scaleproof.simulator.uncertainty.priors import MODEL, Priors, joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
@@ -108,14 +109,16 @@ class BreakdownDifference:
 @dataclass(frozen=True)
 class Comparison:
     """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
-    gpus: of both, without servers."""
+    speedup: throughput of B over that of A; per_dollar: tokens or samples per dollar of B over those of A, None where a price
+    is not known. gpus: of both, without servers."""
 
     a: Run
     b: Run
     changed: tuple[Change, ...]
     effects: tuple[Effect, ...]
     parts: tuple[BreakdownDifference, ...]
-    speedup: SpeedupInterval
+    speedup: RatioInterval
+    per_dollar: RatioInterval | None
     gpus: tuple[int, int]
 
     def __repr__(self) -> str:
@@ -127,6 +130,11 @@ class Comparison:
     def ratio(self) -> float:
         """Throughput of B over throughput of A."""
         return self.b.samples_per_s / self.a.samples_per_s
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Cost of a million tokens of B over that of A, or of a million samples of models without tokens; None if unknown."""
+        return _cost_ratio(self.a, self.b)
 
     def _sides(self) -> tuple[tuple[str, Run], tuple[str, Run]]:
         return ("a", self.a), ("b", self.b)
@@ -143,7 +151,10 @@ class Comparison:
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
             "throughput_ratio": self.ratio,
             "throughput_ratio_interval": [self.speedup.low, self.speedup.high],
-            "probability_b_faster": self.speedup.faster,
+            "probability_b_faster": self.speedup.ahead,
+            "cost_ratio": self.cost_ratio,
+            "cost_ratio_interval": self.per_dollar and [1 / self.per_dollar.high, 1 / self.per_dollar.low],
+            "probability_b_cheaper": self.per_dollar and self.per_dollar.ahead,
             "distinguishable": self.speedup.is_distinguishable,
         }
 
@@ -167,11 +178,23 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises what `predict` raises."""
     sides = _ComparedRun.of(a), _ComparedRun.of(b)
     runs = sides[0].run, sides[1].run
-    speedup = speedup_interval(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
+    errors = log_errors(a, b, (sides[0].response, sides[1].response))
+    speedup = of_log_ratios(math.log(runs[1].samples_per_s / runs[0].samples_per_s) + errors)
+    cost_ratio = _cost_ratio(*runs)
+    # costs are proportional to step times, so that the errors are equal
+    per_dollar = None if cost_ratio is None else of_log_ratios(errors - math.log(cost_ratio))
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
     gpus = a.strategy.training_ranks, b.strategy.training_ranks
-    return Comparison(*runs, differences(a, b), effects, parts, speedup, gpus)
+    return Comparison(*runs, differences(a, b), effects, parts, speedup, per_dollar, gpus)
+
+
+def _cost_ratio(a: Run, b: Run) -> float | None:
+    for unit in ("per_million_tokens", "per_million_samples"):
+        a_USD, b_USD = ((run.cost_USD or {}).get(unit) for run in (a, b))
+        if a_USD and b_USD:
+            return b_USD / a_USD
+    return None
 
 
 class _ComparedRun(NamedTuple):
@@ -208,7 +231,7 @@ class _ComparedRun(NamedTuple):
         return _numbers(compared(run, slower))
 
 
-def _effects(a: Run, b: Run, speedup: SpeedupInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:
+def _effects(a: Run, b: Run, speedup: RatioInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:
     """Quantities that at least one run has. Those that follow from the throughput take its interval or the inverse of it."""
     ratio = b.samples_per_s / a.samples_per_s
     faster, slower = (speedup.low / ratio, speedup.high / ratio), (ratio / speedup.high, ratio / speedup.low)

@@ -2,49 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.fields import GPUS
+from scaleproof.simulator.scenario.schema import Batch, Scenario
 
-Change = tuple[str, str, Scenario]
-Remedy = Callable[[Scenario], Iterator[Change]]
+
+class Change(NamedTuple):
+    """A changed scenario, and the settings that change it, by field, in the words of `--set`."""
+
+    settings: dict[str, str]
+    scenario: Scenario
+
+
+# A step changes any scenario, or gives None where that is not possible. A remedy gives the steps that it may take from a
+# scenario, the cheapest first.
+Step = Callable[[Scenario], Change | None]
+Remedy = Callable[[Scenario], Iterator[Step]]
 
 
 def fit_by(scenario: Scenario) -> str:
     """The first remedy with which a scenario fits, as `field=value`; several if no single one suffices; "" if all do not.
 
     Remedies are tried in the order of their costs: little recomputation, communication, smaller matrix products, full
-    recomputation, more ranks, offloading to the host.
+    recomputation, fewer replicas of more GPUs each, offloading to the host. They keep the number of GPUs; only where none of
+    these suffices, larger degrees of parallelism take more GPUs of the cluster, and the settings then contain `gpus=N`.
     """
-    for remedy in _REMEDIES:
-        for field, value, changed in remedy(scenario):
-            if memory(changed).fits:
-                return f"{field}={value}"
-    settings: dict[str, str] = {}
+    found = _single(scenario) or _combined(scenario)
+    return " ".join(f"{field}={value}" for field, value in found.items())
+
+
+def _single(scenario: Scenario) -> dict[str, str]:
+    """The settings of the first step with which the scenario fits on its number of GPUs; empty if there is none."""
+    for remedy in _ON_SAME_GPUS:
+        for step in remedy(scenario):
+            change = step(scenario)
+            if change is not None and memory(change.scenario).fits:
+                return change.settings
+    return {}
+
+
+def _combined(scenario: Scenario) -> dict[str, str]:
+    """The settings of several steps with which the scenario fits, each of which is needed; empty if there are none."""
+    steps: list[Step] = []
     changed, use = scenario, memory(scenario)
-    for remedy in _REMEDIES:
-        for field, value, more in remedy(changed):
-            less = memory(more)
+    for remedy in (*_ON_SAME_GPUS, *_ON_MORE_GPUS):
+        for step in remedy(changed):
+            change = step(changed)
+            if change is None:
+                continue
+            less = memory(change.scenario)
             if less.worst.total_bytes < use.worst.total_bytes:
-                settings[field], changed, use = value, more, less
+                steps, changed, use = [*steps, step], change.scenario, less
             if use.fits:
-                return " ".join(f"{field}={value}" for field, value in _needed(settings, changed, scenario).items())
-    return ""
+                return _needed(steps, scenario)
+    return {}
 
 
-def _needed(settings: dict[str, str], changed: Scenario, scenario: Scenario) -> dict[str, str]:
-    """The settings without strategy fields that later remedies have made unnecessary."""
-    for field in [field for field in settings if field.startswith("strategy.")]:
-        name = _name(scenario, field.partition(".")[2])
-        strategy = changed.strategy.model_copy(update={name: getattr(scenario.strategy, name)})
-        without = changed.copied(strategy=strategy)
-        if _is_possible(without) and memory(without).fits:
-            changed, settings = without, {other: value for other, value in settings.items() if other != field}
+def _needed(steps: list[Step], scenario: Scenario) -> dict[str, str]:
+    """The settings of the steps without those that the others make unnecessary, the most costly of which are left out first."""
+    settings: dict[str, str] = {}
+    for left_out in (None, *reversed(steps)):
+        fewer = [step for step in steps if step is not left_out]
+        change = _taken(fewer, scenario)
+        if change is not None and memory(change.scenario).fits:
+            steps, settings = fewer, change.settings
     return settings
+
+
+def _taken(steps: Sequence[Step], scenario: Scenario) -> Change | None:
+    """The change by several steps; None if one of them is not possible."""
+    settings: dict[str, str] = {}
+    for step in steps:
+        change = step(scenario)
+        if change is None:
+            return None
+        settings, scenario = settings | change.settings, change.scenario
+    return Change(settings, scenario)
+
+
+def _training(field: str, value: Any, text: str) -> Step:
+    """The step that sets a training field."""
+
+    def step(scenario: Scenario) -> Change | None:
+        return _built(scenario, {f"training.{field}": text}, training=scenario.training.model_copy(update={field: value}))
+
+    return step
+
+
+def _strategy(field: str, value: Any) -> Step:
+    """The step that sets a strategy field."""
+    return lambda scenario: _with_strategy(scenario, {field: value})
+
+
+def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> Change | None:
+    """The change of strategy fields at a constant global batch. more: settings that go with it."""
+    strategy = scenario.strategy.model_copy(update={_name(scenario, field): value for field, value in values.items()})
+    settings = {f"strategy.{field}": str(value).lower() for field, value in values.items()}
+    if scenario.batch.total is not None or strategy.workers == scenario.strategy.workers:
+        return _built(scenario, settings | more, strategy=strategy)
+    total = scenario.total_samples
+    return _built(scenario, settings | {"batch.total": f"{total}"} | more, strategy=strategy, batch=Batch(total=total))
+
+
+def _built(scenario: Scenario, settings: dict[str, str], **parts: Any) -> Change | None:
+    """The change to other parts; None if they are not valid."""
+    try:
+        return Change(settings, scenario.rebuilt(**parts))
+    except FieldError:
+        return None
 
 
 def _name(scenario: Scenario, field: str) -> str:
@@ -52,103 +123,110 @@ def _name(scenario: Scenario, field: str) -> str:
     return field if field in type(scenario.strategy).model_fields else f"{field}_"
 
 
-def _training(scenario: Scenario, field: str, value: Any, text: str) -> Iterator[Change]:
-    """The change of a training field, if the framework supports it."""
-    try:
-        changed = scenario.copied(training=scenario.training.model_copy(update={field: value}))
-    except FieldError:
-        return
-    yield f"training.{field}", text, changed
+def _has(scenario: Scenario, field: str) -> bool:
+    """Whether the strategy has a field of this name in YAML."""
+    return _name(scenario, field) in type(scenario.strategy).model_fields
 
 
-def _strategy(scenario: Scenario, field: str, value: Any) -> Iterator[Change]:
-    """The change of a strategy field, if it is valid."""
-    strategy = scenario.strategy.model_copy(update={_name(scenario, field): value})
-    changed = scenario.copied(strategy=strategy)
-    if _is_possible(changed):
-        yield f"strategy.{field}", str(value).lower(), changed
-
-
-def _is_possible(scenario: Scenario) -> bool:
-    """Whether the strategy can divide the model, and the devices suffice."""
-    strategy = scenario.strategy
-    try:
-        strategy.check(scenario.model.build_layers(strategy.plan.shard), scenario.samples_per_worker)
-    except FieldError:
-        return False
-    return strategy.training_ranks <= scenario.cluster.devices
-
-
-def _selective(scenario: Scenario) -> Iterator[Change]:
+def _selective(scenario: Scenario) -> Iterator[Step]:
     scores = any(kept.group == "attention" for layer in scenario.model.build_layers() for kept in layer.kept)
     if scores and scenario.training.recompute.kind == "none":
-        yield from _training(scenario, "recompute", Recompute(kind="selective"), "selective")
+        yield _training("recompute", Recompute(kind="selective"), "selective")
 
 
-def _full(scenario: Scenario) -> Iterator[Change]:
+def _full(scenario: Scenario) -> Iterator[Step]:
     if scenario.training.recompute != (full := Recompute(kind="full")):
-        yield from _training(scenario, "recompute", full, "full")
+        yield _training("recompute", full, "full")
 
 
 def _zero(stage: int) -> Remedy:
-    def remedy(scenario: Scenario) -> Iterator[Change]:
+    def remedy(scenario: Scenario) -> Iterator[Step]:
         strategy = scenario.strategy
         if scenario.training.zero < stage and strategy.workers > 1 and strategy.servers == 0:
-            yield from _training(scenario, "zero", stage, str(stage))
+            yield _training("zero", stage, str(stage))
 
     return remedy
 
 
-def _sequence_parallel(scenario: Scenario) -> Iterator[Change]:
+def _sequence_parallel(scenario: Scenario) -> Iterator[Step]:
     if scenario.strategy.plan.tensor > 1 and not scenario.strategy.plan.sequence_parallel:
-        yield from _strategy(scenario, "sequence_parallel", True)
+        yield _strategy("sequence_parallel", True)
 
 
-def _twice(field: str, most: Callable[[Scenario], int]) -> Remedy:
-    """A remedy that doubles a degree repeatedly, up to a maximum."""
-
-    def remedy(scenario: Scenario) -> Iterator[Change]:
-        if _name(scenario, field) not in type(scenario.strategy).model_fields:
-            return
-        number = 2 * int(getattr(scenario.strategy.plan, field))
-        while number <= most(scenario) and (changes := list(_strategy(scenario, field, number))):
-            yield from changes
-            number *= 2
-
-    return remedy
-
-
-def _smaller_microbatches(scenario: Scenario) -> Iterator[Change]:
+def _smaller_microbatches(scenario: Scenario) -> Iterator[Step]:
     """Half the size of microbatches repeatedly where it is given, otherwise twice their number."""
     size = getattr(scenario.strategy, "micro_batch_size", None)
     if size is None:
-        yield from _twice("microbatches", lambda scenario: scenario.samples_per_worker)(scenario)
+        yield from _doublings(scenario, "microbatches", scenario.samples_per_worker, partial(_strategy, "microbatches"))
         return
     while size % 2 == 0:
         size //= 2
-        yield from _strategy(scenario, "micro_batch_size", size)
+        yield _strategy("micro_batch_size", size)
+
+
+def _doublings(scenario: Scenario, field: str, most: int, step: Callable[[int], Step]) -> Iterator[Step]:
+    """The steps to twice a number of the plan, repeatedly, up to a maximum."""
+    number = 2 * int(getattr(scenario.strategy.plan, field))
+    while _has(scenario, field) and number <= most:
+        yield step(number)
+        number *= 2
+
+
+def _degree(field: str, most: Callable[[Scenario], int], step: Callable[[str, int], Step]) -> Remedy:
+    """A remedy that doubles a degree repeatedly, up to a maximum."""
+    return lambda scenario: _doublings(scenario, field, most(scenario), partial(step, field))
+
+
+def _on_same_gpus(field: str, degree: int) -> Step:
+    """The step to a degree with fewer workers, which have more microbatches of the same size."""
+
+    def step(scenario: Scenario) -> Change | None:
+        strategy = scenario.strategy
+        before = int(getattr(strategy.plan, field))
+        workers, rest = divmod(strategy.workers * before, degree)
+        if rest or not _has(scenario, "workers"):
+            return None
+        values = {field: degree, "workers": workers}
+        if _has(scenario, "microbatches") and getattr(strategy, "micro_batch_size", None) is None:
+            values["microbatches"] = strategy.microbatches * degree // before
+        return _with_strategy(scenario, values)
+
+    return step
+
+
+def _on_more_gpus(field: str, degree: int) -> Step:
+    """The step to a degree with the same workers, each on more GPUs of the cluster."""
+
+    def step(scenario: Scenario) -> Change | None:
+        gpus = scenario.strategy.training_ranks * degree // int(getattr(scenario.strategy.plan, field))
+        return _with_strategy(scenario, {field: degree}, **{GPUS: f"{gpus}"})
+
+    return step
 
 
 def _offload(*states: str) -> Remedy:
-    def remedy(scenario: Scenario) -> Iterator[Change]:
+    def remedy(scenario: Scenario) -> Iterator[Step]:
         is_allowed = "parameters" not in states or scenario.training.zero == 3
         if is_allowed and scenario.strategy.servers == 0 and not set(states) <= set(scenario.training.offload):
-            yield from _training(scenario, "offload", states, f"[{','.join(states)}]")
+            yield _training("offload", states, f"[{','.join(states)}]")
 
     return remedy
 
 
 # Tensor parallelism stays within a node, where collectives are fast (arXiv 2104.04473, section 3).
-_REMEDIES: Final[tuple[Remedy, ...]] = (
+_tensor: Final = partial(_degree, "tensor", lambda scenario: scenario.cluster.node.devices)
+_stages: Final = partial(_degree, "stages", lambda scenario: scenario.cluster.devices)
+_ON_SAME_GPUS: Final[tuple[Remedy, ...]] = (
     _sequence_parallel,
     _selective,
     _zero(1),
     _smaller_microbatches,
     _full,
     _zero(2),
-    _twice("tensor", lambda scenario: scenario.cluster.node.devices),
-    _twice("stages", lambda scenario: scenario.cluster.devices),
+    _tensor(_on_same_gpus),
+    _stages(_on_same_gpus),
     _zero(3),
     _offload("optimizer"),
     _offload("optimizer", "parameters"),
 )
+_ON_MORE_GPUS: Final[tuple[Remedy, ...]] = (_tensor(_on_more_gpus), _stages(_on_more_gpus))

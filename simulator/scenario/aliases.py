@@ -41,7 +41,9 @@ VALUES: Final[dict[FieldPath, dict[str, str]]] = {
 }
 # Names of data parallelism and the stage of ZeRO that they imply.
 _SHARDING: Final = {"ddp": 0, "fsdp": 3}
-_DEGREES: Final = ("tensor", "stages", "context", "expert")
+# Degrees of parallelism inside a worker, with which data parallelism is a hybrid.
+DEGREES: Final = ("tensor", "stages", "context", "expert")
+_KIND: Final = ("strategy", "kind")
 
 
 def canonical(path: tuple[str, ...]) -> tuple[str, ...]:
@@ -83,22 +85,39 @@ def _expand_nics(located: Located) -> None:
     located.places[bandwidth] = located.places.pop(nics, located.place(nics))
 
 
+def implies_sharding(strategy: Any) -> bool:
+    """Whether a strategy, or the name of one, is FSDP or DDP, which imply a stage of ZeRO."""
+    kind = strategy.get("kind") if isinstance(strategy, dict) else strategy
+    return isinstance(kind, str) and kind.lower() in _SHARDING
+
+
 def _expand_sharding(located: Located) -> None:
-    """Replaces `kind: ddp` or `kind: fsdp` by data parallelism, or by a hybrid if other degrees are given, and ZeRO's stage."""
-    strategy = _mapping(located.data, ("strategy",))
-    kind = None if strategy is None else strategy.get("kind")
-    if strategy is None or not isinstance(kind, str) or kind.lower() not in _SHARDING:
+    """Replaces `kind: ddp` or `kind: fsdp` by data parallelism, or by a hybrid if other degrees are given, and ZeRO's stage.
+
+    The abbreviation gets a place of its own, because degrees may be added later.
+    """
+    strategy = _mapping(located.data, _KIND[:1])
+    if strategy is None:
         return
-    stage = _SHARDING[kind.lower()]
-    strategy["kind"] = "hybrid" if any(name in strategy for name in _DEGREES) else "data_parallel"
-    training = located.data.setdefault("training", {})
-    if not isinstance(training, dict):
-        return
-    if training.setdefault("zero", stage) != stage:
-        where = located.place(("strategy", "kind"))
-        message = f"strategy.kind: {kind} is training.zero: {stage}, but zero is {training['zero']}; leave one out"
-        raise ScenarioError([f"{where}: {message}"])
-    located.places.setdefault(("training", "zero"), located.place(("strategy", "kind")))
+    if implies_sharding(strategy):
+        _check_stage(located, strategy["kind"])
+        located.places[*_KIND, strategy["kind"].lower()] = located.place(_KIND)
+        strategy["kind"] = "data_parallel"
+    for name, stage in _SHARDING.items():
+        if (*_KIND, name) in located.places:
+            strategy["kind"] = "hybrid" if any(degree in strategy for degree in DEGREES) else "data_parallel"
+            training = located.data.setdefault("training", {})
+            if isinstance(training, dict) and "zero" not in training:
+                training["zero"] = stage
+                located.places["training", "zero"] = located.places[*_KIND, name]
+
+
+def _check_stage(located: Located, kind: str) -> None:
+    """Raises ScenarioError if FSDP or DDP contradicts the stage of ZeRO that is given."""
+    training, stage = _mapping(located.data, ("training",)) or {}, _SHARDING[kind.lower()]
+    if (zero := training.get("zero", stage)) != stage:
+        message = f"strategy.kind: {kind} is training.zero: {stage}, but zero is {zero}; leave one out"
+        raise ScenarioError([f"{located.place(_KIND)}: {message}"])
 
 
 def _mapping(data: Any, path: FieldPath) -> dict[Any, Any] | None:

@@ -41,16 +41,17 @@ def with_gpus(scenario: Scenario, gpus: int) -> Scenario:
 def read_with_gpus(located: Located, gpus: int, fixed: Collection[str] = ()) -> Scenario:
     """The scenario of YAML on `gpus` GPUs, as from `with_gpus`. It need not be valid on the number of GPUs that the YAML gives.
 
-    fixed: fields that stay as the YAML gives them, where `with_gpus` would change them: strategy.microbatches,
-    batch.per_worker. Raises InputError.
+    fixed: fields that stay as the YAML gives them, where `with_gpus` would change them: strategy.workers,
+    strategy.microbatches, batch.per_worker. Raises InputError.
     """
-    if "strategy.workers" in fixed:
-        raise InputError(f"{gpus:,} GPUs determine strategy.workers, which is also given; leave out one of both")
     try:
         parts = validated(_Parts, located).model_copy(update={"fixed": frozenset(fixed)})
     except ScenarioError:
         # reports the problems of all parts
         return validated(Scenario, located)
+    if "strategy.workers" in fixed and gpus != parts.strategy.training_ranks:
+        given = f"{parts.strategy.workers:,} workers of {parts.gpus_per_worker:,}"
+        raise InputError(f"{gpus:,} GPUs contradict strategy.workers, which is also given ({given}); leave out one of both")
     return _built(parts, gpus, lambda number: validated(Scenario, Located(located.data | parts.on(number), located.places)))
 
 
@@ -97,7 +98,8 @@ class _Parts(Spec):
     def on(self, gpus: int) -> dict[str, Any]:
         """The parts on `gpus` GPUs, by name. Raises InputError where that is not possible."""
         strategy, total, per_worker = self.strategy, self.total_samples, self.gpus_per_worker
-        _check_is_scalable(strategy)
+        if gpus != strategy.training_ranks:
+            _check_is_scalable(strategy)
         if gpus % per_worker:
             raise InputError(f"not a multiple of the {per_worker} GPUs of a worker ({_degrees(strategy)})")
         workers = gpus // per_worker
@@ -107,7 +109,7 @@ class _Parts(Spec):
             message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
             near = max(1, round(total / workers)) * workers
             raise InputError(f"{message}; give another number, or set batch.total={near}")
-        update: dict[str, Any] = {"workers_": workers}
+        update: dict[str, Any] = {"workers_": workers} if workers != strategy.workers else {}
         follow = "strategy.microbatches" in self.fixed or getattr(strategy, "micro_batch_size", None) is not None
         if strategy.microbatches > 1 and not follow:
             update["microbatches_"] = self._microbatches(total // workers)

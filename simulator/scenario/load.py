@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
             gpus = _whole(override)
         elif field[0] not in wrong:
             try:
-                fixed.add(_apply(located, override))
+                fixed.add(_apply(located, override, fixed))
             except ScenarioError as error:
                 problems += error.problems
                 wrong.add(field[0])
@@ -152,9 +152,9 @@ def _whole(override: str) -> int:
     return int(text)
 
 
-def _apply(located: Located, override: str) -> str:
+def _apply(located: Located, override: str, others: Collection[str]) -> str:
     """Applies one `--set key.path=value`, and returns the field. The value is YAML; paths in it are relative to the working
-    folder."""
+    folder. others: fields that overrides before it have set."""
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
@@ -173,6 +173,8 @@ def _apply(located: Located, override: str) -> str:
     if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
         message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
         raise ScenarioError([f"{where}: {message}"])
+    if path in (("strategy",), ("strategy", "kind")):
+        path = _make_room(located, path, value, others)
     parent = located.data
     for depth, name in enumerate(path[:-1], start=1):
         if isinstance(parent, dict) and name not in parent:
@@ -195,6 +197,24 @@ def _apply(located: Located, override: str) -> str:
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
     return ".".join(path)
+
+
+def _make_room(located: Located, path: tuple[str, ...], value: Any, others: Collection[str]) -> tuple[str, ...]:
+    """Removes what an override of the strategy or of its kind replaces, and returns the field that it sets.
+
+    A strategy by its kind alone keeps the fields that other overrides set, in whatever order they are given. FSDP and DDP
+    replace the stage of ZeRO, unless another override sets it.
+    """
+    strategy, training = located.data.get("strategy"), located.data.get("training")
+    if aliases.implies_sharding(value) and isinstance(training, dict) and not {"training", "training.zero"} & set(others):
+        training.pop("zero", None)
+    if path != ("strategy",) or not isinstance(value, str):
+        return path
+    own = {field.split(".")[1] for field in others if field.startswith("strategy.")}
+    fields = strategy if isinstance(strategy, dict) else {}
+    located.data["strategy"] = {name: field for name, field in fields.items() if name in own}
+    located.places["strategy",] = f"--set strategy={value}"
+    return ("strategy", "kind")
 
 
 def _unknown_field(path: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.aliases import DEGREES
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.strategy import KINDS, Strategy
 
@@ -94,6 +95,8 @@ def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...])
 
     if path == (GPUS,):
         return "a scenario has strategy.workers; give the number of GPUs to a command, as --gpus N or --set gpus=N"
+    if path[0] == "strategy" and path[1:] in {(degree,) for degree in DEGREES}:
+        return "set strategy.kind=hybrid, which has it"
     spec = _spec_among(*_annotation_at(root, located.data, path[:-1]))
     fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)

@@ -1,4 +1,5 @@
-"""Comparison of two scenarios whose cluster parameters are uncertain: the interval of the speed-up between them."""
+"""Comparison of two scenarios whose cluster parameters are uncertain: the interval of the ratio of their throughputs, or of
+their throughputs per dollar."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from scaleproof.simulator.uncertainty.response import Response, response_of_scen
 
 Times = NDArray[np.float64]
 
-# Two scenarios are distinguishable if one of them is faster with at least this probability; equal ones have 50 %.
+# Two scenarios are distinguishable if one of them is ahead with at least this probability; equal ones have 50 %.
 SURE: Final = 0.9
 _DRAWS: Final = 64
 # Logarithms of ratios below this mean equal times.
@@ -25,38 +26,45 @@ _SAME: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class SpeedupInterval:
-    """The 90 % interval of the speed-up of scenario B over scenario A: ratio of their samples per second.
+class RatioInterval:
+    """The 90 % interval of a ratio of scenario B over scenario A: of samples per second, or of samples per dollar.
 
-    faster: probability that B is faster.
+    ahead: probability that the ratio is above 1, so that B is faster, or cheaper.
     """
 
     low: float
     high: float
-    faster: float
+    ahead: float
 
     @property
     def is_distinguishable(self) -> bool:
         """Whether the two scenarios are distinguishable."""
-        return not 1 - SURE <= self.faster <= SURE
+        return not 1 - SURE <= self.ahead <= SURE
 
-    def words(self) -> str:
-        """A sentence such as 'B is faster with a probability of over 98 %'."""
+    def words(self, comparative: str = "faster") -> str:
+        """A sentence such as 'B is faster with a probability of over 98 %'. comparative: what the scenario ahead is."""
         if not self.is_distinguishable:
-            return f"the two cannot be distinguished: B is faster with a probability of {format_percent(self.faster, 0)}"
-        first = self.faster < 0.5
-        sure = max(self.faster, 1 - self.faster)
+            even = format_percent(self.ahead, 0)
+            return f"the two cannot be distinguished: B is {comparative} with a probability of {even}"
+        first = self.ahead < 0.5
+        sure = max(self.ahead, 1 - self.ahead)
         surely = format_percent(sure, 0) if sure < 1 - 1 / _DRAWS else f"over {format_percent(1 - 1 / _DRAWS, 0)}"
-        return f"{'A' if first else 'B'} is faster with a probability of {surely}"
+        return f"{'A' if first else 'B'} is {comparative} with a probability of {surely}"
 
 
-def speedup_interval(
-    a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Response] | None = None
-) -> SpeedupInterval:
-    """The interval of the speed-up of scenario B over scenario A.
+def ratio_interval(a: Scenario, b: Scenario, ratio: float) -> RatioInterval:
+    """The interval of a ratio of scenario B over scenario A.
 
-    ratio: predicted samples per second of B over those of A. responses: of their step times to all uncertain quantities;
-    computed if None.
+    ratio: predicted samples per second of B over those of A, or samples per dollar; their errors are equal, because costs are
+    proportional to step times.
+    """
+    return of_log_ratios(math.log(ratio) + log_errors(a, b))
+
+
+def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | None = None) -> Times:
+    """Equally likely errors of the logarithm of the ratio of throughputs, of scenario B over scenario A; shape (draws,).
+
+    responses: of their step times to all uncertain quantities; computed if None.
     """
     of_a, of_b = responses or (response_of_scenario(a, least=0.0), response_of_scenario(b, least=0.0))
     errors_a, errors_b = joint_errors(a, b, (of_a.priors.names, of_b.priors.names))
@@ -65,18 +73,18 @@ def speedup_interval(
         times_a, times_b = (
             np.log(one.step_times(one.priors.factors(errors @ normal))) for one, errors in ((of_a, errors_a), (of_b, errors_b))
         )
-        return np.asarray(math.log(ratio) + times_a - times_b)
+        return np.asarray(times_a - times_b)
 
-    return of_log_ratios(drawn(log_ratios, errors_a.shape[1], _DRAWS)[0])
+    return drawn(log_ratios, errors_a.shape[1], _DRAWS)[0]
 
 
-def of_log_ratios(drawn: Times) -> SpeedupInterval:
-    """The speed-up interval of equally likely logarithms of the ratio, shape (draws,)."""
+def of_log_ratios(drawn: Times) -> RatioInterval:
+    """The interval of a ratio, of equally likely logarithms of it, shape (draws,)."""
     ordered = np.sort(drawn)
     low, high = np.exp(interval(ordered)).tolist()
     same = float((np.abs(ordered) <= _SAME).mean())
     if same:
-        return SpeedupInterval(low, high, float((ordered > _SAME).mean()) + same / 2)
+        return RatioInterval(low, high, float((ordered > _SAME).mean()) + same / 2)
     # the draws are the midpoints of equally likely intervals
     parts = (np.arange(len(ordered)) + 0.5) / len(ordered)
-    return SpeedupInterval(low, high, 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0)))
+    return RatioInterval(low, high, 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0)))

@@ -45,15 +45,17 @@ def _changed(found: Comparison, samples: tuple[int, int]) -> list[dict[str, str]
 
 
 def _words(found: Comparison) -> str:
-    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'; and which of them needs too much memory."""
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).', which is cheaper, and which needs too much memory."""
     unfit = [name for name, run in (("A", found.a), ("B", found.b)) if run.fits is False]
     memory = f" {' and '.join(unfit)} {'needs' if len(unfit) == 1 else 'need'} more memory than a GPU has." if unfit else ""
-    return f"{_speed_words(found)}{memory}"
+    if not found.changed:
+        return "A and B are the same scenario."
+    cost = f" By cost, {found.per_dollar.words('cheaper')}." if found.per_dollar else ""
+    return f"{_speed_words(found)}{cost}{memory}"
 
 
 def _speed_words(found: Comparison) -> str:
-    if not found.changed:
-        return "A and B are the same scenario."
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'"""
     interval = f"90 % interval {found.speedup.low:.2f} to {found.speedup.high:.2f}"
     if abs(found.ratio - 1) < _SAME:
         return "A and B are equally fast."

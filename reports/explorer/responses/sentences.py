@@ -18,15 +18,12 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
-# from this share of a step on, computing is what limits it
-_MOSTLY: Final = 0.85
-# exposed communication below this share of a step is no reason for a faster network
-_LITTLE: Final = 0.02
 # minimum share from which a part is shown
 _MIN_SHARE: Final = 0.002
 # and a holder of memory
@@ -61,16 +58,6 @@ HOLDERS: Final = {
     "context": "CUDA context and kernels.",
     "fragmentation": "Gaps between allocations.",
     "rest": "Everything smaller.",
-}
-# what a part of a step is spent on, and what would help
-_LOSSES: Final = {
-    "slowest_rank": ("waiting for the slowest of many equal GPUs", "fewer GPUs that wait for each other"),
-    "exposed_communication": ("exposed communication", "more bandwidth, a larger batch per GPU, or more overlap"),
-    "bubble": ("pipeline bubble", "more microbatches, or a schedule with virtual stages"),
-    "waiting_for_server": ("waiting for servers", "more servers, or a faster network"),
-    "waiting_for_ranks": ("waiting for slower ranks", "equal GPUs, or an asynchronous strategy"),
-    "waiting_for_input": ("waiting for input", "faster storage, or more processes that decode"),
-    "other": ("time between phases", "a look at the timeline, which shows where"),
 }
 
 
@@ -119,27 +106,12 @@ def _subject(run: Run, scenario: Scenario) -> str:
 
 
 def bottleneck(run: Run) -> str:
-    """The bottleneck of training, and a remedy."""
+    """What limits training, as `predict` prints it, and the busiest part where there are parameter servers."""
     if run.step_time_s <= 0:
         return "Nothing in this scenario takes any time."
-    shares = {name: seconds / run.step_time_s for name, seconds in run.breakdown_s.items()}
-    computing = shares.pop("compute", 0.0)
-    name = max(shares, key=lambda one: shares[one])
-    loss, remedy = _LOSSES[name]
     part = run.servers.bottleneck if run.servers else "compute"
-    busiest = f" The busiest part is the {part}." if part != "compute" else ""
-    compute, lost = f"{format_percent(computing)} compute", f"{format_percent(shares[name])} {loss}"
-    if computing >= _MOSTLY:
-        rest = f", {_percent(shares[name])} {loss}" if shares[name] >= _MIN_SHARE else ""
-        exposed = shares.get("exposed_communication", 0.0)
-        network = "a faster network does not" if exposed < _LITTLE else f"a faster network saves at most {_percent(exposed)}"
-        return f"Compute-bound: {_percent(computing)} compute{rest}. Faster GPUs help, {network}.{busiest}"
-    bound = f"{_percent(computing)} compute, {_percent(shares[name])} {loss}."
-    return f"{bound} What would help: {remedy}.{busiest}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    busiest = [f"The busiest part is the {part}."] if part != "compute" else []
+    return " ".join([*limit(run), *busiest])
 
 
 def numbers(run: Run, scenario: Scenario) -> list[dict[str, Any]]:

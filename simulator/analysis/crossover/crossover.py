@@ -32,7 +32,7 @@ from scaleproof.simulator.run.run import framework_words
 from scaleproof.simulator.scenario.convergence import to_target
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import speedup_interval
+from scaleproof.simulator.uncertainty.pairwise import ratio_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -324,7 +324,7 @@ class _Predictor:
         if not steepness >= _MIN_STEEPNESS:
             return Border(y, x, below, above, 0.0, math.inf)
         first, second = (self.scenario(one, x, y) for one in pair)
-        speedup = speedup_interval(first, second, ratio=1.0)
+        speedup = ratio_interval(first, second, ratio=1.0)
         # if `above` is faster than predicted, the border is at a smaller x
         low, high = (math.log(x) - math.log(ratio) / steepness for ratio in (speedup.high, speedup.low))
         is_left, is_right = low > math.log(self.x.values[0]), high < math.log(self.x.values[-1])

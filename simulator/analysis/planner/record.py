@@ -30,7 +30,8 @@ class _Record(BaseModel):
 
 class PlanRow(_Record):
     """A configuration that was replayed. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval of
-    the step time. best_is_faster: probability that the best configuration is faster; None for the best itself."""
+    the step time. best_is_better: probability that the best configuration is better by the objective; None for the best
+    itself."""
 
     strategy: str
     configuration: dict[str, Any]
@@ -46,12 +47,12 @@ class PlanRow(_Record):
     memory_bytes: float
     cost_USD: dict[str, float] | None
     energy_J: dict[str, float] | None
-    best_is_faster: float | None = None
+    best_is_better: float | None = None
 
     @property
     def is_tied(self) -> bool:
         """Whether the best configuration is not distinguishable from this one, or is this one."""
-        return self.best_is_faster is None or self.best_is_faster < SURE
+        return self.best_is_better is None or self.best_is_better < SURE
 
 
 class TooLarge(_Record):
@@ -215,8 +216,9 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
 def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice], number: int) -> PlanRow:
     best, choice = choices[0], choices[number]
     run, (low, high) = choice.run, response.interval(number)
-    ratio = run.step_time_s / best.run.step_time_s
-    faster = response.faster(0, number, ratio, common_error_share(best.scenario, choice.scenario)) if number else None
+    # costs and energies are proportional to step times, so that their errors are equal
+    ratio = choice.value / best.value
+    better = response.faster(0, number, ratio, common_error_share(best.scenario, choice.scenario)) if number else None
     gpu_s = run.step_time_s * run.compute_ranks
     return PlanRow(
         strategy=choice.scenario.strategy.kind,
@@ -233,7 +235,7 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
         memory_bytes=choice.memory_bytes,
         cost_USD=None if run.cost_USD is None else dict(run.cost_USD),
         energy_J=None if run.energy_J is None else dict(run.energy_J),
-        best_is_faster=faster,
+        best_is_better=better,
     )
 
 

@@ -20,6 +20,9 @@ _BETTER: Final[dict[Objective, str]] = {
     "energy": "needs less energy",
     "tokens-per-dollar": "gives more tokens per dollar",
 }
+_COMPARED: Final[dict[Objective, str]] = {
+    "time": "", "cost": " in cost", "energy": " in energy", "tokens-per-dollar": " in tokens per dollar",
+}  # fmt: skip
 
 
 def degrees(configuration: Mapping[str, Any]) -> str:
@@ -74,9 +77,9 @@ def against_runner_up(plan: PlanRecord) -> str:
     if other is None:
         return ""
     names = degrees(best.configuration), degrees(other.configuration)
+    if other.is_tied:
+        return f"{names[0]} and {names[1]} are a statistical tie{_COMPARED[plan.objective]}"
     if plan.objective == "time":
-        if other.is_tied:
-            return f"{names[0]} and {names[1]} are a statistical tie"
         return f"{names[0]} beats {names[1]} by {_margin(other.step_time_s, best.step_time_s)}"
     if plan.objective == "energy":
         return f"{names[1]} needs {_margin(*(_per_step(row.energy_J) for row in (other, best)))} more energy than {names[0]}"
@@ -108,12 +111,18 @@ def optimality(plan: PlanRecord) -> str:
     return f"optimal: no configuration that fits {_BETTER[plan.objective]} ({engine})"
 
 
+def is_better(objective: Objective) -> str:
+    """'is cheaper': how a plan that is better by an objective compares with another."""
+    return _BETTER[objective]
+
+
 def tie_sentence(plan: PlanRecord) -> Iterator[str]:
-    """Yields 'Nos. 2 to 10 are a statistical tie with No. 1', if any are."""
+    """Yields 'Nos. 2 to 10 are a statistical tie with No. 1 in cost', if any are."""
+    compared = _COMPARED[plan.objective]
     if len(plan.ties) == 1:
-        yield f"No. {plan.ties[0]} is a statistical tie with No. 1"
+        yield f"No. {plan.ties[0]} is a statistical tie with No. 1{compared}"
     elif plan.ties:
-        yield f"Nos. {_listed(plan.ties)} are a statistical tie with No. 1"
+        yield f"Nos. {_listed(plan.ties)} are a statistical tie with No. 1{compared}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_the_number_of_gpus_is_applied_after_other_overrides(capsys: pytest.Capt
     assert main(["predict", MEGATRON, "--gpus", "512", "--set", "strategy.tp=16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranks"] == 512
     assert main(["predict", MEGATRON, "--gpus", "512", "--set", "strategy.dp=4"]) == 2
-    assert "512 GPUs determine strategy.workers, which is also given" in capsys.readouterr().err
+    assert "512 GPUs contradict strategy.workers, which is also given (4 workers of 64)" in capsys.readouterr().err
     assert main(["predict", MEGATRON, "--gpus", "128", "--set", "batch.per_worker=64", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 2 * 64
 
@@ -85,13 +86,21 @@ def test_sweep_names_the_cheapest_point_where_it_is_not_the_fastest(tmp_path: Pa
     assert "cheapest: 0.201 USD per million tokens at cluster H100" in printed  # 2.50 USD / (3,455 tokens/s * 3,600 s)
 
 
-def test_a_remedy_that_needs_more_gpus_than_given_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["predict", "llama-3-70b", "--set", "cluster=dgx-h100", "--set", "batch=512"]
-    assert main([*model, "--set", "strategy.workers=64"]) == 3
-    assert "--set strategy.tensor=4" in " ".join(capsys.readouterr().out.split())
-    # on 64 GPUs, tensor parallelism of 4 leaves 16 workers, and their shares are too large
-    assert main([*model, "--gpus", "64"]) == 3
-    assert "no setting tried makes it fit" in " ".join(capsys.readouterr().out.split())
+@pytest.mark.parametrize("gpus", [["--set", "strategy.workers=64"], ["--set", "gpus=64"], ["--gpus", "64"]])
+def test_a_remedy_can_be_added_to_the_command_and_keeps_the_gpus(gpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["predict", "llama-3-70b", "--set", "cluster=dgx-h100", "--set", "batch=512", *gpus]
+    assert main(command) == 3
+    shown = " ".join(capsys.readouterr().out.split())
+    remedy = re.search(r"fits with: ((?:--set \S+ )+)", shown)
+    assert remedy
+    assert main([*command, *remedy[1].split(), "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    assert (run["ranks"], run["samples"], run["fits"]) == (64, 512, True)
+
+
+def test_two_numbers_of_gpus_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", MEGATRON, "--gpus", "512", "--set", "gpus=1024"]) == 2
+    assert "--gpus 512 and --set gpus=1024 contradict each other; leave out one of both" in capsys.readouterr().err
 
 
 def test_a_precision_that_nobody_chose_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

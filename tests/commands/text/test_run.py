@@ -86,12 +86,6 @@ def test_a_remedy_is_shown_as_options(small: Make) -> None:
     assert out_of_memory(run).endswith("; fits with: --set 'training.recompute={every: 2}' --set training.zero=1")
 
 
-def test_a_remedy_that_multiplies_gpus_says_so(small: Make) -> None:
-    run = replace(predict(small()), fits=False, fit_by="strategy.tensor=4", memory_bytes={"a": 9e9})
-    assert out_of_memory(run).endswith("; fits with: --set strategy.tensor=4, on more GPUs: workers stay as they are")
-    assert out_of_memory(replace(run, fit_by="strategy.tensor=4 gpus=64")).endswith("--set strategy.tensor=4 --set gpus=64")
-
-
 def test_the_limit_names_the_largest_cause_and_what_helps(small: Make) -> None:
     run = predict(small())
     causes = {"exposed_communication": "Network-bound", "bubble": "Pipeline-bound", "waiting_for_server": "Server-bound"}

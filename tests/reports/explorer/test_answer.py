@@ -17,9 +17,10 @@ from scaleproof.reports.explorer.responses.answer import _memory_remedies, answe
 from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.scenario.load import load
 
-RING = "resnet50-ring-p100"
+RING, SERVERS = "resnet50-ring-p100", "resnet50-servers-p100"
 
 
 def response(
@@ -50,6 +51,25 @@ def test_tokens_come_first_for_language_models() -> None:
     assert found["numbers"][0]["value"] == format_number(run.tokens_per_s)
     assert found["numbers"][0]["unit"] == "tokens/s"
     assert found["headline"].endswith(f"{format_number(run.tokens_per_s)} tokens/s")
+
+
+@pytest.mark.parametrize(
+    ("sets", "bound"),
+    [
+        ((), "Compute-bound: "),
+        (("input={decode: 500 ms}",), "Input-bound: faster data loading helps most."),
+        (("cluster.network.bandwidth=1 Gbit/s",), "Network-bound: "),
+    ],
+)
+def test_what_limits_a_run_is_what_predict_prints(sets: tuple[str, ...], bound: str) -> None:
+    found = response(RING, *sets)["bottleneck"]
+    assert bound in found
+    assert found == " ".join(limit(predict(load(RING, sets))))
+
+
+def test_the_busiest_part_is_named_where_there_are_servers() -> None:
+    found = response(SERVERS, "cluster.network.bandwidth=1 Gbit/s")["bottleneck"]
+    assert found.endswith(" The busiest part is the server NIC.")
 
 
 def test_a_number_of_gpus_keeps_the_batch_and_is_resolved_to_settings() -> None:

@@ -41,7 +41,7 @@ def test_the_page_opens_with_a_forecast(page: Page, explorer: str, scenario: str
     assert re.search(r"90 %: .* to ", page.inner_text("#numbers [data-key=throughput] .detail"))
     assert page.locator("#causes > div").count() >= 2
     assert page.locator("#memory > div").count() >= 3
-    assert "compute" in page.inner_text("#bottleneck")
+    assert "-bound: " in page.inner_text("#bottleneck")
     colours = page.evaluate(
         """() => { const c = document.getElementById('timeline');
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;

@@ -31,7 +31,7 @@ def test_identical_scenarios_are_indistinguishable(small: Make) -> None:
     assert found.ratio == 1
     assert all(effect.change in (0, None) for effect in found.effects)
     assert all((part.change_s, part.low_s, part.high_s) == (0, 0, 0) for part in found.parts)
-    assert (found.speedup.faster, found.speedup.is_distinguishable) == (0.5, False)
+    assert (found.speedup.ahead, found.speedup.is_distinguishable) == (0.5, False)
     text = describe(found)
     assert "nothing changed" in text
     assert "B is as fast as A" in text
@@ -88,7 +88,7 @@ def test_swapping_scenarios_inverts_the_effects(small: Make) -> None:
     forth, back = compare(a, b), compare(b, a)
     assert forth.ratio == pytest.approx(1 / back.ratio)
     assert forth.speedup.low == pytest.approx(1 / back.speedup.high, rel=0.02)
-    assert forth.speedup.faster == pytest.approx(1 - back.speedup.faster, abs=0.03)
+    assert forth.speedup.ahead == pytest.approx(1 - back.speedup.ahead, abs=0.03)
 
 
 def test_device_error_does_not_affect_a_speedup_on_the_same_device(small: Make) -> None:
@@ -129,6 +129,34 @@ def test_texts_have_units_and_rates_have_them_in_their_label() -> None:
     rate, step = Effect("throughput", "samples/s", 37.764, None), Effect("step time", "s", 0.0123, 61.8)
     assert (rate.label, rate.texts()) == ("samples/s", ("37.76", "–"))
     assert (step.label, step.texts()) == ("step time", ("12.3 ms", "61.8 s"))
+
+
+def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
+    """B is faster at twenty times the price, so that A is cheaper; both ratios have the same errors."""
+    slow = small("strategy.workers=8", "cluster.node.price=1 USD/h", "cluster.network.bandwidth=1 Gbit/s")
+    found = compare(slow, small("strategy.workers=8", "cluster.node.price=20 USD/h"))
+    assert found.per_dollar is not None
+    assert found.cost_ratio == pytest.approx(20 / found.ratio)
+    assert (found.speedup.ahead > 0.9, found.per_dollar.ahead < 0.1) == (True, True)
+    assert found.per_dollar.high == pytest.approx(found.speedup.high / 20)
+    text = " ".join(describe(found).split())
+    assert "; B is faster with a probability of " in text
+    assert f"B costs {found.cost_ratio:.3g} times what A costs per token (90 % interval " in text
+    assert "); A is cheaper with a probability of " in text
+    assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
+
+
+def test_at_equal_prices_the_faster_scenario_is_as_probably_the_cheaper_one(small: Make) -> None:
+    given = ("strategy.workers=8", "cluster.node.price=4 USD/h")
+    found = compare(small(*given), small(*given, "cluster.network.bandwidth=9 Gbit/s"))
+    assert found.per_dollar is not None
+    assert found.per_dollar.ahead == pytest.approx(found.speedup.ahead)
+
+
+def test_costs_are_not_compared_without_prices(small: Make) -> None:
+    found = compare(small("cluster.node.price=4 USD/h"), small())
+    assert (found.cost_ratio, found.per_dollar, found.plain()["probability_b_cheaper"]) == (None, None, None)
+    assert "cheaper" not in describe(found)
 
 
 def test_the_table_names_units_in_its_columns(small: Make) -> None:

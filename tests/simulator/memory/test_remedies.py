@@ -9,6 +9,7 @@ import pytest
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
@@ -22,10 +23,25 @@ GPT = ("model={kind: gpt, layers: 8, hidden: 128, heads: 8, vocabulary: 64, sequ
 def reported(small: Make, *overrides: str, share: float = 1.0, less_bytes: float = 0.0) -> str:
     """Remedies that make the scenario fit in a share of the memory that it needs; they are checked."""
     room = f"cluster.device.memory={share * memory(small(*overrides)).worst.total_bytes - less_bytes:.0f} B"
-    scenario = small(*overrides, room)
+    return checked(lambda *more: small(*overrides, room, *more))
+
+
+def checked(load: Make) -> str:
+    """Remedies of a scenario that does not fit. With these it fits, with the same batch and micro-batches that are not
+    larger, on the same GPUs unless the remedies say on how many."""
+    scenario = load()
     assert not memory(scenario).fits
     found = fit_by(scenario)
-    assert not found or memory(small(*overrides, room, *found.split())).fits
+    if found:
+        changed = load(*found.split())
+        assert memory(changed).fits
+        assert changed.total_samples == scenario.total_samples
+        assert changed.samples_per_worker // changed.strategy.microbatches <= (
+            scenario.samples_per_worker // scenario.strategy.microbatches
+        )
+        assert f"gpus={changed.strategy.training_ranks}" in found.split() or (
+            "gpus=" not in found and changed.strategy.training_ranks == scenario.strategy.training_ranks
+        )
     return found
 
 
@@ -63,12 +79,60 @@ def test_cheapest_remedies_are_suggested_first(small: Make, strategy: str, less:
     assert reported(small, *GPT, f"strategy={strategy}", less_bytes=1) == less
 
 
+def test_larger_degrees_keep_the_gpus_the_batch_and_the_micro_batches(small: Make) -> None:
+    base = (
+        *GPT,
+        "batch=8",
+        "strategy={kind: hybrid, workers: 8, microbatches: 1}",
+        "training={optimizer: adam, recompute: full}",
+    )
+    found = reported(small, *base, "training.zero=2", share=0.6)
+    assert found == "strategy.tensor=2 strategy.workers=4 strategy.microbatches=2"
+    by_size = "strategy={kind: hybrid, workers: 8, micro_batch_size: 1}"
+    assert reported(small, *base, by_size, share=0.6) == "strategy.tensor=2 strategy.workers=4"
+
+
+def test_a_batch_per_worker_becomes_the_global_batch_where_workers_change(small: Make) -> None:
+    base = (*GPT, "strategy={kind: hybrid, workers: 8}", "training={optimizer: adam, recompute: full, zero: 2}")
+    found = reported(small, *base, "batch.per_worker=1", share=0.6)
+    assert found == "strategy.tensor=2 strategy.workers=4 strategy.microbatches=2 batch.total=8"
+
+
 def test_suggested_tensor_parallel_ranks_stay_inside_a_node(small: Make) -> None:
     """Of four devices a node."""
+    base = (*GPT, "batch=8", "strategy={kind: hybrid, workers: 8}", "training={optimizer: adam, recompute: full, zero: 2}")
+    for share in (0.6, 0.3, 0.2, 0.1, 0.05):
+        assert "strategy.tensor=8" not in reported(small, *base, share=share)
+
+
+def test_more_gpus_are_suggested_where_one_worker_has_tried_everything_else(small: Make) -> None:
+    base = (*GPT, "batch=1", "strategy={kind: hybrid}", "training={optimizer: adam, recompute: full, offload: [optimizer]}")
+    assert reported(small, *base, share=0.6) == "strategy.tensor=2 gpus=2"
+    pipeline = (*GPT, "batch=1", "strategy={kind: pipeline, stages: 2}", "training={recompute: full, offload: [optimizer]}")
+    assert reported(small, *pipeline, share=0.7) == "strategy.stages=4 gpus=4"
+
+
+def test_offloading_is_suggested_before_more_gpus(small: Make) -> None:
     base = (*GPT, "batch=1", "strategy={kind: hybrid}", "training={optimizer: adam, recompute: full}")
-    assert reported(small, *base, share=0.6) == "strategy.tensor=2"
-    assert "strategy.tensor=4" in reported(small, *base, share=0.2)
-    assert "strategy.tensor=8" not in reported(small, *base, share=0.05)
+    assert reported(small, *base, share=0.7) == "training.offload=[optimizer]"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("llama-3-70b", ("cluster=dgx-h100", "batch=512", "gpus=64")),
+        ("llama-3-70b", ("cluster=dgx-h100", "batch=512", "strategy.workers=64")),
+        ("llama-3-70b", ("cluster=dgx-h100", "batch.per_worker=8", "strategy.workers=16")),
+        ("gpt3-175b-hybrid-selene", ()),
+        ("megatron-175b-3d-selene", ("cluster.device.memory=20 GiB", "strategy.workers=8", "batch.per_worker=32")),
+        ("mixtral-8x7b-experts-h100", ("cluster.device.memory=24 GiB",)),
+        ("llama-3-8b-long-context-h100", ("cluster.device.memory=20 GiB",)),
+    ],
+)
+def test_large_models_fit_by_remedies_on_the_same_gpus(name: str, overrides: tuple[str, ...]) -> None:
+    found = checked(lambda *more: load(name, [*overrides, *more]))
+    assert found
+    assert "gpus=" not in found
 
 
 @pytest.mark.parametrize("training", ["{optimizer: adam}", "{optimizer: adam, zero: 1}"])

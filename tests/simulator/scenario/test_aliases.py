@@ -49,6 +49,46 @@ def test_ddp_and_fsdp_are_data_parallelism_with_a_stage_of_zero(kind: str, zero:
     assert (scenario.strategy.kind, scenario.training.zero) == ("data_parallel", zero)
 
 
+PLAIN = """
+model: llama-3-8b
+cluster: dgx-h100
+strategy: {kind: data_parallel, workers: 8}
+batch: {total: 64}
+training: {zero: 1, optimizer: adam, precision: bf16}
+"""
+
+
+@pytest.mark.parametrize("kind", ["strategy=fsdp", "strategy.kind=fsdp", "strategy={kind: fsdp}"])
+@pytest.mark.parametrize("base", [PLAIN, FULL])
+def test_fsdp_with_other_degrees_is_a_hybrid(kind: str, base: str, tmp_path: Path) -> None:
+    scenario = read(tmp_path, base, kind, "tp=8", "dp=2")
+    assert (scenario.strategy.kind, scenario.strategy.plan.tensor, scenario.training.zero) == ("hybrid", 8, 3)
+    assert scenario.training.optimizer == "adam"
+
+
+@pytest.mark.parametrize("others", [("tp=8", "pp=2"), ("strategy.cp=2",), ("dp=4", "strategy.ga=2"), ("optimizer=sgd",)])
+@pytest.mark.parametrize("kind", ["fsdp", "ddp", "hybrid"])
+def test_a_kind_and_its_fields_may_be_given_in_any_order(kind: str, others: tuple[str, ...], tmp_path: Path) -> None:
+    scenario = read(tmp_path, FULL, f"strategy={kind}", *others)
+    assert read(tmp_path, FULL, *others, f"strategy={kind}") == scenario
+    if kind != "hybrid":
+        assert scenario.training.zero == {"fsdp": 3, "ddp": 0}[kind]
+
+
+def test_the_stage_of_fsdp_in_a_file_can_be_changed(tmp_path: Path) -> None:
+    scenario = read(tmp_path, SHORT, "training.zero=1", "tp=4")
+    assert (scenario.strategy.kind, scenario.strategy.plan.tensor, scenario.training.zero) == ("hybrid", 4, 1)
+    assert read(tmp_path, SHORT, "training={optimizer: adam, precision: bf16}") == read(tmp_path, SHORT)
+
+
+def test_degrees_that_a_strategy_lacks_are_refused_with_the_strategy_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"strategy.tensor: unknown key; set strategy.kind=hybrid, which has it"):
+        read(tmp_path, PLAIN, "tp=8")
+    assert read(tmp_path, PLAIN, "tp=8", "strategy.kind=hybrid").strategy.training_ranks == 64
+    with pytest.raises(ScenarioError, match=r"fsdp is training.zero: 3, but zero is 2; leave one out"):
+        read(tmp_path, PLAIN, "training.zero=2", "strategy=fsdp")
+
+
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [

@@ -63,3 +63,11 @@ def test_a_number_of_gpus_in_a_file_is_hinted_at() -> None:
     with pytest.raises(InputError, match=r"gpus: unknown key; a scenario has strategy.workers; .* --gpus N"):
         load(fields)
     assert load({name: value for name, value in fields.items() if name != "gpus"}, {"gpus": 64}).strategy.workers == 64
+
+
+def test_a_number_of_gpus_may_confirm_the_workers_that_are_given() -> None:
+    given = ["strategy.tensor=4", "strategy.workers=16", "strategy.microbatches=16", "batch=256"]
+    assert load(MEGATRON, [*given, "gpus=512"]) == load(MEGATRON, given)
+    assert load(PIPELINE, ["gpus=4"]) == load(PIPELINE)
+    with pytest.raises(InputError, match=r"64 GPUs contradict strategy.workers, which is also given \(16 workers of 32\)"):
+        load(MEGATRON, [*given, "gpus=64"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import SpeedupInterval, of_log_ratios, speedup_interval
+from scaleproof.simulator.uncertainty.pairwise import RatioInterval, of_log_ratios, ratio_interval
 from scaleproof.simulator.uncertainty.priors import common, joint_errors
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -22,8 +22,8 @@ SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
 
 
 def test_a_scenario_is_indistinguishable_from_itself(small: Make) -> None:
-    result = speedup_interval(small(), small(), 1.0)
-    assert (result.low, result.high, result.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
+    result = ratio_interval(small(), small(), 1.0)
+    assert (result.low, result.high, result.ahead) == (pytest.approx(1), pytest.approx(1), 0.5)
     assert not result.is_distinguishable
 
 
@@ -56,18 +56,18 @@ def test_errors_of_two_scenarios_are_standard_and_correlate_by_what_they_have_in
 def test_compute_bound_speedup_on_one_device_has_no_device_error(small: Make) -> None:
     """The device's error moves both equally; a device of twice the peak is another one, whose error is its own."""
     a = small(*ONLY_COMPUTE)
-    same = speedup_interval(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
+    same = ratio_interval(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
     assert math.log(same.high / same.low) < 1e-3
-    other = speedup_interval(a, small(*ONLY_COMPUTE, "cluster.device.peak={fp32: 1.1 TFLOP/s}"), 1.1)
+    other = ratio_interval(a, small(*ONLY_COMPUTE, "cluster.device.peak={fp32: 1.1 TFLOP/s}"), 1.1)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["device"].prior] * 2)
     assert math.log(other.high / other.low) == pytest.approx(width, rel=0.05)
-    assert other.faster == pytest.approx(NormalDist().cdf(math.log(1.1) / math.hypot(0.1, 0.1)), abs=0.03)
+    assert other.ahead == pytest.approx(NormalDist().cdf(math.log(1.1) / math.hypot(0.1, 0.1)), abs=0.03)
     assert not other.is_distinguishable
 
 
 def test_model_errors_of_different_strategies_are_independent(small: Make) -> None:
     exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
-    result = speedup_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
+    result = ratio_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
     width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
     assert math.log(result.high / result.low) == pytest.approx(width, rel=0.05)
 
@@ -76,12 +76,13 @@ def test_model_errors_of_different_strategies_are_independent(small: Make) -> No
 def test_the_probability_follows_a_lognormal_distribution(mean: float, deviation: float) -> None:
     drawn = mean + deviation * np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
     result = of_log_ratios(drawn)
-    assert result.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
+    assert result.ahead == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
     assert math.log(result.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
-    assert 1 - result.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
+    assert 1 - result.ahead == pytest.approx(of_log_ratios(-drawn).ahead, abs=1e-9)
 
 
 def test_the_text_names_the_faster_scenario_or_reports_no_difference() -> None:
-    assert SpeedupInterval(0.9, 1.2, 0.6).words() == "the two cannot be distinguished: B is faster with a probability of 60 %"
-    assert SpeedupInterval(1.1, 1.2, 1.0).words() == "B is faster with a probability of over 98 %"
-    assert SpeedupInterval(0.8, 0.99, 0.04).words() == "A is faster with a probability of 96 %"
+    assert RatioInterval(0.9, 1.2, 0.6).words() == "the two cannot be distinguished: B is faster with a probability of 60 %"
+    assert RatioInterval(1.1, 1.2, 1.0).words() == "B is faster with a probability of over 98 %"
+    assert RatioInterval(0.8, 0.99, 0.04).words() == "A is faster with a probability of 96 %"
+    assert RatioInterval(0.8, 0.99, 0.04).words("cheaper") == "A is cheaper with a probability of 96 %"

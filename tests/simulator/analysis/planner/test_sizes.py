@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from scaleproof import main
+from scaleproof.commands.text.plan import describe
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.analysis.planner import sizes
+from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.record import PlanRecord
 from scaleproof.simulator.analysis.planner.settings import Settings
 from scaleproof.simulator.analysis.planner.sizes import plan_sizes, read_plans
-from scaleproof.simulator.analysis.planner.words import headline, layout, tie_sentence
+from scaleproof.simulator.analysis.planner.words import against_runner_up, headline, layout, tie_sentence
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
@@ -151,7 +153,21 @@ def test_words_of_plans(plans: list[PlanRecord]) -> None:
     configuration = {"workers": 4, "tensor": 2, "stages": 2, "samples": 1, "microbatches": 8, "zero": 1}
     assert layout(configuration | {"recompute": "{modules: [mlp]}"}) == "DP4 TP2 PP2, MBS 1, GA 8, ZeRO-1, recompute mlp"
     best, *_ = plans[0].best
-    rows = [best, *(best.model_copy(update={"best_is_faster": share}) for share in (0.6, 0.6, 0.99, 0.6))]
-    assert list(tie_sentence(plans[0].model_copy(update={"best": rows}))) == [
-        "Nos. 2, 3 and 5 are a statistical tie with No. 1"
-    ]
+    rows = [best, *(best.model_copy(update={"best_is_better": share}) for share in (0.6, 0.6, 0.99, 0.6))]
+    tied = plans[0].model_copy(update={"best": rows})
+    assert list(tie_sentence(tied)) == ["Nos. 2, 3 and 5 are a statistical tie with No. 1"]
+    by_cost = tied.model_copy(update={"objective": "cost"})
+    assert list(tie_sentence(by_cost)) == ["Nos. 2, 3 and 5 are a statistical tie with No. 1 in cost"]
+    assert against_runner_up(by_cost.model_copy(update={"runner_up": rows[1]})).endswith(" are a statistical tie in cost")
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [("time", "is faster"), ("cost", "is cheaper"), ("tokens-per-dollar", "gives more tokens per dollar")],
+)
+def test_the_plan_says_what_is_compared(plans: list[PlanRecord], objective: Objective, words: str) -> None:
+    plan = plans[0].model_copy(update={"objective": objective})
+    first = plan.best[0].model_copy(update={"cost_USD": {"per_step": 1.0, "per_million_tokens": 2.0}})
+    second = first.model_copy(update={"best_is_better": 0.64})
+    shown = describe([plan.model_copy(update={"best": [first, second]})])
+    assert f"No. 1 {words} than No. 2 with a probability of 64 %" in shown
