@@ -178,7 +178,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _whole(folder: Path, before: set[str]) -> list[str]:
-    """The new files, each of which is checked for completeness, but for journals, which SQLite plays back where it opens a file."""
+    """The new files, all of them checked for completeness, without journals, which SQLite deletes when it opens a file."""
     found = [name for name in _written(folder) if name not in before and not name.endswith("-journal")]
     for name in found:
         watched.check_whole(folder / name)
