@@ -44,6 +44,11 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     return written(plain)
 
 
+def dump_device(device: Device) -> str:
+    """YAML of a device that loads to an equal one."""
+    return written({"description": device.description, **_plain(device)} if device.description else _plain(device))
+
+
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
     plain = _strategy(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
