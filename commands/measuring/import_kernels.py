@@ -86,8 +86,8 @@ def _nominal(gpu: str, like: str) -> Device:
     device = load_device(catalog.find_part("device", like, Path())) if like else device_of(gpu)
     if device is None:
         raise InputError(
-            f"no device of the GPU {gpu} ships; give the shipped one that is closest with --like, such as one of its generation, "
-            "or a device file with the facts of its data sheet"
+            f"no device of the GPU {gpu} ships; give the closest one with --like, such as one of its generation, or a file "
+            "with the facts of its data sheet"
         )
     if device.kernels is None or device.efficiency is not None:
         raise InputError(

@@ -82,5 +82,5 @@ def _deviation(series: Sequence[RateSeries]) -> str:
             inside.append(low <= rate <= high)
     if not errors:
         return ""
-    share = sum(inside) / len(inside)
-    return f"measured kernels lie {format_percent(float(np.median(errors)))} off at the median, {format_percent(share, 0)} in the interval"
+    median, share = float(np.median(errors)), sum(inside) / len(inside)
+    return f"measured kernels lie {format_percent(median)} off at the median, {format_percent(share, 0)} in the interval"

@@ -23,7 +23,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.plausibility import check_rates, flops
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, Floats, KernelTable, check, read, shipped
+from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, Floats, KernelTable, Mask, check, read, shipped
 
 # Rows of products and lengths of sequences at which rates are drawn.
 _ROWS: Final = tuple(dict.fromkeys(int(128 * round(rows / 128)) for rows in np.geomspace(256, 32768, 43)))
@@ -32,6 +32,8 @@ _LENGTHS: Final = tuple(dict.fromkeys(int(128 * round(length / 128)) for length 
 _WEIGHTS: Final = ((1024, 1024), (4096, 4096), (16384, 16384))
 _MOST_LINES: Final = 3
 _MOST_POINTS: Final = 150
+# Columns that identify attention but for the length of its sequences.
+_COLUMNS: Final = ("head_dim", "batch", "heads", "kv_heads")
 # Precisions with two bytes an element, whose products take the same time.
 _SIXTEEN_BITS: Final = ("bf16", "fp16")
 
@@ -83,16 +85,13 @@ def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
     if precision is None:
         return []
     rows, series = _in_16_bits(measured, ATTENTION), []
-    columns = [rows.sizes[name].astype(np.int64).tolist() for name in ("head_dim", "batch", "heads", "kv_heads")]
+    columns = [rows.sizes[name].astype(np.int64).tolist() for name in _COLUMNS]
     counts = Counter(zip(*columns, strict=True))
     widths = [width for width, _ in Counter(columns[0]).most_common(_MOST_LINES)]
     for width in sorted(widths):
         shape = max((one for one in counts if one[0] == width), key=lambda one: (counts[one], one[1] * one[2], one))
         _, batch, heads, key_heads = shape
-        mask = np.all(
-            [rows.sizes[name] == size for name, size in zip(("head_dim", "batch", "heads", "kv_heads"), shape, strict=True)],
-            axis=0,
-        )
+        mask = np.all([rows.sizes[name] == size for name, size in zip(_COLUMNS, shape, strict=True)], axis=0)
         name = f"{batch} × {heads} heads of {width}, {key_heads} of keys"
         line = attention_line(device, precision, name, [(batch, n, heads, key_heads, width) for n in _LENGTHS])
         series.append(RateSeries(line, _points(rows, mask, "seq")))
@@ -127,7 +126,7 @@ def _in_16_bits(table: KernelTable, kind: str) -> KernelTable:
     return table.subset(table.rows(kind) & np.isin(table.precision, _SIXTEEN_BITS))
 
 
-def _points(rows: KernelTable, mask: np.ndarray[tuple[int], np.dtype[np.bool_]], size: str) -> tuple[tuple[float, float], ...]:
+def _points(rows: KernelTable, mask: Mask, size: str) -> tuple[tuple[float, float], ...]:
     """Sizes and measured rates of some rows, in order of size."""
     own = rows.subset(mask)
     pairs = zip(own.sizes[size].tolist(), (flops(own) / own.measured_s).tolist(), strict=True)
@@ -136,6 +135,4 @@ def _points(rows: KernelTable, mask: np.ndarray[tuple[int], np.dtype[np.bool_]],
 
 def _thinned(pairs: Floats) -> Iterator[tuple[float, float]]:
     """Every n-th pair, so that at most `_MOST_POINTS` are left."""
-    step = -(-len(pairs) // _MOST_POINTS) if len(pairs) else 1
-    for x, y in pairs[::step].tolist():
-        yield x, y
+    yield from pairs[:: max(1, -(-len(pairs) // _MOST_POINTS))].tolist()

@@ -30,6 +30,7 @@ from scaleproof.validator.kernels.products import ProductShapes
 Floats = NDArray[np.float64]
 Texts = NDArray[np.str_]
 Mask = NDArray[np.bool_]
+Indices = NDArray[np.int64]
 _Shapes = TypeVar("_Shapes", ProductShapes, AttentionShapes, MixtureShapes)
 
 PRODUCT: Final = "gemm"
@@ -65,6 +66,11 @@ class Problem(NamedTuple):
     cell: str
     remedy: str
 
+    @property
+    def text(self) -> str:
+        """The reason with the cell."""
+        return f"{self.reason}, got {self.cell!r}" if self.cell else self.reason
+
 
 @dataclass(frozen=True)
 class KernelTable:
@@ -72,7 +78,7 @@ class KernelTable:
     problems: by index, of rows that cannot be used."""
 
     path: Path
-    lines: NDArray[np.int64]
+    lines: Indices
     gpu: Texts
     kind: Texts
     precision: Texts
@@ -143,7 +149,7 @@ class KernelTable:
                 texts[at] = " ".join(row)
         return list(texts)
 
-    def _texts(self, name: str, where: NDArray[np.int64]) -> list[str]:
+    def _texts(self, name: str, where: Indices) -> list[str]:
         if name == _ROUTING:
             return self.routing[where].tolist()
         return [f"{name}={size:.0f}" for size in self.sizes[name][where].tolist()]
@@ -274,7 +280,7 @@ def _problems(table: KernelTable, cells: Mapping[str, Sequence[str]]) -> Iterato
 def check(table: KernelTable) -> None:
     """Raises InputError, with file and line, if a row of the table cannot be used."""
     lines = [
-        f"{table.path}:{table.lines[row]}: {problem.reason}{f', got {problem.cell!r}' if problem.cell else ''}; {problem.remedy}"
+        f"{table.path}:{table.lines[row]}: {problem.text}; {problem.remedy}"
         for row, problem in sorted(table.problems.items())[:_NAMED_ROWS]
     ]
     if more := len(table.problems) - len(lines):

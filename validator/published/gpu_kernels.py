@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.plausibility import check_units, flops
 from scaleproof.validator.kernels.rates import interval_s, predicted_s
-from scaleproof.validator.kernels.table import SHAPES, KernelTable, read
+from scaleproof.validator.kernels.table import SHAPES, Indices, KernelTable, read
 from scaleproof.validator.published.score import Prediction
 
 CALIBRATION: Final[tuple[str, ...]] = ()
@@ -41,9 +41,7 @@ def predict_table(path: Path) -> list[Prediction]:
     return [found[row] for row in range(len(table))]
 
 
-def _of_set(
-    table: KernelTable, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: Device | None
-) -> Iterator[Prediction]:
+def _of_set(table: KernelTable, rows: Indices, device: Device | None) -> Iterator[Prediction]:
     """Predictions of rows of one GPU, kind and precision."""
     kind, precision, name = str(table.kind[rows[0]]), str(table.precision[rows[0]]), _set_name(table, rows[0])
     reason = _reason(device, table, int(rows[0]))
