@@ -19,10 +19,10 @@ RESNET_TINY: Final = {"kind": "resnet", "image": 32, "classes": 10}
 class GpuSizes:
     """Sizes in bytes, or (m, n, k) for products.
 
-    more_products: timed in the first 16-bit precision alone, or in the first one. attentions: (sequences, tokens of each,
-    heads, heads of keys, width), in that precision. layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a
-    step. devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s:
-    seconds for all probes together.
+    more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
+    width), in that precision. layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters:
+    numbers of parameters of a step. devices: number of devices, None for those present. label: note on all results, if they are
+    not accurate. budget_s: seconds for all probes together.
     """
 
     products: Sequence[tuple[int, int, int]]
