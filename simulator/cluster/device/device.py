@@ -145,11 +145,12 @@ class Device(Spec):
                 return measured.forward.at(samples), measured.backward.at(samples)
         return None
 
-    def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0) -> Speed:
-        """Rates of `kernels` at a precision, with `faster` times the device's peak."""
+    def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0, burst: bool = False) -> Speed:
+        """Rates of `kernels` at a precision, with `faster` times the device's peak; of short bursts if `burst`."""
         size_bytes = ELEMENT_BYTES[precision]
         peak_flops = self.peak_flops[precision] * faster
-        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
+        winograd, rates = precision == "fp32", kernels.product_rates(precision)
+        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst)
 
     def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""

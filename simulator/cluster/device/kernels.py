@@ -7,10 +7,13 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field
 
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds
 
-Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
+Generation = Literal[
+    "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
+]  # fmt: skip
 
 # Flash attention's shares of the peak, forward and backward, if the device states none: round assumptions.
 _UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
@@ -44,6 +47,17 @@ class Kernels(Spec):
         None, description="costs on a CPU core, which overlaps nothing; they replace tiles, power and issue time"
     )
 
+    products: dict[ProductPrecision, ProductRates] = Field(
+        {}, description="rates of matrix products by precision, in place of tile_share; bf16 serves fp16"
+    )
+
+    def __hash__(self) -> int:
+        return hash((self.generation, self.processors, self.tile_share, self.sustained_share, self.memory_share, self.launch_s))
+
+    def product_rates(self, precision: str) -> ProductRates | None:
+        """Rates of products at a precision; None if `tile_share` and the other shares determine them."""
+        return self.products.get("bf16" if precision == "fp16" else precision)  # type: ignore[call-overload]
+
     @property
     def flash_shares(self) -> tuple[float, float]:
         """Shares of the peak that flash attention reaches in the forward and the backward pass."""
@@ -52,13 +66,17 @@ class Kernels(Spec):
 
 
 class Speed(NamedTuple):
-    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32."""
+    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32.
+    products: rates of matrix products, if they are known. burst: whether kernels run in short bursts, at high clocks, as in
+    tables of kernels; training is bound by what the power limit sustains."""
 
     kernels: Kernels
     peak_flops: float
     memory_Bps: float
     element_bytes: int
     winograd: bool = False
+    products: ProductRates | None = None
+    burst: bool = False
 
     @property
     def reached_Bps(self) -> float:
