@@ -6,11 +6,12 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Bytes, Seconds
 
-Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
+Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna", "tpu", "cpu"]
 
 # Flash attention's shares of the peak, forward and backward, if the device states none: round assumptions.
 _UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
@@ -25,6 +26,7 @@ class Kernels(Spec):
     sustained_share: float = Field(1.0, gt=0, le=1, description="share of the peak that the power limit sustains")
     burst_s: Seconds = Field(0.0, alias="burst", description="duration of a product that may draw twice the sustained power")
     memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that kernels reach")
+    l2_bytes: Bytes | None = Field(None, alias="l2", description="size of the L2 cache")
     launch_s: Seconds = Field(alias="launch", description="time from the end of one kernel to the start of the next")
     issue_s: Seconds = Field(0.0, alias="issue", description="host time to issue one kernel")
     host_slowdown: float = Field(
@@ -40,9 +42,16 @@ class Kernels(Spec):
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
     )
+    attention: dict[str, AttentionRates] = Field(
+        {}, description="rates of implementations of flash attention; the first one runs unless the framework names another"
+    )
     serial: SerialCosts | None = Field(
         None, description="costs on a CPU core, which overlaps nothing; they replace tiles, power and issue time"
     )
+
+    def __hash__(self) -> int:
+        """Hash of some fields, which distinguish most devices: mappings cannot be hashed."""
+        return hash((self.generation, self.processors, self.tile_share, self.memory_share, self.launch_s))
 
     @property
     def flash_shares(self) -> tuple[float, float]:
@@ -52,13 +61,15 @@ class Kernels(Spec):
 
 
 class Speed(NamedTuple):
-    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32."""
+    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32. burst:
+    whether kernels run for so short a time that the power limit does not slow them."""
 
     kernels: Kernels
     peak_flops: float
     memory_Bps: float
     element_bytes: int
     winograd: bool = False
+    burst: bool = False
 
     @property
     def reached_Bps(self) -> float:
