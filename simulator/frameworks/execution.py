@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from scaleproof.simulator.cluster.device.attention_rates import general
 from scaleproof.simulator.cluster.device.device import (
     Device,
     Optimizer,
@@ -243,20 +244,12 @@ def _recipes() -> _Recipes:
 
 @functools.lru_cache(maxsize=256)
 def _tuned(kernels: Kernels, version: str | None) -> Kernels:
-    """Kernels whose host time is the framework's, with the attention that it has. Shares that the device states itself win over
-    those of the version on its generation."""
-    update: dict[str, float] = {"issue_s": 0.0}
-    found, generation = _data("attention"), kernels.generation
-    if version == "best":
-        known = [one[generation] for one in found["versions"].values() if generation in one]
-    else:
-        known = [one[generation] for name, one in found["versions"].items() if name == version and generation in one]
-    for way in ("forward", "backward"):
-        if known and getattr(kernels, f"flash_{way}_share") is None:
-            update[f"flash_{way}_share"] = max(one[way] for one in known)
-    if known and version != "best":
-        update["flash_ramp_keys"] = found["ramp_keys"][generation]
-        update["flash_narrow_share"] = found["narrow_share"][generation]
+    """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
+    generation. Shares of the peak that the device states itself win over both."""
+    update: dict[str, Any] = {"issue_s": 0.0}
+    if version is not None:
+        rates = kernels.attention.get(version) or general(version, kernels.generation)
+        update["attention"] = {} if rates is None else {version: rates}
     return kernels.model_copy(update=update)
 
 

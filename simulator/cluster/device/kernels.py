@@ -6,10 +6,11 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Bytes, Seconds
 
 Generation = Literal[
     "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
@@ -28,6 +29,7 @@ class Kernels(Spec):
     sustained_share: float = Field(1.0, gt=0, le=1, description="share of the peak that the power limit sustains")
     burst_s: Seconds = Field(0.0, alias="burst", description="duration of a product that may draw twice the sustained power")
     memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that kernels reach")
+    l2_bytes: Bytes | None = Field(None, alias="l2", description="size of the L2 cache")
     launch_s: Seconds = Field(alias="launch", description="time from the end of one kernel to the start of the next")
     issue_s: Seconds = Field(0.0, alias="issue", description="host time to issue one kernel")
     host_slowdown: float = Field(
@@ -42,6 +44,9 @@ class Kernels(Spec):
     )
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
+    )
+    attention: dict[str, AttentionRates] = Field(
+        {}, description="rates of implementations of flash attention; the first one runs unless the framework names another"
     )
     serial: SerialCosts | None = Field(
         None, description="costs on a CPU core, which overlaps nothing; they replace tiles, power and issue time"
