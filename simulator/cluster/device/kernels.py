@@ -8,9 +8,11 @@ from pydantic import Field
 
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Seconds, Watts
 
-Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
+Generation = Literal[
+    "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
+]  # fmt: skip
 
 # Flash attention's shares of the peak, forward and backward, if the device states none: round assumptions.
 _UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
@@ -23,6 +25,9 @@ class Kernels(Spec):
     processors: Count = Field(description="number of streaming multiprocessors, compute units or cores, one tile each")
     tile_share: float = Field(gt=0, le=1, description="share of the peak that the largest tiles reach on all processors")
     sustained_share: float = Field(1.0, gt=0, le=1, description="share of the peak that the power limit sustains")
+    sustained_at_W: Watts | None = Field(
+        None, gt=0, alias="sustained_at", description="power limit that sustains sustained_share; the device's if absent"
+    )
     burst_s: Seconds = Field(0.0, alias="burst", description="duration of a product that may draw twice the sustained power")
     memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that kernels reach")
     launch_s: Seconds = Field(alias="launch", description="time from the end of one kernel to the start of the next")
