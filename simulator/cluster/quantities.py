@@ -235,9 +235,9 @@ def _device_prior(cluster: Cluster) -> float:
 
 
 # Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
-# peaks that differs by a tenth between models, and by more where it was not measured (scenarios/kernels/states.yaml); links lose
-# some percent to headers and to other traffic; latencies differ by a third from their data sheet in practice; and a simulation
-# of training leaves things out.
+# peaks that differs by a tenth between models, and by more where it was not measured (scenarios/kernels/states.yaml); links
+# lose some percent to headers and to other traffic; latencies differ by a third from their data sheet in practice; and a
+# simulation of training leaves things out.
 QUANTITIES: Final[Mapping[str, Quantity]] = _named(
     Quantity("device", lambda _: 1.0, _slower_device, *_SHARE, prior=0.10, prior_of=_device_prior),
     Quantity("optimizer", _measured("optimizer"), _slower_optimizer, *_SHARE, prior=0.10),

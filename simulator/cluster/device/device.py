@@ -144,8 +144,10 @@ class Device(Spec):
         return self
 
     def state_of(self, field: str) -> State:
-        """How the value of a field is known: as its own name in `measured` or `assumed` says, else that of its mapping. `kernels`
-        stands for all its parameters, but not for the facts `kernels.generation` and `kernels.processors`."""
+        """How the value of a field is known: as its own name in `measured` or `assumed` says, else that of its mapping.
+
+        `kernels` stands for all its parameters, but not for the facts `kernels.generation` and `kernels.processors`.
+        """
         mapping = () if field in ("kernels.generation", "kernels.processors") else (field.partition(".")[0],)
         for name in (field, *mapping):
             if name in self.measured:

@@ -1,7 +1,8 @@
 """Power: the share of the peak that a device sustains at a power limit.
 
-A device at its limit lowers its clock and, with the clock, its voltage. Dynamic power is C V² f, so that it grows with the cube of
-the clock where the voltage is proportional to it; idle power stays. The rate of long products is proportional to the clock.
+A device at its limit lowers its clock and, with the clock, its voltage. Dynamic power is C V² f, so that it grows with the
+cube of the clock where the voltage is proportional to it; idle power stays. The rate of long products is proportional to the
+clock.
 """
 
 from __future__ import annotations

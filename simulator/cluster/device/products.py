@@ -25,7 +25,8 @@ _WIDE: Final = ((256, 256), (256, 192), (192, 256), (128, 192), (192, 128), *_US
 # a TPU's systolic arrays have 128 × 128, arXiv 2304.01433; the registers of a CPU core fit some 6 × 16).
 TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
     "kepler": ((128, 128), *_SMALL), "pascal": ((128, 128), *_SMALL), "volta": _USUAL, "turing": _USUAL, "ampere": _USUAL,
-    "ada": _USUAL, "hopper": _USUAL, "blackwell": _WIDE, "blackwell-rtx": _USUAL, "cdna": _WIDE, "tpu": ((128, 128),), "cpu": ((12, 32), (6, 16)),
+    "ada": _USUAL, "hopper": _USUAL, "blackwell": _WIDE, "blackwell-rtx": _USUAL, "cdna": _WIDE, "tpu": ((128, 128),),
+    "cpu": ((12, 32), (6, 16)),
 }  # fmt: skip
 # Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K).
 _SPLITS: Final = (1, 2, 4, 8)
