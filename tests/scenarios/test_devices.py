@@ -25,8 +25,10 @@ GENERATIONS = {
     "pascal": "volta",
     "volta": "volta",
     "ampere": "ampere",
+    "ada": "ampere",
     "hopper": "hopper",
     "blackwell": "blackwell",
+    "blackwell-rtx": "blackwell",
 }
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 
@@ -59,7 +61,10 @@ def test_device_names_distinguish_devices() -> None:
 
 
 def test_all_required_device_families_ship() -> None:
-    families = ("k80", "p100", "v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v3", "tpu-v4", "tpu-v5e", "cpu")
+    families = (
+        "k80", "p100", "v100", "t4", "a10g", "a100", "l4", "h100", "h200", "gh200", "b200", "gb200", "b300", "gb300",
+        "rtx-pro-6000", "mi300x", "mi325x", "mi355x", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "cpu",
+    )  # fmt: skip
     assert [family for family in families if not any(name.startswith(family) for name in NAMES)] == []
 
 
