@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from scaleproof.simulator.cluster.device.attention import running
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.operator_kernels import forward_kernels
 from scaleproof.simulator.cluster.device.passes import passes_s
 from scaleproof.simulator.cluster.device.products import seconds
 from scaleproof.simulator.model.operators import Attention, Matmul, Operator
 
+# 5th and 95th percentile of the logarithm of measured over predicted time where no rates are known: assumptions.
+UNMEASURED: Final = (-0.4, 0.4)
 # Sides of square products, and lengths of sequences, whose rates are shown.
 SIDES: Final = (512, 1024, 2048, 4096, 8192, 16384)
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384)
@@ -100,7 +103,7 @@ def sixteen_bits(device: Device) -> Precision | None:
 
 def _rate(device: Device, precision: Precision, size: float, operator: Operator, samples: float, flops: float) -> Rate:
     burst_s, sustained_s = (_kernel_s(device, precision, operator, samples, burst) for burst in (True, False))
-    low, high = log_error(device, operator, precision)
+    low, high = attention_error(device) if isinstance(operator, Attention) else product_error(device, precision)
     return Rate(size, flops / burst_s, flops / burst_s * math.exp(-high), flops / burst_s * math.exp(-low), flops / sustained_s)
 
 
@@ -109,12 +112,19 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
     kernels = device.kernels
     if kernels is None or device.efficiency is not None:
         return operator.forward_flops * samples / (device.peak_flops[precision] * (device.efficiency or 1.0))
-    speed = device.speed(precision, kernels)
+    speed = device.speed(precision, kernels, burst=burst)
     if kernels.serial is not None:
         return passes_s(speed, (operator,), (), samples)[0]
     return sum(seconds(forward_kernels(operator, samples, speed), speed))
 
 
-def log_error(device: Device, operator: Operator, precision: Precision) -> tuple[float, float]:
-    """5th and 95th percentile of the logarithm of measured over predicted time of an operator's kernels."""
-    return -0.4, 0.4
+def product_error(device: Device, precision: Precision) -> tuple[float, float]:
+    """5th and 95th percentile of the logarithm of measured over predicted time of matrix products."""
+    rates = device.kernels.product_rates(precision) if device.kernels is not None else None
+    return UNMEASURED if rates is None else rates.log_error
+
+
+def attention_error(device: Device) -> tuple[float, float]:
+    """5th and 95th percentile of the logarithm of measured over predicted time of flash attention."""
+    rates = running(device.kernels) if device.kernels is not None else None
+    return UNMEASURED if rates is None else rates.log_error

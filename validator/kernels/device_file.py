@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.dump import dump_device
 from scaleproof.validator.kernels.fit import FittedDevice
+from scaleproof.validator.kernels.table import ATTENTION, PRODUCT
+
+# Fields that hold what is fitted, by kind.
+_FIELDS: Final = {PRODUCT: "kernels.products", ATTENTION: "kernels.attention"}
 
 
 def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
@@ -25,11 +30,15 @@ def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
     source = (
         f"Kernels fitted by `scaleproof import kernels` to {table.name} ({errors}). All else as in {like.name}: {like.source}"
     )
+    names = [_FIELDS[fit.kind] for fit in fitted.fits if fit.kind in _FIELDS]
     device = like.model_copy(
         update={
             "name": gpu,
             "description": f"{gpu}, kernels fitted to {table.name}",
             "source": " ".join(source.split()) + "\n",
+            "measured": tuple(
+                dict.fromkeys([*like.measured, *(_FIELDS[fit.kind] for fit in fitted.fits if fit.kind in _FIELDS)])
+            ),
             "measured_layers": (),
             "measured_optimizers": (),
         }

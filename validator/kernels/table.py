@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, printable
 from scaleproof.simulator.common.units import counted
-from scaleproof.simulator.scenario.published.tables import folder, opened
+from scaleproof.simulator.scenario.published.tables import find_table, folder, opened
 from scaleproof.validator.kernels.attention import AttentionShapes
 from scaleproof.validator.kernels.mixture import MixtureShapes
 from scaleproof.validator.kernels.products import ProductShapes
@@ -179,10 +179,11 @@ def shipped() -> Path:
 
 
 def read(path: Path, gpu: str = "") -> KernelTable:
-    """Reads a table. gpu: name of the GPU of rows without one.
+    """Reads a table, given by its path or by the name of one that ships. gpu: name of the GPU of rows without one.
 
     Raises NotFoundError or InputError if there is no such file, if it is no CSV, or if it lacks columns or rows.
     """
+    path = find_table(path)
     columns, lines, rows = _cells(path)
     cells = {name: [cell.strip() for cell in column] for name, column in zip(columns, rows, strict=True) if name in COLUMNS}
     if missing := [name for name in _REQUIRED if name not in cells]:

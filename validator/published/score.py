@@ -24,7 +24,7 @@ import numpy as np
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
-from scaleproof.simulator.scenario.published.tables import COMPRESSED, Row, folder, opened, read_table
+from scaleproof.simulator.scenario.published.tables import Row, csv_files, find_table, folder, opened, read_table
 from scaleproof.validator.published import parallel_map
 
 # Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
@@ -246,22 +246,11 @@ def tables_at(places: Sequence[Path]) -> list[Path]:
     kind; the shipped tables if no place is given. Raises InputError if a folder has none."""
     tables: list[Path] = []
     for place in places or [folder()]:
-        inside = [path for path in _tables_in(place) if _kind(_columns(path))] if place.is_dir() else [_file(place)]
+        inside = [path for path in csv_files(place) if _kind(_columns(path))] if place.is_dir() else [find_table(place)]
         if not inside:
             raise InputError(f"{place}: no table that can be scored; it needs CSV files with the columns of one of {_known()}")
         tables += inside
     return tables
-
-
-def _tables_in(place: Path) -> list[Path]:
-    """CSV files in a folder, which may be compressed."""
-    return sorted([*place.glob("*.csv"), *place.glob(f"*.csv{COMPRESSED}")])
-
-
-def _file(place: Path) -> Path:
-    """The place, or the shipped table of that name if there is no such file."""
-    named = [path for path in _tables_in(folder()) if str(place) in (path.name, path.name.removesuffix(COMPRESSED))]
-    return named[0] if named and not place.exists() else place
 
 
 def _columns(path: Path) -> Sequence[str]:

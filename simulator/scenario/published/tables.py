@@ -21,7 +21,7 @@ PUBLISHED: Final = "published:"
 Row = Mapping[str, str]
 
 # End of the names of compressed tables.
-COMPRESSED: Final = ".gz"
+_COMPRESSED: Final = ".gz"
 # The table whose rows are scenarios.
 _TRAINING: Final = "transformer_training.csv"
 # Of a table: a million rows, more than anybody has measured.
@@ -40,6 +40,17 @@ def folder() -> Path:
     return catalog.ROOT / "published"
 
 
+def csv_files(place: Path) -> list[Path]:
+    """CSV files in a folder, which may be compressed, sorted by name."""
+    return sorted([*place.glob("*.csv"), *place.glob(f"*.csv{_COMPRESSED}")])
+
+
+def find_table(place: Path) -> Path:
+    """The path of a table, given by a path or by the name of one that ships."""
+    named = [path for path in csv_files(folder()) if str(place) in (path.name, path.name.removesuffix(_COMPRESSED))]
+    return named[0] if named and not place.exists() else place
+
+
 def opened(path: Path, errors: str = "strict") -> io.StringIO:
     """The text of a CSV file; one whose name ends in .gz is decompressed. errors: see `bytes.decode`.
 
@@ -48,7 +59,7 @@ def opened(path: Path, errors: str = "strict") -> io.StringIO:
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file; give the path of a CSV file")
     try:
-        with gzip.open(path) if path.suffix == COMPRESSED else path.open("rb") as file:
+        with gzip.open(path) if path.suffix == _COMPRESSED else path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed: {error}; give a CSV file, or one that gzip compressed") from None
