@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from scaleproof.simulator.cluster.device.attention_rates import general
+from scaleproof.simulator.cluster.device.attention_rates import USUAL, general
 from scaleproof.simulator.cluster.device.device import (
     Device,
     Optimizer,
@@ -234,11 +234,9 @@ class _HostTimes(NamedTuple):
 def _tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
     generation. Shares of the peak that the device states itself win over both."""
-    update: dict[str, Any] = {"issue_s": 0.0}
-    if version is not None:
-        rates = kernels.attention.get(version) or general(version, kernels.generation)
-        update["attention"] = {} if rates is None else {version: rates}
-    return kernels.model_copy(update=update)
+    implementation = version or USUAL
+    rates = kernels.attention.get(implementation) or general(implementation, kernels.generation)
+    return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
 
 
 @functools.cache

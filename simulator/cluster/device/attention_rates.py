@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import yaml
@@ -16,8 +17,16 @@ State = Literal["measured", "data sheet", "assumed"]
 
 # Widest head of which a kernel has its usual block of queries.
 NARROW: Final = 128
-# Versions that are names of the fastest one, in the files of frameworks.
+# Name of the fastest implementation in the files of frameworks, and the one of a framework that names none: PyTorch's.
 BEST: Final = "best"
+USUAL: Final = "flash-2"
+
+
+# Parameters of which more is faster, and of which less is.
+_FASTER: Final = (
+    "product_share", "exponential_share", "sustained_share", "backward_product_share", "backward_exponential_share",
+)  # fmt: skip
+_SLOWER: Final = ("block_rows", "wide_block_rows", "block_s", "backward_moved")
 
 
 class Preparation(Spec):
@@ -76,8 +85,18 @@ def general_rates() -> dict[str, dict[str, AttentionRates]]:
 
 
 def general(implementation: str, generation: str) -> AttentionRates | None:
-    """Shipped rates of an implementation on a generation, "best" being the one with the fastest products; None if none ships."""
+    """Shipped rates of an implementation on a generation; None if none ships. "best" is no slower than any that trains."""
     if implementation != BEST:
         return general_rates().get(implementation, {}).get(generation)
     known = [rates[generation] for rates in general_rates().values() if generation in rates]
-    return max(known, key=lambda rates: rates.product_share, default=None)
+    known = [rates for rates in known if rates.preparation is None]
+    return _bound(known) if known else None
+
+
+def _bound(known: Sequence[AttentionRates]) -> AttentionRates:
+    """Rates whose parameters are each the best of several implementations."""
+    widths = {width for rates in known for width in rates.slowdowns}
+    fastest = {name: max(getattr(rates, name) for rates in known) for name in _FASTER if all(getattr(r, name) for r in known)}
+    least = {name: min(getattr(rates, name) for rates in known) for name in _SLOWER}
+    slowdowns = {width: min(min(rates.slowdowns.get(width, 1.0) for rates in known), 1.0) for width in widths}
+    return known[0].model_copy(update={**fastest, **least, "slowdowns": slowdowns, "launch_s": None, "state": "assumed"})
