@@ -86,9 +86,9 @@ class Job:
     """A model to train on a cluster: the input of a strategy's compilation. samples_per_worker: per step.
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
-    up to it. framework: the training software; recipe: how it scales products in few bits. ranks: number of ranks that wait
-    for each other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers.
-    contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
+    up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
+    other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers. contend:
+    slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
     blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
     scatter gradients. shares_links: whether an engine models that messages share links; else workers whose messages take equal
     times are one class.

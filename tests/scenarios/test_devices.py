@@ -16,6 +16,8 @@ from scaleproof.simulator.cluster.device.kernels import Speed
 from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 
 NAMES = catalog.names("devices")
@@ -139,3 +141,20 @@ def test_newer_gpus_are_faster() -> None:
     times_s = [sum(device(name).layer_s(block, 4, "fp16")) for name in order]
     assert times_s == sorted(times_s, reverse=True)
     assert times_s[0] > 2 * times_s[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_device_trains_a_small_gpt(name: str) -> None:
+    own = device(name)
+    model = {"kind": "gpt", "layers": 2, "hidden": 256, "heads": 4, "vocabulary": 1024, "sequence": 128}
+    cluster = {
+        "nodes": 1, "node": {"devices": 2, "link": {"bandwidth": "10 GB/s", "latency": "5 us"}}, "device": {"base": name},
+    }  # fmt: skip
+    for precision in own.peak_flops:
+        run = predict(load({
+            "model": model, "cluster": cluster, "strategy": {"kind": "data_parallel", "workers": 2}, "batch": 8,
+            "training": {"precision": precision}, "framework": "ideal",
+        }))  # fmt: skip
+        assert run.prediction_interval_s is not None
+        low_s, high_s = run.prediction_interval_s
+        assert 0 < low_s < run.step_time_s < high_s
