@@ -9,6 +9,7 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
 from scaleproof.reports.charts.style import GREY, INK
+from scaleproof.simulator.analysis.device_facts import peaks
 from scaleproof.simulator.analysis.device_rates import IntensitySeries, RateSeries
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.units import format_count, format_percent
@@ -28,10 +29,7 @@ def roofline(device: Device, series: Sequence[IntensitySeries]) -> Chart:
     low, high = _INTENSITIES
     marks: list[Mark] = []
     bandwidth_Bps = device.memory_bandwidth_Bps
-    by_rate: dict[float, list[str]] = {}
-    for name, rate in device.peak_flops.items():
-        by_rate.setdefault(rate, []).append(name)
-    for number, (rate, names) in enumerate(sorted(by_rate.items(), reverse=True)):
+    for number, (names, rate) in enumerate(peaks(device)):
         knee = min(max(rate / bandwidth_Bps, low), high)
         y = [min(rate, x * bandwidth_Bps) / _TERA for x in (low, knee, high)]
         text = f"peak {', '.join(names)}: {format_count(rate)}FLOP/s"
@@ -39,7 +37,7 @@ def roofline(device: Device, series: Sequence[IntensitySeries]) -> Chart:
     for one, (colour, symbol) in zip(series, looks(len(series)), strict=True):
         x, y = (list(column) for column in zip(*one.points, strict=True))
         marks.append(Line(one.name, colour, x, [rate / _TERA for rate in y], symbol=symbol, joined=False))
-    peak = max(by_rate)
+    peak = max(device.peak_flops.values())
     least = min([low * bandwidth_Bps, *(rate for one in series for _, rate in one.points)]) / _TERA
     balance = peak / bandwidth_Bps
     finding = f"{device.name}: its fastest products are bound by compute from {balance:,.0f} FLOP/B on"

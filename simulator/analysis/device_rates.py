@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.attention import running
+from scaleproof.simulator.cluster.device.attention_rates import USUAL, general
 from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.cluster.device.operator_kernels import forward_kernels
 from scaleproof.simulator.cluster.device.passes import passes_s
 from scaleproof.simulator.cluster.device.products import seconds
@@ -101,6 +103,14 @@ def sixteen_bits(device: Device) -> Precision | None:
     return next((name for name in names if name in device.peak_flops), None)
 
 
+def usual_attention(kernels: Kernels) -> Kernels:
+    """The kernels with the implementation of attention that frameworks usually run, if they have no attention of their own."""
+    rates = general(USUAL, kernels.generation)
+    if kernels.attention or kernels.flash_forward_share is not None or rates is None:
+        return kernels
+    return kernels.model_copy(update={"attention": {USUAL: rates}})
+
+
 def _rate(device: Device, precision: Precision, size: float, operator: Operator, samples: float, flops: float) -> Rate:
     burst_s, sustained_s = (_kernel_s(device, precision, operator, samples, burst) for burst in (True, False))
     low, high = attention_error(device) if isinstance(operator, Attention) else product_error(device, precision)
@@ -112,7 +122,7 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
     kernels = device.kernels
     if kernels is None or device.efficiency is not None:
         return operator.forward_flops * samples / (device.peak_flops[precision] * (device.efficiency or 1.0))
-    speed = device.speed(precision, kernels, burst=burst)
+    speed = device.speed(precision, usual_attention(kernels), burst=burst)
     if kernels.serial is not None:
         return passes_s(speed, (operator,), (), samples)[0]
     return sum(seconds(forward_kernels(operator, samples, speed), speed))
@@ -126,5 +136,5 @@ def product_error(device: Device, precision: Precision) -> tuple[float, float]:
 
 def attention_error(device: Device) -> tuple[float, float]:
     """5th and 95th percentile of the logarithm of measured over predicted time of flash attention."""
-    rates = running(device.kernels) if device.kernels is not None else None
+    rates = running(usual_attention(device.kernels)) if device.kernels is not None else None
     return UNMEASURED if rates is None else rates.log_error
