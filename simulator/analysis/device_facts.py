@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scaleproof.simulator.analysis.device_rates import usual_attention
+from scaleproof.simulator.analysis.device_rates import implementations
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.common.units import (
@@ -86,7 +86,7 @@ def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
         value = f"{shares[0]} of the peak forward, {shares[1]} backward"
         yield Fact("flash attention", value, device.state_of("kernels.flash_forward_share"))
         return
-    for name, implementation in usual_attention(kernels).attention.items():
+    for name, implementation in implementations(kernels).items():
         yield Fact(f"attention {name}", _interval(implementation.log_error), implementation.state)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.attention import running
-from scaleproof.simulator.cluster.device.attention_rates import USUAL, general
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, general_rates
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.cluster.device.operator_kernels import forward_kernels
@@ -87,28 +87,38 @@ def attention_line(
     return RateLine(name, precision, tuple(rates))
 
 
-def attention(device: Device, lengths: Sequence[int] = LENGTHS) -> RateLine | None:
-    """Rates of causal attention over `TOKENS` tokens in 16 bits; None if the device has no such precision."""
+def attentions(device: Device, lengths: Sequence[int] = LENGTHS) -> list[RateLine]:
+    """Rates of causal attention over `TOKENS` tokens in 16 bits, of each implementation; none without such a precision."""
     precision = sixteen_bits(device)
     if precision is None:
-        return None
-    return attention_line(
-        device, precision, "flash attention", [(TOKENS // tokens, tokens, HEADS, HEADS, WIDTH) for tokens in lengths]
-    )
+        return []
+    shapes = [(max(1, TOKENS // tokens), tokens, HEADS, HEADS, WIDTH) for tokens in lengths]
+    named = implementations(device.kernels) if device.kernels is not None else {}
+    if not named:
+        return [attention_line(device, precision, "flash attention", shapes)]
+    return [attention_line(running_only(device, name), precision, name, shapes) for name in named]
+
+
+def implementations(kernels: Kernels) -> dict[str, AttentionRates]:
+    """Rates of implementations of flash attention by name: the device's own, and those of its generation; none if the device
+    states shares of its peak instead."""
+    if kernels.flash_forward_share is not None:
+        return {}
+    shipped = {name: of[kernels.generation] for name, of in general_rates().items() if kernels.generation in of}
+    return shipped | kernels.attention
+
+
+def running_only(device: Device, name: str) -> Device:
+    """The device that runs one implementation of attention."""
+    assert device.kernels is not None
+    kernels = device.kernels.model_copy(update={"attention": {name: implementations(device.kernels)[name]}})
+    return device.model_copy(update={"kernels": kernels})
 
 
 def sixteen_bits(device: Device) -> Precision | None:
     """bf16 or fp16, as the device has them; None if it has neither."""
     names: tuple[Precision, ...] = ("bf16", "fp16")
     return next((name for name in names if name in device.peak_flops), None)
-
-
-def usual_attention(kernels: Kernels) -> Kernels:
-    """The kernels with the implementation of attention that frameworks usually run, if they have no attention of their own."""
-    rates = general(USUAL, kernels.generation)
-    if kernels.attention or kernels.flash_forward_share is not None or rates is None:
-        return kernels
-    return kernels.model_copy(update={"attention": {USUAL: rates}})
 
 
 def _rate(device: Device, precision: Precision, size: float, operator: Operator, samples: float, flops: float) -> Rate:
@@ -122,7 +132,7 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
     kernels = device.kernels
     if kernels is None or device.efficiency is not None:
         return operator.forward_flops * samples / (device.peak_flops[precision] * (device.efficiency or 1.0))
-    speed = device.speed(precision, usual_attention(kernels), burst=burst)
+    speed = device.speed(precision, kernels, burst=burst)
     if kernels.serial is not None:
         return passes_s(speed, (operator,), (), samples)[0]
     return sum(seconds(forward_kernels(operator, samples, speed), speed))
@@ -136,5 +146,5 @@ def product_error(device: Device, precision: Precision) -> tuple[float, float]:
 
 def attention_error(device: Device) -> tuple[float, float]:
     """5th and 95th percentile of the logarithm of measured over predicted time of flash attention."""
-    rates = running(usual_attention(device.kernels)) if device.kernels is not None else None
+    rates = running(device.kernels) if device.kernels is not None else None
     return UNMEASURED if rates is None else rates.log_error
