@@ -30,8 +30,8 @@ def fitted_correction(m: Floats, n: Floats, k: Floats, errors: Callable[[str], F
     # the part of each time that a correction changes
     changed = (none - errors(_text(np.full(NODES**3, 10.0)))) / 0.01
     design = np.zeros((len(m), NODES**3))
-    for places, weights in node_weights(m, n, k):
-        np.add.at(design, (np.arange(len(m)), places), weights * changed)
+    places, shares = node_weights(m, n, k)
+    np.add.at(design, (np.arange(len(m)), places), shares * changed)
     falls = _differences()
     smooth = _SMOOTH * falls.T @ falls + _SMALL * np.eye(NODES**3)
     limit = -MOST_FALL / _PER_MILLE

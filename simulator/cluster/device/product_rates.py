@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -29,8 +28,6 @@ MOST_FALL: Final = 100
 # Bytes that a cast to 8 bits with a scale of the whole tensor moves for each element: the largest value is found (2 bytes read)
 # before the elements are cast (2 read, 1 written).
 _CAST_BYTES: Final = 5
-# Share of the cache that data of an earlier kernel occupies when the next one reads them; a round value from fits.
-_CACHED_SHARE: Final = 0.5
 # How fast data that exceed the cache lose it: all of it if they are 1.5 times as large.
 _CACHE_LOSS: Final = 3
 
@@ -62,12 +59,12 @@ class CastRates(Spec):
     fixed_s: Seconds = Field(alias="fixed", description="fixed time of the kernels")
     memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that they reach")
     cached_gain: float = Field(1.0, ge=1, le=20, description="rate of inputs that fit the cache over that rate")
-    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache")
+    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache; half of it if it has two partitions")
 
     def seconds(self, memory_Bps: float, elements: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds to cast `elements` elements."""
-        resident = self.cache_bytes * _CACHED_SHARE / (elements * 3)  # an element is read in 2 bytes and written in 1
-        missed = np.clip(_CACHE_LOSS * (1 - resident), 0, 1)
+        size_bytes = elements * 3  # an element is read in 2 bytes and written in 1
+        missed = np.clip(_CACHE_LOSS * (1 - self.cache_bytes / size_bytes), 0, 1)
         slowdown = missed + (1 - missed) / self.cached_gain
         result: NDArray[np.float64] = self.fixed_s + _CAST_BYTES * elements * slowdown / (memory_Bps * self.memory_share)
         return result
@@ -102,8 +99,8 @@ class ProductRates(Spec):
         """Factor of the time of tiles and of the power bound that `correction` gives, multilinear between its nodes."""
         if not self.correction:
             return 1.0
-        nodes = correction_nodes(self.correction)
-        result: NDArray[np.float64] = np.exp(sum(weights * nodes[places] for places, weights in node_weights(m, n, k)))
+        places, weights = node_weights(m, n, k)
+        result: NDArray[np.float64] = np.exp((correction_nodes(self.correction)[places] * weights).sum(axis=0))
         return result
 
 
@@ -113,13 +110,15 @@ def correction_nodes(text: str) -> NDArray[np.float64]:
     return np.array(text.split(), dtype=np.float64) / _PER_MILLE
 
 
-def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Index and weight of each of the eight nodes around every product; sizes outside of the nodes count as the outermost."""
+def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Indices and weights of the eight nodes around each product, of shape (8, products); sizes outside of the nodes count as
+    the outermost."""
     first, second = CORRECTION_NODES[:2]
-    places = [np.clip((np.log2(size) - first) / (second - first), 0, NODES - 1) for size in (m, n, k)]
-    below = [np.minimum(place.astype(np.int64), NODES - 2) for place in places]
-    above = [place - start for place, start in zip(places, below, strict=True)]
-    for corner in itertools.product((0, 1), repeat=3):
-        rows, columns, inner = (start + step for start, step in zip(below, corner, strict=True))
-        shares = [share if step else 1 - share for share, step in zip(above, corner, strict=True)]
-        yield (rows * NODES + columns) * NODES + inner, shares[0] * shares[1] * shares[2]
+    place = np.clip((np.log2(np.stack(np.broadcast_arrays(m, n, k))) - first) / (second - first), 0, NODES - 1)
+    below = np.minimum(place.astype(np.int64), NODES - 2)
+    above = place - below
+    rows, columns, inner = np.stack([1 - above, above], axis=1)
+    weights = rows[:, None, None] * columns[:, None] * inner
+    strides = np.array([NODES * NODES, NODES, 1])
+    corners = np.array(list(itertools.product((0, 1), repeat=3))) @ strides
+    return np.add.outer(corners, np.tensordot(strides, below, axes=1)), weights.reshape(len(corners), *place.shape[1:])
