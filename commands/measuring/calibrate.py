@@ -83,7 +83,7 @@ def _refit(options: argparse.Namespace) -> int:
     """Fits a table of points that an earlier calibration measured."""
     from dataclasses import replace
 
-    from scaleproof.validator.calibration.calibrate import Calibrated
+    from scaleproof.validator.calibration.calibrate import Calibrated, kernels_of
     from scaleproof.validator.calibration.cluster_file.files import description, points_path
     from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
     from scaleproof.validator.probe import points as tables
@@ -95,7 +95,7 @@ def _refit(options: argparse.Namespace) -> int:
     cluster, notes = described(points, facts)
     # do not overwrite the table with itself
     new_points = () if options.source.resolve() == points_path(options.out).resolve() else points
-    return _write(Calibrated(cluster, new_points, notes), options.out)
+    return _write(Calibrated(cluster, new_points, notes, kernels_of(cluster, points, facts)), options.out)
 
 
 def _measure(options: argparse.Namespace) -> int:
@@ -143,8 +143,27 @@ def _write(calibrated: Calibrated, out: Path) -> int:
     from scaleproof.validator.calibration.cluster_file.files import write
 
     write(calibrated.cluster, out, calibrated.points)
+    kernels = _write_kernels(calibrated, out)
     for line in calibrated.notes:
         print(f"note: {line}", file=sys.stderr)
     print(f"{out}: {calibrated.cluster.get('description') or calibrated.cluster.get('name', '')}")
     print(table(calibrated.cluster))
+    if kernels is not None:
+        print(f"{kernels}: {len(calibrated.kernels)} kernels; 'scaleproof import kernels' fits a device to them")
     return 0
+
+
+def _write_kernels(calibrated: Calibrated, out: Path) -> Path | None:
+    """Writes the kernels that were timed on GPUs as a table next to the cluster file; None if there are none."""
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.validator.kernels.from_points import kernels_path
+    from scaleproof.validator.kernels.table import write
+
+    if not calibrated.kernels:
+        return None
+    path = kernels_path(out)
+    try:
+        write(calibrated.kernels, path)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a path that can be written with --out") from None
+    return path

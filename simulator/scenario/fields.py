@@ -94,6 +94,7 @@ _UNITS: Final[Mapping[Callable[[object], float], FieldUnit]] = {
         FieldUnit(
             "FLOP/s", units.parse_flops, _counted("FLOP/s"), names=("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s")
         ),
+        FieldUnit("Hz", units.parse_Hz, _counted("Hz"), names=("GHz", "MHz", "kHz", "Hz")),
         FieldUnit("W", units.parse_W, "{:g} W".format, names=("W", "kW", "MW")),
         FieldUnit("USD", units.parse_USD, units.format_USD, names=("USD",)),
         FieldUnit("USD/kWh", units.parse_USD_per_J, lambda price: f"{price * 3.6e6:g} USD/kWh", per=3.6e6, names=("USD/kWh",)),
