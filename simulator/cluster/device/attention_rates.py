@@ -77,7 +77,9 @@ class AttentionRates(Spec):
 @functools.cache
 def general_rates() -> dict[str, dict[str, AttentionRates]]:
     """Shipped rates by implementation and generation of devices."""
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "attention.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.load(  # noqa: S506 - a safe loader
+        (catalog.ROOT / "kernels" / "attention.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
     return {
         name: {generation: AttentionRates.model_validate(rates) for generation, rates in by_generation.items()}
         for name, by_generation in found["implementations"].items()
