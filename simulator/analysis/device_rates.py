@@ -49,18 +49,27 @@ class RateLine(NamedTuple):
         return {"name": self.name, "precision": self.precision, "rates": [rate._asdict() for rate in self.rates]}
 
 
-class RateSeries(NamedTuple):
-    """A line of predicted rates, and measured ones: pairs of size and FLOP/s."""
+# A size of a kernel, or its FLOPs per byte of memory traffic, and FLOP/s.
+RatePoint = tuple[float, float]
 
-    line: RateLine
-    measured: tuple[tuple[float, float], ...]
+
+class RateSeries(NamedTuple):
+    """Predicted rates in FLOP/s by size, in a short burst, with the ends of their 90 % intervals; and measured ones."""
+
+    name: str
+    precision: Precision
+    sizes: tuple[float, ...]
+    rates_flops: tuple[float, ...]
+    low_flops: tuple[float, ...]
+    high_flops: tuple[float, ...]
+    measured: tuple[RatePoint, ...]
 
 
 class IntensitySeries(NamedTuple):
-    """Measured rates of kernels of one kind and precision: pairs of FLOPs per byte of memory traffic and FLOP/s."""
+    """Measured rates of kernels of one kind and precision by FLOPs per byte of memory traffic."""
 
     name: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[RatePoint, ...]
 
 
 def product_line(device: Device, precision: Precision, name: str, shapes: Iterable[tuple[float, int, int, int]]) -> RateLine:
