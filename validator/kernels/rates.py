@@ -50,12 +50,11 @@ def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Devi
     assert known is not None
     assert device.kernels is not None
     if kind == PRODUCT:
-        cache_bytes = device.kernels.l2_bytes or device.l2_bytes or 0.0
-        rates = products.fit_products(device, known, rows.products(precision), cache_bytes)
+        rates = products.fit_products(device, known, rows.products(precision), device.l2_bytes or 0.0)
         return products.with_rates(device, known, _rounded(rates))
     if kind == ATTENTION:
-        speed = device.speed(known, device.kernels, burst=True)
-        return _with_attention(device, _rounded(attention.fit_attention(speed, rows.attentions(precision))))
+        measured = attention.Measured(device.speed(known, device.kernels, burst=True), rows.attentions(precision), device.l2_bytes)
+        return _with_attention(device, _rounded(attention.fit_attention(measured)))
     return device
 
 

@@ -107,7 +107,7 @@ def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, bac
     blocks_s = _in_order_s(blocks / kernels.processors, each_s * keys + rates.block_s, each_s * shortest + rates.block_s)
     output = work.heads * work.queries * work.value_width * work.samples
     flops = 2.0 * work.heads * work.queries * keys * work.seen * widths * work.samples * products
-    power_s = flops / (speed.peak_flops * rates.sustained_share)
+    power_s = flops / (speed.peak_flops * _sustained_share(rates, speed))
     busy_s = (blocks_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
     launch_s = kernels.launch_s if rates.launch_s is None else rates.launch_s
     around = rates.backward_moved * output if backward else 0.0
@@ -118,7 +118,7 @@ def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, bac
 def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> Amount:
     """Seconds of the kernel that rotates queries and keys and copies keys and values to a cache; zero without one.
 
-    It reads and writes all three. What it moves may still be in the L2 cache, or part of it.
+    It reads and writes all three. What it moves may still be in the second-level cache, or part of it.
     """
     if rates.preparation is None:
         return 0.0
@@ -126,7 +126,7 @@ def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> A
         work.heads * work.queries * work.width + work.key_heads * work.keys * (work.width + work.value_width)
     )
     moved_bytes = 2 * read * speed.element_bytes
-    cached = _smaller(1.0, (speed.kernels.l2_bytes or 0.0) / moved_bytes)
+    cached = _smaller(1.0, rates.preparation.cache_bytes / moved_bytes)
     gain = 1 + (rates.preparation.cached_gain - 1) * cached
     return moved_bytes / (speed.memory_Bps * rates.preparation.memory_share * gain)
 
@@ -144,6 +144,11 @@ def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool)
     per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS)
     exponential_s = 1 / (processor_flops * per_flop * exponential_share)
     return (products_s**_OVERLAP + exponential_s**_OVERLAP) ** (1 / _OVERLAP)
+
+
+def _sustained_share(rates: AttentionRates, speed: Speed) -> float:
+    """Share of the peak that power sustains; outside of short bursts at most what it sustains of matrix products."""
+    return rates.sustained_share if speed.burst else min(rates.sustained_share, speed.kernels.sustained_share)
 
 
 def _slowdown(rates: AttentionRates, width: Amount) -> Amount:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Bytes, Seconds
 
 State = Literal["measured", "data sheet", "assumed"]
 
@@ -33,7 +33,8 @@ class Preparation(Spec):
     """A kernel before the forward pass that rotates queries and keys and copies keys and values to a cache."""
 
     memory_share: float = Field(gt=0, le=4, description="share of the memory bandwidth that it reaches")
-    cached_gain: float = Field(1.0, ge=1, le=10, description="rate where all that it moves fits the L2 cache, over that rate")
+    cached_gain: float = Field(1.0, ge=1, le=10, description="rate where all that it moves fits the cache, over that rate")
+    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache")
 
 
 class AttentionRates(Spec):
