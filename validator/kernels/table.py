@@ -185,11 +185,24 @@ def read(path: Path, gpu: str = "") -> KernelTable:
     """
     path = find_table(path)
     columns, lines, rows = _cells(path)
+    if not lines and columns:
+        raise InputError(f"{path}: no rows below its columns; give at least one")
+    return _table(path, columns, lines, rows, gpu)
+
+
+def of_rows(rows: Sequence[Mapping[str, str | float]]) -> KernelTable:
+    """A table of rows by the names of `COLUMNS`, as `write` takes them. Raises InputError if they lack columns."""
+    cells = [tuple(str(row.get(name, "")) for row in rows) for name in COLUMNS]
+    return _table(Path("table"), COLUMNS, list(range(1, len(rows) + 1)), cells)
+
+
+def _table(
+    path: Path, columns: Sequence[str], lines: Sequence[int], rows: Sequence[tuple[str, ...]], gpu: str = ""
+) -> KernelTable:
+    """The table of cells by column. gpu: name of the GPU of rows without one."""
     cells = {name: [cell.strip() for cell in column] for name, column in zip(columns, rows, strict=True) if name in COLUMNS}
     if missing := [name for name in _REQUIRED if name not in cells]:
         raise InputError(f"{path}:1: no column {', '.join(missing)}; a table of kernels needs kind, precision and {TIME}")
-    if not lines:
-        raise InputError(f"{path}: no rows below its columns; give at least one")
     blank = [""] * len(lines)
     kind, precision = (np.array(cells[name]) for name in ("kind", "precision"))
     routing = np.array([text or _BALANCED for text in cells.get(_ROUTING, blank)])
