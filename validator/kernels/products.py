@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.device.data_sheet import resident_bytes
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.product_rates import CastRates, ProductPrecision, ProductRates
 from scaleproof.simulator.cluster.device.products import products_s
@@ -85,6 +86,8 @@ def fit_products(
 
     correct: whether a smooth correction is fitted to what the other parameters leave.
     """
+    assert device.kernels is not None
+    resident = resident_bytes(device.kernels.generation, cache_bytes)
     priors = dict(_PRIORS)
     if precision in _CAST:
         priors |= {f"cast.{name}": prior for name, prior in _CAST_PRIORS.items()}
@@ -93,7 +96,7 @@ def fit_products(
 
     def rates(values: Floats) -> ProductRates:
         exponentials = zip(priors.items(), np.exp(values).tolist(), strict=True)
-        return _rates({name: min(max(value, prior.low), prior.high) for (name, prior), value in exponentials}, cache_bytes)
+        return _rates({name: min(max(value, prior.low), prior.high) for (name, prior), value in exponentials}, resident)
 
     def residuals(values: Floats) -> Floats:
         errors = _errors(device, precision, shapes, rates(values)) / _ROBUST

@@ -1,6 +1,6 @@
 """Rates of matrix products on devices without measurements, from the facts of a data sheet.
 
-The rules hold within 6 to 11 % at the median for each of the four GPUs whose products were measured, if their constants are
+The rules hold within 6 to 10 % at the median for each of the four GPUs whose products were measured, if their constants are
 fitted to the other three (`validator.kernels.data_sheets`):
 
 - Long bursts reach the rate of one clock on all of them, some 1.4 GHz, whatever the highest clock is: a GPU at its power limit
@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.product_rates import CastRates, ProductRates
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.cluster.device.device import Device
 
 # Generations whose tensor cores read both operands from shared memory. Their caches have two partitions, which keep copies of
 # each other's data.
@@ -40,6 +43,15 @@ class DataSheet:
     peak_flops: float
     memory_Bps: float
     l2_bytes: float
+
+    @classmethod
+    def of(cls, device: Device) -> DataSheet:
+        """The facts of a device that states its cache and its clock. Raises ValueError if it lacks one."""
+        kernels, peak_flops = device.kernels, device.peak_flops.get("bf16") or device.peak_flops.get("fp16")
+        if kernels is None or device.clock_Hz is None or device.l2_bytes is None or peak_flops is None:
+            raise ValueError(f"{device.name}: rates of products need kernels, clock, l2 and a peak in 16 bits; add them")
+        memory_Bps = device.memory_bandwidth_Bps
+        return cls(kernels.generation, kernels.processors, device.clock_Hz, peak_flops, memory_Bps, device.l2_bytes)
 
     @property
     def peak_clock_GHz(self) -> float:
@@ -72,10 +84,25 @@ class Constants(NamedTuple):
     cast_bytes_per_cycle: float
 
 
-# Fitted to the products of all four GPUs in scenarios/published/gpu_kernels.csv.gz.
-CONSTANTS: Final = Constants(1, 0.35, 20, 5, 200, 100, 25, 1.4, 2e-4, 2e-6, 0.95, 0.95, 10e-6, 14)
+# Fitted to the products of all four GPUs in scenarios/published/gpu_kernels.csv.gz by `python benchmarks/products.py`.
+CONSTANTS: Final = Constants(
+    tile_share=1.1,
+    clock_loss=0.393,
+    synchronous_edge=21.6,
+    edge=7.93,
+    synchronous_ramp=192,
+    ramp=162,
+    bytes_per_cycle=29.3,
+    burst_GHz=1.43,
+    burst_s=135e-6,
+    fixed_s=2.39e-6,
+    narrow_tile_share=0.871,
+    narrow_burst_share=0.92,
+    cast_s=10.9e-6,
+    cast_bytes_per_cycle=14.3,
+)
 # 5th and 95th percentile of the logarithm of measured over predicted time, where each GPU was left out of the fit in turn.
-LOG_ERROR: Final = (-0.2, 0.2)
+LOG_ERROR: Final = (-0.15, 0.22)
 
 
 def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constants = CONSTANTS) -> ProductRates:
@@ -91,7 +118,7 @@ def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constant
         fixed_s=constants.cast_s,
         memory_share=memory_share,
         cached_gain=max(1.0, gain),
-        cache_bytes=facts.l2_bytes if synchronous else facts.l2_bytes / 2,
+        cache_bytes=resident_bytes(facts.generation, facts.l2_bytes),
     )
     return ProductRates.model_construct(
         tile_share=_below_one(tile_share),
@@ -106,6 +133,11 @@ def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constant
         state="data sheet",
         source="simulator/cluster/device/data_sheet.py",
     )
+
+
+def resident_bytes(generation: str, l2_bytes: float) -> float:
+    """Bytes of data that a second-level cache keeps for all processors."""
+    return l2_bytes / 2 if generation in _ASYNCHRONOUS else l2_bytes
 
 
 def _below_one(share: float) -> float:
