@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 _WIDTHS: Final = (21,)
 
 
-def describe(device: Device, facts: Sequence[Fact], products: Sequence[RateLine], attention: RateLine | None) -> str:
+def describe(device: Device, facts: Sequence[Fact], products: Sequence[RateLine], attentions: Sequence[RateLine]) -> str:
     """The device as text."""
     lines = [f"{device.name}{f': {device.description}' if device.description else ''}"]
     lines += table([("what", "is", "from"), *facts], "<", _WIDTHS, indent="  ")
     lines += ["", "matrix products m = n = k in a short burst, FLOP/s and share of the peak", *_rates(device, products)]
-    if attention is not None:
+    if attentions:
         from scaleproof.simulator.analysis.device_rates import HEADS, TOKENS, WIDTH
 
         what = f"causal attention forward over {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, by tokens of a sequence"
-        lines += ["", what, *_rates(device, [attention])]
+        lines += ["", what, *_rates(device, attentions)]
     if device.source:
         lines += ["", *wrapped(" ".join(device.source.split()), "source: ")]
     return "\n".join(lines)

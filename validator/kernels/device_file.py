@@ -36,9 +36,7 @@ def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
             "name": gpu,
             "description": f"{gpu}, kernels fitted to {table.name}",
             "source": " ".join(source.split()) + "\n",
-            "measured": tuple(
-                dict.fromkeys([*like.measured, *(_FIELDS[fit.kind] for fit in fitted.fits if fit.kind in _FIELDS)])
-            ),
+            "measured": tuple(dict.fromkeys([*like.measured, *names])),
             "measured_layers": (),
             "measured_optimizers": (),
         }

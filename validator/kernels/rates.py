@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from scaleproof.simulator.analysis.device_rates import UNMEASURED, attention_error, product_error
+from scaleproof.simulator.analysis.device_rates import UNMEASURED, attention_error, implementations, product_error
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.spec import Spec
@@ -94,7 +94,10 @@ def log_error(device: Device, kind: str, precision: str) -> LogError:
     known = precision_of(device, precision)
     if kind == PRODUCT and known is not None:
         return LogError(*product_error(device, known))
-    return LogError(*(attention_error(device) if kind == ATTENTION else UNMEASURED))
+    if kind == ATTENTION and device.kernels is not None:
+        usual = implementations(device.kernels).get(attention.IMPLEMENTATION)
+        return LogError(*(attention_error(device) if device.kernels.attention or usual is None else usual.log_error))
+    return LogError(*UNMEASURED)
 
 
 def interval_s(device: Device, kind: str, precision: str, times_s: Floats) -> tuple[Floats, Floats]:

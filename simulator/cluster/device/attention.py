@@ -123,7 +123,9 @@ def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> A
     """
     if rates.preparation is None:
         return 0.0
-    read = work.samples * (work.heads * work.queries * work.width + work.key_heads * work.keys * (work.width + work.value_width))
+    read = work.samples * (
+        work.heads * work.queries * work.width + work.key_heads * work.keys * (work.width + work.value_width)
+    )
     moved_bytes = 2 * read * speed.element_bytes
     cached = _smaller(1.0, rates.preparation.cache_bytes / moved_bytes)
     gain = 1 + (rates.preparation.cached_gain - 1) * cached

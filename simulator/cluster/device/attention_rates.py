@@ -78,7 +78,7 @@ class AttentionRates(Spec):
 @functools.cache
 def general_rates() -> dict[str, dict[str, AttentionRates]]:
     """Shipped rates by implementation and generation of devices."""
-    found: dict[str, Any] = yaml.load(  # noqa: S506 - a safe loader
+    found: dict[str, Any] = yaml.load(
         (catalog.ROOT / "kernels" / "attention.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
     return {

@@ -11,6 +11,7 @@ import numpy as np
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.power import sustained
 from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     # imports torch, which only ranks should do
     from scaleproof.validator.probe.gpu import DeviceFacts
 
-# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing. (CUDA C++ Programming Guide, appendix.)
+# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing, 8.9 is Ada. (CUDA C++ Programming
+# Guide, appendix.)
 _GENERATIONS: Final[dict[int, Generation]] = {
-    3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell",
+    3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell-rtx",
 }  # fmt: skip
-_TURING: Final = [7, 5]
+_MINOR: Final[dict[tuple[int, ...], Generation]] = {(7, 5): "turing", (8, 9): "ada"}
 # Framework of the ranks, if it supports their strategy.
 _FRAMEWORK: Final = "pytorch-ddp"
 # Candidates for shares of the peak, from an eighth to all of it.
@@ -57,7 +59,7 @@ def machine(facts: DeviceFacts, sizes: GpuSizes) -> dict[str, Any]:
     if facts["capability"] == [0, 0] and not sizes.label:
         raise InputError("torch finds no GPU; run this on a machine with one, or in tiny sizes as a dry run")
     known, devices = shipped(facts["name"]), sizes.devices or facts["devices"]
-    kernels = known.kernels if known and known.kernels else _unmeasured(facts)
+    kernels = sustained(known.kernels, known.power_limit_W) if known and known.kernels else _unmeasured(facts)
     link = {"bandwidth": rate_text(nominal_Bps(facts["name"]) or _UNKNOWN), "latency": ASSUMED_LATENCY}
     peaks: dict[Any, float] = known.peak_flops if known else {"fp32": _UNKNOWN}
     return {
@@ -185,7 +187,7 @@ def _kernel_fields(kernels: Kernels) -> dict[str, Any]:
 def _unmeasured(facts: DeviceFacts) -> Kernels:
     """Kernels of a device that does not ship, before measuring."""
     capability = facts["capability"]
-    generation = "turing" if capability == _TURING else _GENERATIONS.get(capability[0], "cpu")
+    generation = _MINOR.get(tuple(capability)) or _GENERATIONS.get(capability[0], "cpu")
     # launch and issue times are those of shipped GPUs
     assumed = {"tile_share": 1.0, "memory_share": 1.0, "launch": "3 us", "issue": "5 us"}
     return Kernels.model_validate({"generation": generation, "processors": facts["processors"], **assumed})

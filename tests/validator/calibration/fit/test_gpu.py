@@ -91,7 +91,15 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
 
 @pytest.mark.parametrize(
     ("capability", "generation"),
-    [((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((9, 0), "hopper"), ((12, 0), "blackwell")],
+    [
+        ((7, 0), "volta"),
+        ((7, 5), "turing"),
+        ((8, 6), "ampere"),
+        ((8, 9), "ada"),
+        ((9, 0), "hopper"),
+        ((10, 0), "blackwell"),
+        ((12, 0), "blackwell-rtx"),
+    ],
 )
 def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
     capability: tuple[int, int], generation: str, tmp_path: Path
