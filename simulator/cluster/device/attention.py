@@ -26,6 +26,7 @@ Amount = float | Values
 # cores (CUDA C++ Programming Guide, throughput of arithmetic instructions; vendor's white papers of the generations).
 _EXPONENTIALS_PER_FLOP: Final[dict[Generation, float]] = {
     "volta": 16 / 1024, "turing": 16 / 1024, "ampere": 16 / 2048, "ada": 16 / 1024, "hopper": 16 / 4096, "blackwell": 16 / 8192,
+    "blackwell-rtx": 16 / 1024,
 }  # fmt: skip
 # Of other generations: as on Ampere, a round assumption.
 _USUAL_EXPONENTIALS: Final = 16 / 2048

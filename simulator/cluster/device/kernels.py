@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
 from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
@@ -72,6 +73,10 @@ class Kernels(Spec):
 
     products: dict[ProductPrecision, ProductRates] = Field(
         {}, description="rates of matrix products by precision, in place of tile_share; bf16 serves fp16"
+    )
+
+    mixtures: dict[str, MixtureRates] = Field(
+        {}, description="rates of fused mixtures of experts by precision, of serving software; training has operators of its own"
     )
 
     def __hash__(self) -> int:
