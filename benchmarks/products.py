@@ -145,7 +145,8 @@ def section(precision: str, rates: ProductRates) -> str:
     """The YAML of rates in a device file."""
 
     def seconds(value: float) -> str:
-        return f"{float(f"{value * 1e6:.3g}"):g} us"
+        microseconds = float(f"{value * 1e6:.3g}")
+        return f"{microseconds:g} us"
 
     lines = [
         f"{precision}:",
