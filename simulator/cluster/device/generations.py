@@ -50,10 +50,9 @@ def deviation(state: State) -> float:
 def _generation(kernels: Mapping[str, Any]) -> Mapping[str, Any]:
     generations: Mapping[str, Mapping[str, Any]] = _data("generations")["generations"]
     given = kernels.get("generation")
-    if given not in generations:
+    if not isinstance(given, str) or given not in generations:
         problem = "missing" if given is None else f"{given!r} is not known"
-        message = f"kernels.generation: {problem}; give one of {', '.join(generations)}"
-        raise ValueError(f"{message}, or tile_share, memory_share and launch as well")
+        raise ValueError(f"kernels.generation: {problem}; give one of {', '.join(generations)}")
     return generations[given]
 
 
