@@ -10,10 +10,12 @@ from scaleproof.simulator.common.units import format_count, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.device_facts import Fact
-    from scaleproof.simulator.analysis.device_rates import RateLine
+    from scaleproof.simulator.analysis.device_rates import Rate, RateLine
     from scaleproof.simulator.cluster.device.device import Device
 
 _WIDTHS: Final = (21,)
+# Sustained rates are shown where one of them is below this share of that in a burst.
+_SAME: Final = 0.97
 
 
 def describe(device: Device, facts: Sequence[Fact], products: Sequence[RateLine], attentions: Sequence[RateLine]) -> str:
@@ -32,12 +34,17 @@ def describe(device: Device, facts: Sequence[Fact], products: Sequence[RateLine]
 
 
 def _rates(device: Device, lines: Sequence[RateLine]) -> list[str]:
-    """A row for each line in a burst, and below it the sustained rates where they differ."""
+    """A row for each line in a burst, and below it the sustained rates where they differ; equal lines share a row."""
     rows = [("", *(f"{rate.size:,.0f}" for rate in lines[0].rates))]
+    names: dict[tuple[Rate, ...], list[str]] = {}
     for line in lines:
+        names.setdefault(line.rates, []).append(line.name)
+    for line in lines:
+        if line.name != names[line.rates][0]:
+            continue
         peak_flops = device.peak_flops[line.precision]
-        rows.append((line.name, *(_cell(rate.burst, peak_flops) for rate in line.rates)))
-        if any(rate.sustained < 0.995 * rate.burst for rate in line.rates):
+        rows.append((", ".join(names[line.rates]), *(_cell(rate.burst, peak_flops) for rate in line.rates)))
+        if any(rate.sustained < _SAME * rate.burst for rate in line.rates):
             rows.append(("  sustained", *(_cell(rate.sustained, peak_flops) for rate in line.rates)))
     return table(rows, "<>", _WIDTHS, indent="  ")
 
