@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -114,8 +114,10 @@ def _series(
     """Sizes and rates of a line with its 90 % interval. line: sizes and rates in FLOP/s."""
     sizes, rates_flops = line
     error = log_error(device, kind, precision)
-    ends = (rates_flops * np.exp(-error.high), rates_flops * np.exp(-error.low))
-    return RateSeries(name, precision, *(tuple(column.tolist()) for column in (sizes, rates_flops, *ends)), tuple(measured))
+    low, high = rates_flops * np.exp(-error.high), rates_flops * np.exp(-error.low)
+    columns = {"sizes": sizes, "rates_flops": rates_flops, "low_flops": low, "high_flops": high}
+    lists: dict[str, Any] = {column: tuple(values.tolist()) for column, values in columns.items()}
+    return RateSeries(name, precision, **lists, measured=tuple(measured))
 
 
 def roofline_series(device: Device, measured: KernelTable) -> list[IntensitySeries]:

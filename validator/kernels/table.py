@@ -151,7 +151,7 @@ class KernelTable:
 
     def _texts(self, name: str, where: Indices) -> list[str]:
         if name == _ROUTING:
-            return self.routing[where].tolist()
+            return [str(routing) for routing in self.routing[where]]
         return [f"{name}={size:.0f}" for size in self.sizes[name][where].tolist()]
 
     def merged(self) -> tuple[Self, int]:
@@ -282,8 +282,8 @@ def _problems(table: KernelTable, cells: Mapping[str, Sequence[str]]) -> Iterato
                 size = table.sizes[name]
                 valid = (size >= 1) & (size <= _MOST) & (size == np.floor(size))
                 yield from wrong(of_kind & ~valid, name, f"{name} is not a whole number above zero", "correct it")
-    names = {text for text in set(table.routing.tolist()) if not _ROUTINGS.fullmatch(text)}
-    unknown = (table.kind == MIXTURE) & np.isin(table.routing, sorted(names))
+    strange = sorted(text for text in set(table.routing.tolist()) if not _ROUTINGS.fullmatch(text))
+    unknown = (table.kind == MIXTURE) & np.isin(table.routing, strange)
     yield from wrong(unknown, _ROUTING, "unknown routing", "give balanced, or power_law_ with its exponent, such as 1.2")
     heads, shared = table.sizes["heads"], table.sizes["kv_heads"]
     with np.errstate(invalid="ignore", divide="ignore"):
