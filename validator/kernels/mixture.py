@@ -154,6 +154,12 @@ def with_rates(device: Device, precision: Precision, rates: MixtureRates) -> Dev
     return device.model_copy(update={"kernels": device.kernels.model_copy(update={"mixtures": mixtures})})
 
 
+def log_error(device: Device, precision: str) -> tuple[float, float]:
+    """5th and 95th percentile of the logarithm of measured over predicted time."""
+    assert device.kernels is not None
+    return device.kernels.mixtures.get(precision, UNMEASURED).log_error
+
+
 def _operand_bytes(precision: str) -> int:
     """Bytes of an element that products read."""
     return 1 if precision.startswith("fp8") else 2

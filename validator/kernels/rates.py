@@ -45,7 +45,8 @@ def predicted_s(device: Device, kind: str, precision: str, rows: KernelTable) ->
 
 
 def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Device:
-    """The device with rates of one kind and precision that are fitted to rows of a table. Mixtures follow from products."""
+    """The device with rates of one kind and precision that are fitted to rows of a table. Those of mixtures
+    are fitted after those of products."""
     known = precision_of(device, precision)
     assert known is not None
     assert device.kernels is not None
@@ -55,7 +56,7 @@ def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Devi
     if kind == ATTENTION:
         measured = attention.Measured(device.speed(known, device.kernels, burst=True), rows.attentions(precision), device.l2_bytes)
         return _with_attention(device, _rounded(attention.fit_attention(measured)))
-    return device
+    return mixture.with_rates(device, known, mixture.fit_mixtures(device, known, rows.mixtures(precision)))
 
 
 def _rounded(rates: _Rates) -> _Rates:
@@ -86,6 +87,8 @@ def with_error(device: Device, kind: str, precision: str, error: LogError) -> De
         return products.with_rates(device, known, rates.model_copy(update=update))
     if kind == ATTENTION:
         return _with_attention(device, device.kernels.attention[attention.IMPLEMENTATION].model_copy(update=update))
+    if kind == MIXTURE and (mixtures := device.kernels.mixtures.get(known)) is not None:
+        return mixture.with_rates(device, known, mixtures.model_copy(update=update))
     return device
 
 
@@ -97,7 +100,7 @@ def log_error(device: Device, kind: str, precision: str) -> LogError:
     if kind == ATTENTION and device.kernels is not None:
         usual = implementations(device.kernels).get(attention.IMPLEMENTATION)
         return LogError(*(attention_error(device) if device.kernels.attention or usual is None else usual.log_error))
-    return LogError(*UNMEASURED)
+    return LogError(*(UNMEASURED if device.kernels is None else mixture.log_error(device, precision)))
 
 
 def interval_s(device: Device, kind: str, precision: str, times_s: Floats) -> tuple[Floats, Floats]:
