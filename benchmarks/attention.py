@@ -1,92 +1,136 @@
-"""Rates of causal flash attention on GPUs, fitted to published kernel times: the source of `ramp_keys` in
-scenarios/kernels/attention.yaml.
+"""Rates of implementations of flash attention on an H100, fitted to published figures: the source of scenarios/kernels/attention.yaml.
 
-A forward pass over n tokens reaches T / (1 + 2 · ramp / n): each block of queries takes the time of `ramp` keys in addition to
-those that it attends to, n / 2 in the mean. T, the rate of long sequences, and ramp minimise squared errors of logarithms, of
-which large ones count less (soft L1). Rows are those of scenarios/published/gpu_kernels.csv of width 128 with at least four
-waves of blocks, so that the processors are busy.
+The figures are those of arXiv 2407.08608, whose bars are labelled with rates: forward and backward passes over 16,384 tokens in
+all, with heads whose widths add up to 2,048. Rates of a block and its fixed time minimise squared errors of logarithms, of which
+large ones count less (soft L1); sequences of 512 tokens are left out, since few models train on them.
 
 Run: python benchmarks/attention.py
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from scaleproof.simulator.cluster.device.attention import AttentionWork, attention_s
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
+from scaleproof.simulator.cluster.device.kernels import Speed
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]
 
-# GPUs of the table by the device that ships, one of each generation that has a ramp.
-_DEVICES: Final = {
-    "A100-80GB-SXM": "a100-80gb-sxm", "H100-80GB-SXM": "h100-80gb-sxm", "B200-SXM": "b200-180gb-sxm",
+SEQUENCES: Final = (1024, 2048, 4096, 8192, 16384)
+_TOKENS: Final = 16384
+_HIDDEN: Final = 2048
+
+
+class Figure(NamedTuple):
+    """TFLOP/s over the sequences above; a causal mask leaves half of the FLOPs, the backward pass has 2.5 times as many."""
+
+    width: int
+    causal: bool
+    rates: tuple[float, ...]
+    backward: bool = False
+
+
+# Figures 5 to 7 of arXiv 2407.08608.
+FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
+    "flash-2": (
+        Figure(64, False, (306, 318, 321, 322, 324)), Figure(64, True, (229, 262, 284, 295, 299)),
+        Figure(128, False, (350, 362, 368, 370, 370)), Figure(128, True, (260, 298, 319, 333, 335)),
+        Figure(256, False, (313, 321, 323, 324, 326)), Figure(256, True, (251, 278, 293, 297, 298)),
+        Figure(64, False, (238, 264, 279, 287, 291), True), Figure(128, False, (260, 291, 310, 318, 322), True),
+    ),
+    "cudnn": (
+        Figure(64, False, (373, 395, 408, 412, 413)), Figure(64, True, (288, 334, 363, 379, 388)),
+        Figure(128, False, (574, 617, 609, 600, 595)), Figure(128, True, (410, 484, 518, 529, 539)),
+        Figure(256, False, (546, 580, 581, 580, 581)), Figure(256, True, (391, 450, 483, 497, 509)),
+        Figure(64, False, (348, 395, 417, 432, 433), True), Figure(128, False, (408, 465, 499, 518, 516), True),
+    ),
+    "flash-3": (
+        Figure(64, False, (392, 460, 476, 496, 497)), Figure(64, True, (265, 371, 420, 460, 473)),
+        Figure(128, False, (565, 625, 638, 646, 648)), Figure(128, True, (423, 521, 579, 602, 616)),
+        Figure(256, False, (639, 707, 736, 746, 756)), Figure(256, True, (427, 537, 612, 628, 642)),
+        Figure(64, False, (363, 422, 453, 472, 474), True), Figure(128, False, (424, 501, 542, 559, 561), True),
+    ),
 }  # fmt: skip
-_WIDTH: Final = 128
-# Queries of a block, as `simulator.cluster.device.kernels` has them, and waves of blocks below which processors idle.
-_BLOCK: Final = 128
-_LEAST_WAVES: Final = 4
-# Relative error beyond which errors count less.
+
+# Fitted parameters with their starts.
+_FORWARD: Final = {"product_share": 0.7, "exponential_share": 0.6, "block_s": 2e-6, "slowdown": 1.0}
+_BACKWARD: Final = {"backward_product_share": 0.6, "backward_exponential_share": 0.2, "backward_moved": 10.0}
 _ROBUST: Final = 0.05
 
 
-class Timing(NamedTuple):
-    """A forward pass: tokens of a sequence, and FLOP/s that it reached, counting what the mask leaves."""
-
-    tokens: int
-    rate_flops: float
-
-
-def timings(gpu: str, processors: int) -> list[Timing]:
-    """Measured passes of a GPU that occupy all its processors."""
-    path = catalog.ROOT / "published" / "gpu_kernels.csv"
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"] == "attention_forward" and row["gpu"] == gpu]
-    found = []
-    for row in rows:
-        tokens, sequences = int(row["seq"]), int(row["batch"]) * int(row["heads"])
-        is_busy = math.ceil(tokens / _BLOCK) * sequences >= _LEAST_WAVES * processors
-        if is_busy and int(row["head_dim"]) == _WIDTH and row["precision"] == "bf16":
-            # two products of 2 · n² · width each, of which the mask leaves half
-            flops = 2.0 * tokens**2 * _WIDTH * sequences
-            found.append(Timing(tokens, flops / (float(row["latency_us"]) * 1e-6)))
-    return found
+def work(figure: Figure) -> AttentionWork:
+    """The passes of a figure."""
+    tokens = np.array(SEQUENCES, dtype=np.float64)
+    heads = _HIDDEN / figure.width
+    seen = 0.5 if figure.causal else 1.0
+    return AttentionWork(_TOKENS / tokens, heads, heads, tokens, tokens, figure.width, figure.width, np.full_like(tokens, seen))
 
 
-def fitted(found: Sequence[Timing]) -> tuple[float, float, float]:
-    """FLOP/s of long sequences, keys of the ramp, and the median relative error."""
-    tokens, rates_flops = (np.array(column, dtype=np.float64) for column in zip(*found, strict=True))
+def log_errors(rates: AttentionRates, speed: Speed, figure: Figure) -> Values:
+    """Logarithms of published over predicted times."""
+    flops = 4.0 * _TOKENS * np.array(SEQUENCES) * _HIDDEN * (0.5 if figure.causal else 1.0) * (2.5 if figure.backward else 1.0)
+    published_s = flops / (np.array(figure.rates) * 1e12)
+    result: Values = np.log(published_s / attention_s(work(figure), rates, speed, backward=figure.backward))
+    return result
+
+
+def fitted(speed: Speed, figures: Sequence[Figure], start: Mapping[str, float], rates: AttentionRates) -> AttentionRates:
+    """The rates with the parameters in `start` fitted to figures."""
+
+    def of(logs: Values) -> AttentionRates:
+        values: dict[str, Any] = dict(zip(start, np.exp(logs).tolist(), strict=True))
+        if (slowdown := values.pop("slowdown", None)) is not None:
+            values["slowdowns"] = {256: slowdown}
+        return rates.model_copy(update=values)
 
     def errors(logs: Values) -> Values:
-        rate_flops, ramp = np.exp(logs)
-        result: Values = np.log(rate_flops / (1 + 2 * ramp / tokens)) - np.log(rates_flops)
-        return result
+        return np.concatenate([log_errors(of(logs), speed, figure) for figure in figures])
 
-    start = np.log([rates_flops.max(), tokens.mean() / 10])
-    logs = least_squares(errors, start, loss="soft_l1", f_scale=_ROBUST).x
-    rate_flops, ramp = np.exp(logs)
-    return float(rate_flops), float(ramp), float(np.median(np.abs(np.expm1(errors(logs)))))
+    return of(least_squares(errors, np.log(list(start.values())), loss="soft_l1", f_scale=_ROBUST).x)
+
+
+def of_implementation(speed: Speed, figures: Sequence[Figure]) -> AttentionRates:
+    """Rates under a causal mask, as language models train. The backward pass is published without a mask: its products lose as
+    much to one as those of the forward pass, beyond what the model explains."""
+    usual = AttentionRates(product_share=0.6, exponential_share=0.6)
+    unmasked, masked = (
+        fitted(speed, [one for one in figures if not one.backward and one.causal == causal], _FORWARD, usual)
+        for causal in (False, True)
+    )
+    backward = fitted(speed, [one for one in figures if one.backward], _BACKWARD, unmasked)
+    assert backward.backward_product_share is not None
+    lost = min(1.0, masked.product_share / unmasked.product_share)
+    return masked.model_copy(
+        update={
+            "backward_product_share": backward.backward_product_share * lost,
+            "backward_exponential_share": backward.backward_exponential_share,
+            "backward_moved": backward.backward_moved,
+        }
+    )
 
 
 def main() -> None:
-    """Prints what was fitted for each GPU."""
-    for gpu, name in _DEVICES.items():
-        device = load_device(catalog.find_part("device", name, catalog.ROOT))
-        assert device.kernels is not None
-        found = timings(gpu, device.kernels.processors)
-        rate_flops, ramp, error = fitted(found)
-        share = rate_flops / device.peak_flops["bf16"]
-        print(
-            f"{gpu}: {len(found)} passes, {rate_flops / 1e12:.0f} TFLOP/s of long sequences ({share:.0%} of the peak), "
-            f"ramp of {ramp:.0f} keys, median error {error:.1%}"
-        )
+    """Prints the rates of each implementation, and the errors of causal forward passes."""
+    device = load_device(catalog.find_part("device", "h100-80gb-sxm", catalog.ROOT))
+    assert device.kernels is not None
+    speed = device.speed("bf16", device.kernels)
+    for name, figures in FIGURES.items():
+        rates = of_implementation(speed, figures)
+        errors = [log_errors(rates, speed, figure) for figure in figures if figure.causal]
+        relative = np.abs(np.expm1(np.concatenate(errors)))
+        print(f"{name}: median error {np.median(relative):.1%}, largest {relative.max():.1%}")
+        print(f"  slowdown of heads 256 wide: {rates.slowdowns[256]:.3g}")
+        for field in (*_FORWARD, *_BACKWARD):
+            if field != "slowdown":
+                print(f"  {field}: {getattr(rates, field):.3g}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ _COMMANDS: Final = (
     "predicting.collective",
     "predicting.model",
     "predicting.cluster",
+    "predicting.device",
     "predicting.list_",
     "predicting.shipped",
     "measuring.calibrate",
@@ -57,7 +58,7 @@ _GROUPS: Final = {
     ),
     "measure and calibrate": ("calibrate", "import", "measure", "runs", "reconcile", "prove", "faults", "converge", "score"),
     "look at results": ("report", "timeline", "claims", "explore", "history"),
-    "look up": ("list", "show", "schema", "cluster", "completion"),
+    "look up": ("list", "show", "schema", "cluster", "device", "completion"),
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def mount(commands: Any) -> None:
         "--from POINTS.parquet", "fit an existing table of measurements again, without measuring", type=Path, dest="source"
     )
     calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
-    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 100 s on GPUs)")
+    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 115 s on GPUs)")
     calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
     calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
     calibrate.add(
@@ -83,7 +83,7 @@ def _refit(options: argparse.Namespace) -> int:
     """Fits a table of points that an earlier calibration measured."""
     from dataclasses import replace
 
-    from scaleproof.validator.calibration.calibrate import Calibrated
+    from scaleproof.validator.calibration.calibrate import Calibrated, kernels_of
     from scaleproof.validator.calibration.cluster_file.files import description, points_path
     from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
     from scaleproof.validator.probe import points as tables
@@ -95,7 +95,7 @@ def _refit(options: argparse.Namespace) -> int:
     cluster, notes = described(points, facts)
     # do not overwrite the table with itself
     new_points = () if options.source.resolve() == points_path(options.out).resolve() else points
-    return _write(Calibrated(cluster, new_points, notes), options.out)
+    return _write(Calibrated(cluster, new_points, notes, kernels_of(cluster, points, facts)), options.out)
 
 
 def _measure(options: argparse.Namespace) -> int:
@@ -143,8 +143,27 @@ def _write(calibrated: Calibrated, out: Path) -> int:
     from scaleproof.validator.calibration.cluster_file.files import write
 
     write(calibrated.cluster, out, calibrated.points)
+    kernels = _write_kernels(calibrated, out)
     for line in calibrated.notes:
         print(f"note: {line}", file=sys.stderr)
     print(f"{out}: {calibrated.cluster.get('description') or calibrated.cluster.get('name', '')}")
     print(table(calibrated.cluster))
+    if kernels is not None:
+        print(f"{kernels}: {len(calibrated.kernels)} kernels; 'scaleproof import kernels' fits a device to them")
     return 0
+
+
+def _write_kernels(calibrated: Calibrated, out: Path) -> Path | None:
+    """Writes the kernels that were timed on GPUs as a table next to the cluster file; None if there are none."""
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.validator.kernels.from_points import kernels_path
+    from scaleproof.validator.kernels.table import write
+
+    if not calibrated.kernels:
+        return None
+    path = kernels_path(out)
+    try:
+        write(calibrated.kernels, path)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a path that can be written with --out") from None
+    return path

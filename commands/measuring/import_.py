@@ -1,4 +1,4 @@
-"""The command import: write measurements of other tools as a cluster file. Imports are deferred until it runs."""
+"""The command import: write measurements of other tools as a cluster or device file. Imports are deferred until it runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Action, Command
+from scaleproof.commands.measuring import import_kernels
 from scaleproof.commands.output import print_json
 from scaleproof.commands.text.tables import table
 
@@ -25,12 +26,13 @@ _COLLECTIVES = ("collective", "ranks on nodes", "sizes", "latency", "bandwidth",
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    imports = Command(commands, "import", None, "make a cluster file from other tools' measurements")
+    imports = Command(commands, "import", None, "make a cluster or device file from other tools' measurements")
     tools = imports.parser.add_subparsers(title="tools", metavar="TOOL", required=True)
     nccl = _tool(tools, "nccl-tests", "logs of nccl-tests, such as all_reduce_perf", "LOG", _nccl_tests)
     topo = _tool(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, nargs=1)
     kineto = _tool(tools, "kineto", "traces of torch.profiler, one per rank", "TRACE", _kineto)
     _tool(tools, "chakra", "execution traces of MLCommons Chakra, one per rank", "TRACE", _chakra)
+    import_kernels.mount(tools)
     for tool in (nccl, topo, kineto):
         tool.add("--gpu NAME", "the GPU, if the files do not name it, such as h100-80gb-sxm", default="")
     kineto.add("--model NAME", "the trained model; also writes a scenario next to the cluster file")

@@ -23,7 +23,8 @@ _WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6)
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     score = Command(commands, "score", _score, "predict published measurements and print the errors")
-    where = "table with the columns of those in scenarios/published, or a folder of tables (all shipped tables)"
+    where = "table with the columns of those in scenarios/published, or a folder of tables, or the name of a shipped one "
+    where += "(all shipped tables)"
     score.add("FILE.csv", where, dest="tables", type=Path, nargs="*")
     score.add("--calibrated", "fit constants on the rows marked for calibration, and leave those rows out")
     score.add("--rows OUT.csv", "write one line per scored row", type=Path)
@@ -68,4 +69,4 @@ def _notes(result: Score) -> list[str]:
         for score in result.sets.values():
             counts.update(getattr(score, title))
         lines += [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}"] if counts else []
-    return lines + [f"constants fitted on, and left out: {subset}" for subset in result.calibration]
+    return [*lines, *(f"constants fitted on, and left out: {subset}" for subset in result.calibration), *result.notes]

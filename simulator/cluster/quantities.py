@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
+from scaleproof.simulator.cluster.device.generations import deviation
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
@@ -47,7 +48,8 @@ class Quantity:
     """A quantity of a cluster.
 
     value: the quantity's value in a cluster; None if the cluster lacks it, 1 for a share. slowed: the cluster with this
-    quantity slowed by a factor. prior: standard deviation of the slowdown's logarithm for clusters that give no interval.
+    quantity slowed by a factor. prior: standard deviation of the slowdown's logarithm for clusters that give no interval;
+    prior_of: the same where it depends on the cluster.
     """
 
     name: str
@@ -57,12 +59,14 @@ class Quantity:
     format: Callable[[float], str]
     prior: float
     larger_is_faster: bool = False
+    prior_of: Callable[[Cluster], float] | None = None
 
     def slowdown_interval(self, cluster: Cluster) -> tuple[float, float]:
         """The 90 % interval of the slowdown factor relative to the cluster's value: the cluster's own, else from the prior."""
         given, value = cluster.uncertainty.get(self.name), self.value(cluster)
         if given is None or not value:
-            return math.exp(-DEVIATIONS * self.prior), math.exp(DEVIATIONS * self.prior)
+            prior = self.prior if self.prior_of is None else self.prior_of(cluster)
+            return math.exp(-DEVIATIONS * prior), math.exp(DEVIATIONS * prior)
         low, high = self.parse(given.low), self.parse(given.high)
         return (value / high, value / low) if self.larger_is_faster else (low / value, high / value)
 
@@ -226,11 +230,16 @@ def _named(*quantities: Quantity) -> dict[str, Quantity]:
     return {quantity.name: quantity for quantity in quantities}
 
 
+def _device_prior(cluster: Cluster) -> float:
+    return deviation(cluster.device.kernels_state)
+
+
 # Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
-# peaks that differs by a tenth between models; links lose some percent to headers and to other traffic; latencies differ by a
-# third from their data sheet in practice; and a simulation of training leaves things out.
+# peaks that differs by a tenth between models, and by more where it was not measured (scenarios/kernels/states.yaml); links
+# lose some percent to headers and to other traffic; latencies differ by a third from their data sheet in practice; and a
+# simulation of training leaves things out.
 QUANTITIES: Final[Mapping[str, Quantity]] = _named(
-    Quantity("device", lambda _: 1.0, _slower_device, *_SHARE, prior=0.10),
+    Quantity("device", lambda _: 1.0, _slower_device, *_SHARE, prior=0.10, prior_of=_device_prior),
     Quantity("optimizer", _measured("optimizer"), _slower_optimizer, *_SHARE, prior=0.10),
     _link_quantity(True, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
     _link_quantity(True, "latency", "latency_s", _latency, prior=0.30),

@@ -44,6 +44,7 @@ _UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
         "'25 Gbit/s' or '3 GB/s'",
     ),
     "compute rate": (_table(("FLOP/s", 1.0), ("FLOPS", 1.0), ("flop/s", 1.0)), "'312 TFLOP/s'"),
+    "clock rate": ({f"{prefix}Hz": size for prefix, size in _DECIMAL.items()}, "'1.98 GHz'"),
     "power": ({f"{prefix}W": size for prefix, size in _DECIMAL.items()}, "'10.2 kW'"),
     "price": ({"USD/h": 1 / 3600, "USD/hour": 1 / 3600}, "'32.77 USD/h'"),
     "price of a GPU": ({f"USD/{unit}": 1 / 3600 for unit in ("GPU-hour", "GPU-h", "GPU/h", "h/GPU")}, "'2.50 USD/GPU-hour'"),
@@ -108,6 +109,11 @@ def parse_Bps(value: object) -> float:
 def parse_flops(value: object) -> float:
     """FLOP/s from text such as '312 TFLOP/s'. Raises UnitError."""
     return _parse(value, "compute rate")
+
+
+def parse_Hz(value: object) -> float:
+    """Hertz from text such as '1.98 GHz'. Raises UnitError."""
+    return _parse(value, "clock rate")
 
 
 def parse_W(value: object) -> float:
@@ -183,6 +189,7 @@ BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
 PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_checked_bandwidth)]
 FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
 PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_checked_compute_rate)]
+Hertz = Annotated[float, *_field(parse_Hz, "clock rate")]
 Watts = Annotated[float, *_field(parse_W, "power")]
 DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
 Dollars = Annotated[float, *_field(parse_USD, "amount of money")]

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from scaleproof.simulator.cluster.device.attention_rates import USUAL, general
 from scaleproof.simulator.cluster.device.device import (
     Device,
     Optimizer,
@@ -22,6 +23,7 @@ from scaleproof.simulator.cluster.device.device import (
     storage_precision,
 )
 from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
+from scaleproof.simulator.cluster.device.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
@@ -44,12 +46,12 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
 class TrainingWork(NamedTuple):
-    """Training parameters that determine kernels. recipe: scaling of 8-bit products."""
+    """Training parameters that determine kernels. recipe: scaling of products in 8 or 4 bits."""
 
     precision: Precision
     optimizer: Optimizer
     recompute: Recompute
-    recipe: str = "delayed"
+    recipe: Recipe = "delayed"
 
 
 class Execution:
@@ -133,7 +135,7 @@ class Execution:
         framework = self.framework
         forward_s, backward_s = passes_s(self._speed(), layer.operators, layer.kept, samples)
         if is_narrow(self.work.precision) and not layer.pinned_to_end:
-            saved = self._saved_by_8_bits_s(layer, samples)
+            saved = self._saved_by_few_bits_s(layer, samples)
             forward_s, backward_s = forward_s - saved[0], backward_s - saved[1]
         copies = framework.parameter_bytes
         forward_bytes, backward_bytes = copies.forward * layer.parameters, copies.backward * layer.parameters
@@ -162,10 +164,10 @@ class Execution:
         rest = operator.heads * samples % _FUSED_SOFTMAX_OF
         return operator.scores * samples if rest or operator.keys > _FUSED_SOFTMAX_KEYS else 0.0
 
-    def _saved_by_8_bits_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Seconds by which 8-bit products shorten both passes, less the casts of what they read."""
+    def _saved_by_few_bits_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds by which products in 8 or 4 bits shorten both passes, less the casts of what they read."""
         products = tuple(o for o in layer.operators if isinstance(o, Matmul))
-        recipes = _recipes()
+        recipes = narrow_products()
         slow = self._operators_s(products, samples)
         peaks = self.device.peak_flops
         faster = max(1.0, peaks[self.work.precision] / peaks[self.precision] * recipes.peak_share)
@@ -228,36 +230,13 @@ class _HostTimes(NamedTuple):
     backward: float
 
 
-class _Recipes(NamedTuple):
-    """8-bit products. peak_share: share of the ratio of peaks that they reach. cast_bytes: moved per element, by recipe."""
-
-    peak_share: float
-    cast_bytes: dict[str, float]
-
-
-@functools.cache
-def _recipes() -> _Recipes:
-    found = _data("fp8")
-    return _Recipes(found["peak_share"], found["cast_bytes"])
-
-
 @functools.lru_cache(maxsize=256)
 def _tuned(kernels: Kernels, version: str | None) -> Kernels:
-    """Kernels whose host time is the framework's, with the attention that it has. Shares that the device states itself win over
-    those of the version on its generation."""
-    update: dict[str, float] = {"issue_s": 0.0}
-    found, generation = _data("attention"), kernels.generation
-    if version == "best":
-        known = [one[generation] for one in found["versions"].values() if generation in one]
-    else:
-        known = [one[generation] for name, one in found["versions"].items() if name == version and generation in one]
-    for way in ("forward", "backward"):
-        if known and getattr(kernels, f"flash_{way}_share") is None:
-            update[f"flash_{way}_share"] = max(one[way] for one in known)
-    if known and version != "best":
-        update["flash_ramp_keys"] = found["ramp_keys"][generation]
-        update["flash_narrow_share"] = found["narrow_share"][generation]
-    return kernels.model_copy(update=update)
+    """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
+    generation. Shares of the peak that the device states itself win over both."""
+    implementation = version or USUAL
+    rates = kernels.attention.get(implementation) or general(implementation, kernels.generation)
+    return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from scaleproof.simulator.model.operators import Attention, Convolution, Matmul,
 # Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
 Feature = Literal[
     "data_parallel", "zero_1", "zero_2", "zero_3", "tensor", "pipeline", "context", "expert", "model_parallel",
-    "parameter_server", "local_sgd", "gather_average", "fp8", "cpu",
+    "parameter_server", "local_sgd", "gather_average", "fp8", "fp4", "cpu",
 ]  # fmt: skip
 
 
@@ -161,7 +161,9 @@ class MemoryBehaviour(Spec):
     stand_ins: bool = Field(False, description="weight-gradient products add to buffers and return a shared dummy tensor")
     receives_all: bool = Field(True, description="a pipeline stage has a receive buffer for each microbatch")
     keeps_outputs: bool = Field(True, description="a pipeline stage keeps what it has sent until its backward pass")
-    fp8_input_bytes: Literal[1, 2] = Field(2, description="bytes per element of what 8-bit products keep of their inputs")
+    fp8_input_bytes: Literal[1, 2] = Field(
+        2, description="bytes per element of what 8-bit products keep of their inputs; 1: 4-bit products keep 4 bits"
+    )
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import is_narrow
+from scaleproof.simulator.cluster.device.narrow import narrow_products
 from scaleproof.simulator.memory.in_flight import WHOLE, InFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
@@ -47,9 +48,11 @@ class MemoryInputs:
         return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))
 
     @property
-    def input_bytes(self) -> int:
+    def input_bytes(self) -> float:
         """Bytes per element of inputs that matrix products save."""
-        return self.software.fp8_input_bytes if is_narrow(self.training.precision) else self.size
+        if not is_narrow(self.training.precision) or self.software.fp8_input_bytes > 1:
+            return self.size
+        return narrow_products().element_bytes[self.scenario.recipe]
 
     @property
     def splits(self) -> bool:

@@ -77,7 +77,8 @@ class Attention:
     key_heads: number of heads of keys and values, which several query heads may share. width: of queries and keys in a head;
     value_width: of values. seen: share of the scores that a mask leaves, a half if causal; FLOPs count all scores, like
     published formulae. flash: a single kernel that does not write the scores to memory (arXiv 2205.14135), else two products
-    with passes over the scores between them.
+    with passes over the scores between them. pieces: parts of the keys that arrive one after another around a ring, each with
+    its own flash kernel.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Attention:
     value_width: int
     seen: float = 0.5
     flash: bool = False
+    pieces: int = 1
 
     @property
     def scores(self) -> int:
@@ -188,7 +190,7 @@ class SavedActivation(NamedTuple):
 
     name: str
     elements: int
-    element_bytes: int | None = None
+    element_bytes: float | None = None
     group: str = "layer"
 
 

@@ -39,6 +39,10 @@ VALUES: Final[dict[FieldPath, dict[str, str]]] = {
     ("training", "precision"): {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     ("strategy", "kind"): {"ps": "parameter_server", "pp": "pipeline", "3d": "hybrid"},
 }
+# By names of formats, the precision and the field with the recipe that they are.
+_FORMATS: Final = {
+    "mxfp8": ("fp8", "fp8_recipe"), "nvfp4": ("fp4", "fp4_recipe"), "mxfp4": ("fp4", "fp4_recipe"),
+}  # fmt: skip
 # Names of data parallelism and the stage of ZeRO that they imply.
 _SHARDING: Final = {"ddp": 0, "fsdp": 3}
 # Degrees of parallelism inside a worker, with which data parallelism is a hybrid.
@@ -57,7 +61,7 @@ def canonical(path: tuple[str, ...]) -> tuple[str, ...]:
 def expand(located: Located) -> None:
     """Replaces abbreviated fields and values of a scenario by what they stand for.
 
-    Raises ScenarioError if a field is given twice, or if FSDP or DDP contradicts the stage of ZeRO.
+    Raises ScenarioError if a field is given twice, if FSDP or DDP contradicts the stage of ZeRO, or a format its recipe.
     """
     for short, full in FIELDS.items():
         parent = _mapping(located.data, short[:-1])
@@ -68,8 +72,23 @@ def expand(located: Located) -> None:
         value = None if parent is None else parent.get(path[-1])
         if parent is not None and isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
+    _expand_format(located)
     _expand_sharding(located)
     _expand_nics(located)
+
+
+def _expand_format(located: Located) -> None:
+    """Replaces `precision: nvfp4` by the precision and its recipe."""
+    training = _mapping(located.data, ("training",))
+    name = None if training is None else training.get("precision")
+    if training is None or not isinstance(name, str) or name.lower() not in _FORMATS:
+        return
+    precision, field = _FORMATS[name.lower()]
+    training["precision"] = precision
+    if training.setdefault(field, name.lower()) != name.lower():
+        where = located.place(("training", "precision"))
+        raise ScenarioError([f"{where}: training.precision: {name} is not {field} {training[field]}; leave one out"])
+    located.places.setdefault(("training", field), located.place(("training", "precision")))
 
 
 def _expand_nics(located: Located) -> None:

@@ -44,6 +44,16 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     return written(plain)
 
 
+def plain_spec(part: Spec) -> dict[str, Any]:
+    """A part of a scenario as plain data: its kind, and the fields that differ from their defaults."""
+    return _plain(part)
+
+
+def dump_device(device: Device) -> str:
+    """YAML of a device that loads to an equal one."""
+    return written({"description": device.description, **_plain(device)} if device.description else _plain(device))
+
+
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
     plain = _strategy(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
@@ -110,7 +120,7 @@ def _plain_value(value_and_unit: Value) -> Any:
     if isinstance(value, Spec):
         return _plain(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
+        return {key if isinstance(key, int) else str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
     if isinstance(value, tuple):
         return [_plain_value(Value(inner, unit)) for inner in value]
     return unit.exactly(value) if isinstance(value, float) and unit is not None else value
@@ -141,12 +151,13 @@ def _devices() -> tuple[tuple[str, Device], ...]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes paragraphs in folded style."""
+    """Writes paragraphs in folded style, and other texts of several lines as they are."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Represents a paragraph that ends in a newline, as read from `source: >`, in folded style."""
-    style = ">" if text.endswith("\n") and text == " ".join(text.split()) + "\n" else None
+    """Represents a paragraph that ends in a newline, as read from `source: >`, in folded style, and tables line by line."""
+    is_paragraph = text.endswith("\n") and text == " ".join(text.split()) + "\n"
+    style = ">" if is_paragraph else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 

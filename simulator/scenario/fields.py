@@ -21,8 +21,8 @@ from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
-# Fields of text that do not affect results.
-_TEXTS: Final = ("description", "source", "provenance")
+# Fields for information, which do not affect times.
+_TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
 # Significant digits that people write, and those that identify a double precision number.
 _FEW_DIGITS: Final = 6
@@ -94,6 +94,7 @@ _UNITS: Final[Mapping[Callable[[object], float], FieldUnit]] = {
         FieldUnit(
             "FLOP/s", units.parse_flops, _counted("FLOP/s"), names=("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s")
         ),
+        FieldUnit("Hz", units.parse_Hz, _counted("Hz"), names=("GHz", "MHz", "kHz", "Hz")),
         FieldUnit("W", units.parse_W, "{:g} W".format, names=("W", "kW", "MW")),
         FieldUnit("USD", units.parse_USD, units.format_USD, names=("USD",)),
         FieldUnit("USD/kWh", units.parse_USD_per_J, lambda price: f"{price * 3.6e6:g} USD/kWh", per=3.6e6, names=("USD/kWh",)),

@@ -49,7 +49,8 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
         "pipeline": plan.stages > 1 and not isinstance(strategy, ModelParallel),
         "context": plan.context > 1,
         "expert": plan.expert > 1,
-        "fp8": is_narrow(precision),
+        "fp8": precision == "fp8",
+        "fp4": precision == "fp4",
         "cpu": _has_processors_alone(cluster),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import Optimizer, Precision, is_narrow
+from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.cluster.device.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
@@ -36,7 +37,8 @@ from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.job import Job, MeasuredStep
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
-Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
+# Fields of training that scale products in few bits, with their precision.
+_RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4"}
 
 # Maximum of one layer, so that 64-bit integers do not overflow when bytes are computed.
 _MOST_PARAMETERS: Final = 10**15
@@ -70,7 +72,11 @@ class Training(Spec):
     """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
-    fp8_recipe: Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
+    fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
+    fp4_recipe: Fp4Recipe | None = Field(
+        None,
+        description="how 4-bit matrix products are scaled, with precision fp4: nvfp4 on NVIDIA GPUs, mxfp4 on others if absent",
+    )
     optimizer: Optimizer = "sgd"
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
@@ -156,6 +162,15 @@ class Scenario(Spec):
         """Samples per step and worker."""
         return self.total_samples // self.strategy.workers
 
+    @property
+    def recipe(self) -> Recipe:
+        """How matrix products in 8 or 4 bits are scaled."""
+        training = self.training
+        if training.precision != "fp4":
+            return training.fp8_recipe
+        kernels = self.cluster.device.kernels
+        return training.fp4_recipe or ("nvfp4" if kernels is None or has_nvfp4(kernels.generation) else "mxfp4")
+
     def job(
         self,
         samples_per_worker: int | None = None,
@@ -195,7 +210,7 @@ class Scenario(Spec):
             input=self.input,
             measured_step=training.measured_step,
             framework=self.framework,
-            recipe=training.fp8_recipe,
+            recipe=self.recipe,
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
         )
@@ -266,13 +281,21 @@ class Scenario(Spec):
             known = ", ".join(sorted(device.peak_flops))
             message = f"{device.name} has no peak rate for {training.precision}; use one of {known}"
             raise FieldError(("training", "precision"), message)
-        if not is_narrow(training.precision):
-            if "fp8_recipe" in training.model_fields_set:
-                message = f"scales 8-bit products, but precision is {training.precision}; set training.precision=fp8"
-                raise FieldError(("training", "fp8_recipe"), f"{training.fp8_recipe} {message}, or leave it out")
-        elif training.fp8_recipe == "mxfp8" and device.kernels is not None and device.kernels.generation != "blackwell":
-            message = f"mxfp8 needs a Blackwell GPU, but {device.name} is not one; use blockwise, current or delayed"
+        for field, precision in _RECIPES.items():
+            if training.precision != precision and field in training.model_fields_set:
+                bits, given = precision.removeprefix("fp"), getattr(training, field)
+                message = (
+                    f"scales {bits}-bit products, but precision is {training.precision}; set training.precision={precision}"
+                )
+                raise FieldError(("training", field), f"{given} {message}, or leave it out")
+        if device.kernels is None:
+            return
+        generation = device.kernels.generation
+        if training.fp8_recipe == "mxfp8" and not has_scaled_blocks(generation, device.peak_flops):
+            message = f"mxfp8 needs a GPU such as Blackwell, but {device.name} is not one; use blockwise, current or delayed"
             raise FieldError(("training", "fp8_recipe"), message)
+        if training.fp4_recipe == "nvfp4" and not has_nvfp4(generation):
+            raise FieldError(("training", "fp4_recipe"), f"nvfp4 needs an NVIDIA GPU, but {device.name} is not one; use mxfp4")
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision, is_narrow
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
+from scaleproof.simulator.cluster.device.narrow import Recipe
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
@@ -85,7 +86,7 @@ class Job:
     """A model to train on a cluster: the input of a strategy's compilation. samples_per_worker: per step.
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
-    up to it. framework: the training software; recipe: how it scales 8-bit products. ranks: number of ranks that wait for each
+    up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
     other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers. contend:
     slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
     blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
@@ -104,7 +105,7 @@ class Job:
     input: Input | None = None
     measured_step: MeasuredStep | None = None
     framework: Framework = IDEAL
-    recipe: str = "delayed"
+    recipe: Recipe = "delayed"
     ranks: int = 1
     group: int = 1
     exchange: LayerCollectiveTimes | None = None
@@ -131,7 +132,7 @@ class Job:
     @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
-        return 1 if is_narrow(self.precision) and self.framework.fp8_gathers else self.element_bytes
+        return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes
 
     @property
     def reduced_bytes(self) -> int:

@@ -13,9 +13,9 @@ from scaleproof.commands.output import show
 
 _COMMANDS = (
     "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
-    "cluster diff", "schema", "list", "show", "calibrate", "import nccl-tests", "import topo", "import kineto",
-    "import chakra", "measure", "runs", "reconcile", "prove", "faults", "converge", "score", "report", "timeline", "claims",
-    "explore", "history", "completion",
+    "cluster diff", "device", "schema", "list", "show", "calibrate", "import nccl-tests", "import topo", "import kineto",
+    "import chakra", "import kernels", "measure", "runs", "reconcile", "prove", "faults", "converge", "score", "report",
+    "timeline", "claims", "explore", "history", "completion",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ DOCUMENT = re.compile(
     r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"
 )
 # Devices of a host where several hosts share an NVLink domain: NVIDIA's GB200 NVL72 page has 18 compute trays of four GPUs.
-HOST_DEVICES = {"gb200-nvl72": 4}
+HOST_DEVICES = {"gb200-nvl72": 4, "gb300-nvl72": 4}
 # Names in tables without a file, or with the file of another GPU.
 SPELLINGS = {
     ("DGX-1", "V100-16GB"): "dgx1-v100-16gb",

@@ -16,6 +16,8 @@ from scaleproof.simulator.cluster.device.kernels import Speed
 from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 
 NAMES = catalog.names("devices")
@@ -25,8 +27,10 @@ GENERATIONS = {
     "pascal": "volta",
     "volta": "volta",
     "ampere": "ampere",
+    "ada": "ampere",
     "hopper": "hopper",
     "blackwell": "blackwell",
+    "blackwell-rtx": "blackwell",
 }
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 
@@ -59,7 +63,10 @@ def test_device_names_distinguish_devices() -> None:
 
 
 def test_all_required_device_families_ship() -> None:
-    families = ("k80", "p100", "v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v3", "tpu-v4", "tpu-v5e", "cpu")
+    families = (
+        "k80", "p100", "v100", "t4", "a10g", "a100", "l4", "h100", "h200", "gh200", "b200", "gb200", "b300", "gb300",
+        "rtx-pro-6000", "mi300x", "mi325x", "mi355x", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "cpu",
+    )  # fmt: skip
     assert [family for family in families if not any(name.startswith(family) for name in NAMES)] == []
 
 
@@ -134,3 +141,20 @@ def test_newer_gpus_are_faster() -> None:
     times_s = [sum(device(name).layer_s(block, 4, "fp16")) for name in order]
     assert times_s == sorted(times_s, reverse=True)
     assert times_s[0] > 2 * times_s[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_device_trains_a_small_gpt(name: str) -> None:
+    own = device(name)
+    model = {"kind": "gpt", "layers": 2, "hidden": 256, "heads": 4, "vocabulary": 1024, "sequence": 128}
+    cluster = {
+        "nodes": 1, "node": {"devices": 2, "link": {"bandwidth": "10 GB/s", "latency": "5 us"}}, "device": {"base": name},
+    }  # fmt: skip
+    for precision in own.peak_flops:
+        run = predict(load({
+            "model": model, "cluster": cluster, "strategy": {"kind": "data_parallel", "workers": 2}, "batch": 8,
+            "training": {"precision": precision}, "framework": "ideal",
+        }))  # fmt: skip
+        assert run.prediction_interval_s is not None
+        low_s, high_s = run.prediction_interval_s
+        assert 0 < low_s < run.step_time_s < high_s

@@ -15,6 +15,7 @@ from scaleproof.validator.calibration.fit.gpu import machine
 from scaleproof.validator.calibration.gpu_sizes import GpuSizes
 from scaleproof.validator.calibration.plan import ProbePlan, Task, tasks
 from scaleproof.validator.calibration.sites import Site, site
+from scaleproof.validator.kernels.from_points import rows
 from scaleproof.validator.launch.launch import require_torch, run_on_ranks
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On, where_to
@@ -26,11 +27,12 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class Calibrated:
     """cluster: data of its YAML file. points: measurements that it was fitted to. notes: outliers and what was left out, a line
-    each."""
+    each. kernels: rows of a table of kernels, of those timed on GPUs."""
 
     cluster: Mapping[str, Any]
     points: Sequence[Point]
     notes: Sequence[str]
+    kernels: Sequence[Mapping[str, str | float]] = ()
 
 
 def calibrate(
@@ -73,7 +75,17 @@ def calibrate(
     origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
     context = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin, plan.gpu is not None)
     fitted, notes = described(probed.points, context)
-    return Calibrated(fitted, [*probed.points, context.point()], notes)
+    return Calibrated(fitted, [*probed.points, context.point()], notes, kernels_of(fitted, probed.points, context))
+
+
+def kernels_of(
+    cluster: Mapping[str, Any], points: Sequence[Point], facts: CalibrationFacts
+) -> Sequence[Mapping[str, str | float]]:
+    """Rows of a table of the kernels that were timed on GPUs; empty for a calibration of cores. cluster: data of its file."""
+    if not facts.on_gpus:
+        return ()
+    source = f"scaleproof calibrate, {facts.provenance.get('date', '')}, torch {facts.provenance.get('torch', '')}"
+    return rows(points, cluster["device"]["name"], source)
 
 
 def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:

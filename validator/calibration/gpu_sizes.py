@@ -19,12 +19,15 @@ RESNET_TINY: Final = {"kind": "resnet", "image": 32, "classes": 10}
 class GpuSizes:
     """Sizes in bytes, or (m, n, k) for products.
 
-    layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a
-    step. devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s:
-    seconds for all probes together.
+    more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
+    width), in that precision. layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters:
+    numbers of parameters of a step. devices: number of devices, None for those present. label: note on all results, if they are
+    not accurate. budget_s: seconds for all probes together.
     """
 
     products: Sequence[tuple[int, int, int]]
+    more_products: Sequence[tuple[int, int, int]]
+    attentions: Sequence[tuple[int, int, int, int, int]]
     precisions: Sequence[str]
     memory_bytes: Sequence[int]
     copy_bytes: Sequence[int]
@@ -34,6 +37,11 @@ class GpuSizes:
     budget_s: float
     devices: int | None = None
     label: str = ""
+
+    @property
+    def kernel_precision(self) -> str:
+        """The precision in which most kernels are timed."""
+        return next((name for name in self.precisions if name in ("bf16", "fp16")), self.precisions[0])
 
 
 def model_of(fields: Mapping[str, Any]) -> Gpt | ResNet:
@@ -45,8 +53,23 @@ _SQUARES: Final = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)]
 # Products of GPTs of 124 and 774 million parameters over 8,192 tokens.
 _TRAINED: Final = [(8192, n, k) for n, k in ((2304, 768), (768, 768), (3072, 768), (768, 3072), (50304, 768), (5120, 1280))]
 
+# Products of linear layers of larger models, over few and many rows; attention over short and long sequences, with as many
+# heads of keys as heads and with fewer.
+_LAYERS: Final = [
+    (rows, n, k)
+    for n, k in ((1024, 4096), (4096, 1024), (4096, 4096), (6144, 4096), (4096, 14336), (28672, 4096), (10240, 8192))
+    for rows in (512, 2048, 8192)
+]
+_ATTENTIONS: Final = [
+    (batch, tokens, heads, key_heads, width)
+    for heads, key_heads, width in ((32, 32, 128), (32, 8, 128), (16, 16, 64))
+    for batch, tokens in ((16, 512), (8, 1024), (4, 2048), (2, 4096), (1, 8192))
+]
+
 FULL: Final = GpuSizes(
     products=[*_SQUARES, *_TRAINED],
+    more_products=_LAYERS,
+    attentions=_ATTENTIONS,
     precisions=["fp32", "tf32", "bf16", "fp16"],
     memory_bytes=[2**24, 2**26, 2**28, 2**30],
     copy_bytes=[2**16, 2**20, 2**24, 2**28],
@@ -58,11 +81,13 @@ FULL: Final = GpuSizes(
         (ResNet(), "fp32", (8, 16, 32, 64)),
     ],
     optimizer_parameters=[2**20, 2**24, 2**27],
-    budget_s=100.0,
+    budget_s=115.0,
 )
 
 TINY: Final = GpuSizes(
     products=[(32, 32, 32), (128, 128, 128), (256, 64, 128)],
+    more_products=[(64, 64, 128), (128, 64, 32)],
+    attentions=[(1, 64, 4, 4, 32), (2, 128, 4, 2, 64)],
     precisions=["fp32", "bf16"],
     memory_bytes=[2**16, 2**20],
     copy_bytes=[2**12, 2**20],

@@ -16,6 +16,7 @@ from scaleproof.validator.probe.pairs import RankPair
 # Relative share of the time of each probe.
 SHARES: Final = {
     "matmul": 6.0,
+    "attention": 2.0,
     "memory": 3.0,
     "launch": 1.0,
     "host_copy": 1.0,
@@ -29,7 +30,7 @@ SHARES: Final = {
 }
 NAMES: Final = tuple(SHARES)
 # Probes of one rank's device. They are run as one unless some of them, but not layers, are requested.
-DEVICE: Final = frozenset({"matmul", "memory", "launch", "host_copy", "optimizer", "layer"})
+DEVICE: Final = frozenset({"matmul", "attention", "memory", "launch", "host_copy", "optimizer", "layer"})
 # Message sizes: small ones for the latency, large ones for the bandwidth.
 MESSAGE_BYTES: Final = (4, 64, 1024, *(4**power for power in range(6, 13)))
 STREAM_BYTES: Final = (4, 256, 4096, 2**16, 2**18)
@@ -188,6 +189,7 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
         return
     probes: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "matmul": (compute.products, (compute.SHAPES, (precision,))),
+        "attention": (compute.attentions, (compute.ATTENTIONS, precision)),
         "memory": (compute.memory, (compute.SIZES_BYTES, precision)),
         "launch": (compute.launches, ()),
         "host_copy": (compute.host_copies, (compute.SIZES_BYTES,)),
@@ -204,6 +206,9 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     from scaleproof.validator.probe import compute, gpu
 
     yield Task("matmul", "matrix products", compute.products, (sizes.products, sizes.precisions), 12.0, 1)
+    precision = sizes.kernel_precision
+    yield Task("matmul", "more matrix products", compute.products, (sizes.more_products, [precision]), 8.0, 1)
+    yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 7.0, 1)
     yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
     yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
     yield Task("host_copy", "copies from and to the host", compute.host_copies, (sizes.copy_bytes,), 6.0, 1)

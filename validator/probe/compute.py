@@ -1,5 +1,5 @@
-"""Compute times of a rank's device: matrix products, memory-bound kernels, kernel launches, layers and optimizer steps of
-models.
+"""Compute times of a rank's device: matrix products, attention, memory-bound kernels, kernel launches, layers and optimizer
+steps of models.
 
 Ranks that call a probe concurrently compute at the same time, each independently, and each gets the points of all ranks. Points
 are measured in several rounds, because other load on a machine varies over time. budget_s: seconds for everything that a probe
@@ -40,6 +40,9 @@ SHAPES: Final = (
     *((side, side, side) for side in (64, 128, 256, 512, 1024)),
     (16, 1024, 1024), (256, 1024, 256), (256, 256, 1024), (1024, 256, 256), (64, 2048, 512), (512, 2048, 64), (2048, 512, 256),
 )  # fmt: skip
+# (sequences, tokens of each, heads, heads of keys, width) of causal attention.
+AttentionSize = tuple[int, int, int, int, int]
+ATTENTIONS: Final[tuple[AttentionSize, ...]] = ((1, 64, 4, 4, 32), (2, 256, 4, 2, 64))
 # Bytes of a tensor, from sizes that fit into a cache to one that does not.
 SIZES_BYTES: Final = (2**14, 2**18, 2**22, 2**25)
 _ROW: Final = 256
@@ -64,6 +67,26 @@ def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], 
                     samples = repeat(averaged(partial(torch.mm, a, b, out=out)), each_s)
                     what = f"{precision} {m}x{n}x{k}"
                     yield rank_point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float) -> list[dict[str, Any]]:
+    """Points of forward passes of causal attention ("attention"), by the kernel that torch chooses. Their FLOPs are those of
+    the scores that the mask leaves, their numbers have the names of columns of tables of kernels."""
+    device = here().device
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        for batch, seq, heads, kv_heads, head_dim in shapes:
+            sizes = [(batch, count, seq, head_dim) for count in (heads, kv_heads, kv_heads)]
+            q, k, v = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in sizes)
+            grouped = kv_heads < heads
+            step = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=grouped)
+            with torch.no_grad():
+                samples = repeat(averaged(step), budget_s / len(shapes))
+            what = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}"
+            numbers = {"batch": batch, "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            yield rank_point("attention", what, 2.0 * batch * heads * seq**2 * head_dim, "flops", samples, **numbers)
 
     return collected(in_rounds(one_round, budget_s))
 

@@ -6,6 +6,7 @@ table follows from its columns; `TABLES` names the module that predicts each kin
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import importlib
@@ -23,7 +24,7 @@ import numpy as np
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
-from scaleproof.simulator.scenario.published.tables import Row, folder, read_table
+from scaleproof.simulator.scenario.published.tables import Row, csv_files, find_table, folder, opened, read_table
 from scaleproof.validator.published import parallel_map
 
 # Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
@@ -34,6 +35,8 @@ _DIFFERENT: Final = 0.05
 ROW_COLUMNS: Final = (
     "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
 )  # fmt: skip
+# What a row measures. Kernels have totals of their own, since devices are fitted to them.
+Quantity = Literal["speed", "memory", "fit", "kernel"]
 # Rows beyond this number of nodes have a total of their own, which tests extrapolation from small runs.
 FEW_NODES: Final = 2
 
@@ -64,7 +67,7 @@ class Prediction:
     inputs: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     interval: tuple[float, float] | None = None
-    of: Literal["speed", "memory", "fit"] = "speed"
+    of: Quantity = "speed"
     nodes: int = 0
     id: str = ""
     framework: str = ""
@@ -106,13 +109,14 @@ class SetScore:
 @dataclass(frozen=True)
 class Score:
     """A table's score by set. calibration: rows on which constants were fitted, which are not scored. totals: for the speed of
-    all rows, and of those on more than `FEW_NODES` nodes, if there are any."""
+    all rows, and of those on more than `FEW_NODES` nodes, if there are any. notes: on what the score means."""
 
     table: str
     sets: Mapping[str, SetScore]
     calibration: tuple[str, ...] = ()
     totals: Mapping[str, SetScore] = field(default_factory=dict)
     predictions: Sequence[Prediction] = ()
+    notes: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """The score as data for JSON, with the scored rows."""
@@ -146,13 +150,15 @@ class Table:
     """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
-    predicted from others. has_options: whether `predict` takes `Options`, and the module has `CALIBRATED`.
+    predicted from others; `predict_table`, of a path, those of all rows. has_options: whether `predict` takes `Options`, and
+    the module has `CALIBRATED`. of: quantity of the totals.
     """
 
     name: str
     columns: frozenset[str]
     module: str
     has_options: bool = False
+    of: Quantity = "speed"
 
 
 TABLES: Final = (
@@ -182,16 +188,22 @@ TABLES: Final = (
         frozenset({"recompute", "tp", "forward_ms", "backward_ms"}),
         "scaleproof.validator.published.layer_times",
     ),
+    Table(
+        "gpu_kernels",
+        frozenset({"gpu", "kind", "precision", "latency_us"}),
+        "scaleproof.validator.published.gpu_kernels",
+        of="kernel",
+    ),
 )
 
 
 class _LoadedTable(NamedTuple):
-    """A table to score: its kind, its rows, and the function that predicts one of them. calibration: as in `Score`."""
+    """A table to score: its kind, and the functions that together predict its rows. calibration, notes: as in `Score`."""
 
     table: Table
-    rows: Sequence[Row]
-    predict: Callable[[Row], Prediction | Sequence[Prediction]]
+    tasks: Sequence[Callable[[], Sequence[Prediction]]]
     calibration: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def score(path: Path, options: Options = Options()) -> Score:  # noqa: B008 (it never changes)
@@ -208,12 +220,15 @@ def score_all(paths: Iterable[Path], options: Options = Options()) -> Scores:  #
         if mechanism not in ABLATIONS:
             raise InputError(f"--ablate {mechanism}: no such mechanism; give one of {', '.join(ABLATIONS)}")
     tables = [_load(path, options) for path in paths]
-    predicted = iter(parallel_map.each(_predicted, [(table.predict, row) for table in tables for row in table.rows]))
-    of_tables = [[prediction for _ in table.rows for prediction in next(predicted)] for table in tables]
+    predicted = iter(parallel_map.each(_done, [task for table in tables for task in table.tasks]))
+    of_tables = [[prediction for _ in table.tasks for prediction in next(predicted)] for table in tables]
     scores = [
-        Score(table.table.name, summarise(predictions), table.calibration, totals(predictions), predictions)
+        Score(
+            table.table.name, summarise(predictions), table.calibration, totals(predictions, table.table.of), predictions,
+            table.notes,
+        )
         for table, predictions in zip(tables, of_tables, strict=True)
-    ]
+    ]  # fmt: skip
     return Scores(scores, totals(list(itertools.chain.from_iterable(of_tables))))
 
 
@@ -227,11 +242,11 @@ def write_rows(predictions: Iterable[Prediction], path: Path) -> None:
 
 
 def tables_at(places: Sequence[Path]) -> list[Path]:
-    """Paths of the tables at these places, in order: files, and in folders the CSV files of a known kind; the shipped tables if
-    no place is given. Raises InputError for a folder without tables."""
+    """Paths of the tables at these places, in order: files, names of shipped tables, and in folders the CSV files of a known
+    kind; the shipped tables if no place is given. Raises InputError for a folder without tables."""
     tables: list[Path] = []
     for place in places or [folder()]:
-        inside = [path for path in sorted(place.glob("*.csv")) if _kind(_columns(path))] if place.is_dir() else [place]
+        inside = [path for path in csv_files(place) if _kind(_columns(path))] if place.is_dir() else [find_table(place)]
         if not inside:
             raise InputError(f"{place}: no table that can be scored; it needs CSV files with the columns of one of {_known()}")
         tables += inside
@@ -240,29 +255,40 @@ def tables_at(places: Sequence[Path]) -> list[Path]:
 
 def _columns(path: Path) -> Sequence[str]:
     """Column names in the first line of a CSV file."""
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with opened(path, errors="replace") as file, contextlib.suppress(csv.Error):
         return next(csv.reader(file), [])
+    return []
 
 
 def _load(path: Path, options: Options) -> _LoadedTable:
-    columns, rows = read_table(path)
+    columns = _columns(path)
     table = _kind(columns)
     if table is None:
-        raise InputError(f"{path}: not a table that can be scored; it needs the columns of one of {_known()}")
-    if not rows:
-        raise InputError(f"{path}: no rows below its columns; give at least one")
+        near = max(TABLES, key=lambda known: len(known.columns & set(columns)) / len(known.columns))
+        missing = ", ".join(sorted(near.columns - set(columns)))
+        hint = f"to be one of {near.name} it lacks {missing}; the kinds are {_known()}"
+        raise InputError(f"{path}: not a table that can be scored: {hint}")
     module = importlib.import_module(table.module)
     if options.calibrated and not table.has_options:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
+    calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
+    if hasattr(module, "predict_table"):
+        return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, module.NOTES)
+    _, rows = read_table(path)
+    if not rows:
+        raise InputError(f"{path}: no rows below its columns; give at least one")
     if hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows)
     else:
         predict = functools.partial(module.predict, options=options) if table.has_options else module.predict
-    return _LoadedTable(table, rows, predict, module.CALIBRATED if options.calibrated else module.CALIBRATION)
+    return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration)
 
 
-def _predicted(task: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
-    predict, row = task
+def _done(task: Callable[[], Sequence[Prediction]]) -> Sequence[Prediction]:
+    return task()
+
+
+def _predicted(predict: Callable[[Row], Prediction | Sequence[Prediction]], row: Row) -> Sequence[Prediction]:
     result = predict(row)
     return [_checked(replace(one, id=row["id"])) for one in ([result] if isinstance(result, Prediction) else result)]
 
@@ -290,12 +316,13 @@ def summarise(predictions: Iterable[Prediction]) -> dict[str, SetScore]:
     return {name: _set_score(members) for name, members in sets.items()}
 
 
-def totals(predictions: Sequence[Prediction]) -> dict[str, SetScore]:
-    """Totals for the speed of all rows, and of those on many nodes; rows of different sets are not compared for their order."""
+def totals(predictions: Sequence[Prediction], of: Quantity = "speed") -> dict[str, SetScore]:
+    """Totals for the speed, or another quantity, of all rows, and of those on many nodes; rows of different sets are not
+    compared for their order."""
     speeds = [
         replace(prediction, inputs=(prediction.set_name, *prediction.inputs), pairs=(prediction.set_name, *prediction.pairs))
         for prediction in predictions
-        if prediction.of == "speed"
+        if prediction.of == of
     ]
     many = [prediction for prediction in speeds if prediction.nodes > FEW_NODES]
     of_all = {"all": _set_score(speeds)} if speeds else {}

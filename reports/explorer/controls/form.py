@@ -10,7 +10,8 @@ from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option
 from scaleproof.reports.explorer.controls.layouts import micro_batch_size, rearranged, settings_between
 from scaleproof.reports.explorer.controls.parallelism import Parallelism
 from scaleproof.reports.explorer.controls.sliders import sliders
-from scaleproof.simulator.cluster.device.device import Precision, is_narrow
+from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.cluster.device.narrow import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump
@@ -79,7 +80,7 @@ def _other_cluster(scenario: Scenario, other: facts.ClusterFacts) -> Option:
     training, parallelism = scenario.training, Parallelism(scenario)
     if training.precision not in other.precisions:
         sets += for_precision(scenario, other.precision)
-    elif training.fp8_recipe == "mxfp8" and other.generation != "blackwell":
+    elif training.fp8_recipe == "mxfp8" and not has_scaled_blocks(other.generation, other.precisions):
         sets.append("training.fp8_recipe=delayed")
     sets += parallelism.unless(other.generation != "cpu" or parallelism.supports("cpu"))
     offer = f"Use {other.devices} GPUs with DP {other.devices}" if reason else ""
@@ -87,14 +88,15 @@ def _other_cluster(scenario: Scenario, other: facts.ClusterFacts) -> Option:
 
 
 def for_precision(scenario: Scenario, precision: Precision) -> list[str]:
-    """The settings that change the precision, without an 8-bit recipe for 16 bits and more."""
+    """The settings that change the precision, without a recipe of another one."""
     training, parallelism = scenario.training, Parallelism(scenario)
-    if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
-        needed = not is_narrow(precision) or parallelism.supports("fp8")
-        return [f"training.precision={precision}", *parallelism.unless(needed)]
-    update = {"precision": precision, "fp8_recipe": type(training).model_fields["fp8_recipe"].default}
+    stale = [field for field in ("fp8_recipe", "fp4_recipe") if not field.startswith(precision)]
+    unless = parallelism.unless(precision not in ("fp8", "fp4") or parallelism.supports(precision))
+    if not training.model_fields_set.intersection(stale):
+        return [f"training.precision={precision}", *unless]
+    update = {"precision": precision, **{field: type(training).model_fields[field].default for field in stale}}
     changed = scenario.model_copy(update={"training": training.model_copy(update=update)})
-    return [dump.dump_part(changed, "training").replace(": ", "=", 1)]
+    return [dump.dump_part(changed, "training").replace(": ", "=", 1), *unless]
 
 
 class _Training:
@@ -115,12 +117,12 @@ class _Training:
         yield choice("training.precision", "Precision", "", formats, scenario.training.precision,
                      term="Number format of matrix products. bf16 and fp16 use tensor cores; fp8 is faster still.")  # fmt: skip
         if scenario.training.precision == "fp8":
-            kernels = scenario.cluster.device.kernels
-            is_blackwell = kernels is not None and kernels.generation == "blackwell"
+            device = scenario.cluster.device
+            has_blocks = device.kernels is not None and has_scaled_blocks(device.kernels.generation, device.peak_flops)
             recipes = [
                 option(one, label, f"training.fp8_recipe={one}")
                 for one, label in _RECIPES.items()
-                if one != "mxfp8" or is_blackwell
+                if one != "mxfp8" or has_blocks
             ]
             yield choice("training.fp8_recipe", "FP8 recipe", "", recipes, scenario.training.fp8_recipe,
                          term="How tensors are scaled before they are cast to 8 bits.")  # fmt: skip

@@ -123,7 +123,7 @@ _FILL: Final[dict[Protocol, tuple[float, ...]]] = {
     "simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 }  # fmt: skip
 _GENERATIONS: Final[dict[str, Generation]] = {
-    r"G?B[123]00": "blackwell",
+    r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
     r"G?H[128]00|H20\b": "hopper",
     r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
     r"V100|P100|K80|M60|T4\b": "volta",

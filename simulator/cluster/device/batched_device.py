@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.generations import State
 from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
 
@@ -36,6 +37,11 @@ class BatchedDevice:
     def kernels(self) -> Kernels | None:
         """Parameters of the kernel model, which all devices share."""
         return self.devices[0].kernels
+
+    @property
+    def kernels_state(self) -> State:
+        """How the rate of kernels is known, which all devices share."""
+        return self.devices[0].kernels_state
 
     @property
     def memory_bytes(self) -> float:

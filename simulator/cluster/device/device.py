@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from scaleproof.simulator.cluster.device.generations import State, completed
 from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
 from scaleproof.simulator.cluster.device.passes import passes_s, weights_s
+from scaleproof.simulator.cluster.device.power import sustained
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
+from scaleproof.simulator.common.units import Bytes, Hertz, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
@@ -79,8 +81,9 @@ class MeasuredOptimizer(Spec):
 class Device(Spec):
     """A device. A layer's time is the measured one if there is one, else that of its kernels, else follows from the peak rate.
 
-    kernels: parameters of the kernel model. A device without them, or with an efficiency, reaches the same share of its peak in
-    all operators: `efficiency`, which is 1 if absent.
+    kernels: parameters of the kernel model; where its generation and number of processors are all that is given, those of the
+    generation. A device without them, or with an efficiency, reaches the same share of its peak in all operators: `efficiency`,
+    which is 1 if absent. measured, assumed: fields that were measured or assumed; the others are as in data sheets.
     """
 
     name: str
@@ -99,9 +102,18 @@ class Device(Spec):
     )
     memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
     power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="power limit; no throttling if absent")
+    l2_bytes: Bytes | None = Field(None, alias="l2", description="second-level cache; for information")
+    clock_Hz: Hertz | None = Field(None, alias="clock", description="highest clock; for information")
     source: str = ""
+    measured: tuple[str, ...] = Field((), description="fields with measured values, such as kernels.tile_share, or kernels")
+    assumed: tuple[str, ...] = Field((), description="fields with assumed values; the others are as in data sheets")
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kernels_by_generation(cls, data: Any) -> Any:
+        return completed(data)
 
     @property
     def capacity_bytes(self) -> float:
@@ -119,6 +131,37 @@ class Device(Spec):
         if self.kernels is not None and self.efficiency is None and self.layer_overhead_s:
             raise ValueError("layer_overhead: goes with an efficiency; kernels have a launch and an issue instead")
         return self
+
+    @model_validator(mode="after")
+    def _states_are_of_fields(self) -> Self:
+        for name in (*self.measured, *self.assumed):
+            fields = type(self).model_fields
+            for part in name.split("."):
+                found = {field.alias or own: field for own, field in fields.items()}.get(part)
+                if found is None:
+                    raise ValueError(f"{name}: no field of a device has this name; give those such as kernels.tile_share")
+                fields = Kernels.model_fields if part == "kernels" else {}
+        return self
+
+    def state_of(self, field: str) -> State:
+        """How the value of a field is known: as its own name in `measured` or `assumed` says, else that of its mapping.
+
+        `kernels` stands for all its parameters, but not for the facts `kernels.generation` and `kernels.processors`.
+        """
+        mapping = () if field in ("kernels.generation", "kernels.processors") else (field.partition(".")[0],)
+        for name in (field, *mapping):
+            if name in self.measured:
+                return "measured"
+            if name in self.assumed:
+                return "assumed"
+        return "data sheet"
+
+    @property
+    def kernels_state(self) -> State:
+        """How the rate of kernels is known. An efficiency, and times of layers, count as measured."""
+        if self.kernels is None or self.efficiency is not None or self.measured_layers:
+            return "measured"
+        return self.state_of("kernels.tile_share")
 
     def changed(self, change: Callable[[Device], Device]) -> Device:
         """The result of `change`; a BatchedDevice applies it to each of its devices."""
@@ -145,11 +188,14 @@ class Device(Spec):
                 return measured.forward.at(samples), measured.backward.at(samples)
         return None
 
-    def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0) -> Speed:
-        """Rates of `kernels` at a precision, with `faster` times the device's peak."""
+    def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0, burst: bool = False) -> Speed:
+        """Rates of `kernels` at a precision and at the device's power limit, with `faster` times the device's peak; of short
+        bursts if `burst`."""
         size_bytes = ELEMENT_BYTES[precision]
         peak_flops = self.peak_flops[precision] * faster
-        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
+        winograd, rates = precision == "fp32", kernels.product_rates(precision)
+        kernels = sustained(kernels, self.power_limit_W)
+        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst)
 
     def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""

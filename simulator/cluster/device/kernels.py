@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
+from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Seconds, Watts
 
-Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
+Generation = Literal[
+    "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
+]  # fmt: skip
 
 # Flash attention's shares of the peak, forward and backward, if the device states no shares: round assumptions.
 _UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
 
 
+def _generation_has_the_rest(schema: dict[str, Any]) -> None:
+    """Requires only the facts: devices complete the parameters that YAML leaves out."""
+    schema["required"] = ["generation", "processors"]
+
+
 class Kernels(Spec):
-    """Parameters of the kernel model. Shares are of the device's peak rate or of its memory bandwidth."""
+    """Parameters of the kernel model. Shares are of the device's peak rate or of its memory bandwidth.
+
+    In YAML the generation and the number of processors are enough: what is absent has the generation's value.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_generation_has_the_rest)
 
     generation: Generation = Field(description="hardware generation, which determines the tiles of the libraries")
     processors: Count = Field(description="number of streaming multiprocessors, compute units or cores, one tile each")
-    tile_share: float = Field(gt=0, le=1, description="share of the peak that the largest tiles reach on all processors")
+    tile_share: float = Field(
+        gt=0, le=1, description="share of the peak that the largest tiles reach on all processors; the generation's if absent"
+    )
     sustained_share: float = Field(1.0, gt=0, le=1, description="share of the peak that the power limit sustains")
+    sustained_at_W: Watts | None = Field(
+        None, gt=0, alias="sustained_at", description="power limit that sustains sustained_share; the device's if absent"
+    )
     burst_s: Seconds = Field(0.0, alias="burst", description="duration of a product that may draw twice the sustained power")
-    memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that kernels reach")
-    launch_s: Seconds = Field(alias="launch", description="time from the end of one kernel to the start of the next")
+    memory_share: float = Field(
+        gt=0, le=1, description="share of the memory bandwidth that kernels reach; the generation's if absent"
+    )
+    launch_s: Seconds = Field(
+        alias="launch", description="time from the end of one kernel to the start of the next; the generation's if absent"
+    )
     issue_s: Seconds = Field(0.0, alias="issue", description="host time to issue one kernel")
     host_slowdown: float = Field(
         1.0, gt=0, le=1000, description="host time per kernel over that of the host that frameworks' files assume"
@@ -40,9 +64,27 @@ class Kernels(Spec):
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
     )
+    attention: dict[str, AttentionRates] = Field(
+        {}, description="rates of implementations of flash attention; the first one runs unless the framework names another"
+    )
     serial: SerialCosts | None = Field(
         None, description="costs on a CPU core, which overlaps nothing; they replace tiles, power and issue time"
     )
+
+    products: dict[ProductPrecision, ProductRates] = Field(
+        {}, description="rates of matrix products by precision, in place of tile_share; bf16 serves fp16"
+    )
+
+    mixtures: dict[str, MixtureRates] = Field(
+        {}, description="rates of fused mixtures of experts by precision, of serving software; training has operators of its own"
+    )
+
+    def __hash__(self) -> int:
+        return hash((self.generation, self.processors, self.tile_share, self.sustained_share, self.memory_share, self.launch_s))
+
+    def product_rates(self, precision: str) -> ProductRates | None:
+        """Rates of products at a precision; None if `tile_share` and the other shares determine them."""
+        return self.products.get("bf16" if precision == "fp16" else precision)  # type: ignore[call-overload]
 
     @property
     def flash_shares(self) -> tuple[float, float]:
@@ -52,13 +94,17 @@ class Kernels(Spec):
 
 
 class Speed(NamedTuple):
-    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32."""
+    """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32.
+    products: rates of matrix products, if they are known. burst: whether kernels run in short bursts, at high clocks, as in
+    tables of kernels; training is bound by what the power limit sustains."""
 
     kernels: Kernels
     peak_flops: float
     memory_Bps: float
     element_bytes: int
     winograd: bool = False
+    products: ProductRates | None = None
+    burst: bool = False
 
     @property
     def reached_Bps(self) -> float:

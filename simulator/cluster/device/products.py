@@ -3,6 +3,10 @@
 A product computes in tiles, one per processor at a time, so that the last wave may be nearly empty (NVIDIA's "Matrix
 Multiplication Background User's Guide" describes both effects). Writing the result follows the last tiles' work and does not
 overlap it. The device's power bounds the rate; a short product may exceed it.
+
+A device with rates of products (`ProductRates`) has more terms, which measured products show: a wave takes additional time to
+start and end; a wave that leaves processors idle is faster, by the eighth root of the share that is busy; moving bytes overlaps
+computing; and a correction that is smooth in the three dimensions. No product gets faster where a dimension doubles.
 """
 
 from __future__ import annotations
@@ -25,10 +29,13 @@ _WIDE: Final = ((256, 256), (256, 192), (192, 256), (128, 192), (192, 128), *_US
 # a TPU's systolic arrays have 128 × 128, arXiv 2304.01433; the registers of a CPU core fit some 6 × 16).
 TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
     "kepler": ((128, 128), *_SMALL), "pascal": ((128, 128), *_SMALL), "volta": _USUAL, "turing": _USUAL, "ampere": _USUAL,
-    "hopper": _USUAL, "blackwell": _WIDE, "cdna": _WIDE, "tpu": ((128, 128),), "cpu": ((12, 32), (6, 16)),
+    "ada": _USUAL, "hopper": _USUAL, "blackwell": _WIDE, "blackwell-rtx": _USUAL, "cdna": _WIDE, "tpu": ((128, 128),),
+    "cpu": ((12, 32), (6, 16)),
 }  # fmt: skip
-# Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K).
+# Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K). Measured
+# products of an A100 show splits by 3 and 6 as well.
 _SPLITS: Final = (1, 2, 4, 8)
+_RATED_SPLITS: Final = (1, 2, 3, 4, 6, 8)
 # Inner elements of one iteration of a tile's main loop; an iteration over fewer elements takes as long.
 _LOOP_STEP: Final = 64
 # Order of the norm that combines the bounds of tiles and of power into a smooth maximum. Chosen, like the choice of what
@@ -57,27 +64,63 @@ def products_s(
     products with parts of different sizes, the index of each product's first part in m, n, k and batch, shape (products,).
     """
     m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to zero rows
-    kernels = speed.kernels
+    kernels, rates, form = speed.kernels, speed.products, _form(speed)
     flops = _sums(2 * m * n * k * batch, begins)
-    misalignment = _misalignment(speed, n, k)
-    misalignment = misalignment if begins is None else np.maximum.reduceat(misalignment, begins)
-    tiles_s = _tiles_s(speed, m, n, k, batch, begins) * misalignment
-    power_s = flops / (speed.peak_flops * kernels.sustained_share)
-    power_s = power_s * power_s / (power_s + kernels.burst_s)
-    busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
-    read_s, written_s = np.asarray(read_bytes) / speed.reached_Bps, np.asarray(written_bytes) / speed.reached_Bps
-    result: NDArray[np.float64] = kernels.launch_s + np.maximum(busy_s, read_s) + written_s
+    slowdown = _misalignment(speed, n, k)
+    slowdown = slowdown if begins is None else np.maximum.reduceat(slowdown, begins)
+    power_s = flops / (speed.peak_flops * form.power_share)
+    power_s = power_s * power_s / (power_s + form.burst_s)
+    if rates is not None:
+        rows, outputs = _sums(m * batch, begins), _sums(m * n * batch, begins)
+        correction = rates.slowdown(rows, outputs / rows, flops / (2 * outputs))
+        slowdown, power_s = slowdown * correction, power_s * correction
+    tiles_s = _tiles_s(speed, form, m, n, k, batch, begins) * slowdown
+    read_s, written_s = np.asarray(read_bytes) / form.reached_Bps, np.asarray(written_bytes) / form.reached_Bps
+    if rates is None:
+        busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
+        busy_s = np.maximum(busy_s, read_s) + written_s
+    else:
+        busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS + (read_s + written_s) ** _SHARPNESS) ** (1 / _SHARPNESS)
+        busy_s = np.maximum(busy_s, flops / speed.peak_flops)
+    result: NDArray[np.float64] = busy_s + (rates.fixed_s if rates is not None and speed.burst else kernels.launch_s)
     return result
 
 
+class _Form(NamedTuple):
+    """Parameters of the formulae: a device's rates, or what its other parameters stand for. power_share, burst_s: of the power
+    bound. exact: whether waves are whole; else one that some processors are idle in is faster."""
+
+    tile_share: float
+    edge: float
+    ramp: float
+    reached_Bps: float
+    power_share: float
+    burst_s: float
+    splits: tuple[int, ...]
+    exact: bool
+
+
+def _form(speed: Speed) -> _Form:
+    kernels, rates = speed.kernels, speed.products
+    if rates is None:
+        share, burst_s = kernels.sustained_share, kernels.burst_s
+        return _Form(kernels.tile_share, _TILE_EDGE, 0.0, speed.reached_Bps, share, burst_s, _SPLITS, exact=True)
+    # what the power limit sustains is at most what it leaves to a burst
+    share, burst_s = min(kernels.sustained_share, rates.burst_share), kernels.burst_s
+    if speed.burst:
+        share, burst_s = rates.burst_share, rates.burst_s
+    reached_Bps = speed.memory_Bps * rates.memory_share
+    return _Form(rates.tile_share, rates.edge, rates.ramp, reached_Bps, share, burst_s, _RATED_SPLITS, exact=False)
+
+
 def _tiles_s(
-    speed: Speed, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], batch: NDArray[np.float64],
-    begins: NDArray[np.int64] | None,
+    speed: Speed, form: _Form, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64],
+    batch: NDArray[np.float64], begins: NDArray[np.int64] | None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Seconds of all waves of tiles, with the fastest choice of tile and split. The parts of a grouped product share the waves;
     tiles of parts with a longer inner dimension have more loop iterations."""
     kernels = speed.kernels
-    rows, columns, splits = _choices(kernels.generation)
+    rows, columns, splits = _choices(kernels.generation, form.splits)
     m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * splits
     iterations = np.ceil(k / splits / _LOOP_STEP)
@@ -85,13 +128,15 @@ def _tiles_s(
         iterations = _sums(tiles * iterations, begins) / _sums(tiles, begins)
         tiles = _sums(tiles, begins)
     waves = np.ceil(tiles / kernels.processors)
-    tile_flops = 2 * rows * columns * _LOOP_STEP * iterations
+    if not form.exact:
+        waves *= np.sqrt(np.sqrt(np.sqrt(tiles / kernels.processors / waves)))
+    tile_flops = 2 * rows * columns * (_LOOP_STEP * iterations + form.ramp)
     edges = 1 / rows + 1 / columns
-    slowdown = 1 + _TILE_EDGE * (edges - edges[0])
-    waves_s = waves * tile_flops * slowdown * kernels.processors / (speed.peak_flops * kernels.tile_share)
+    slowdown = 1 + form.edge * (edges - edges[0])
+    waves_s = waves * tile_flops * slowdown * kernels.processors / (speed.peak_flops * form.tile_share)
     # the partial sums of a split are added up in 32 bits
     split_bytes = np.where(splits > 1, _sums(2 * 4 * splits * m * n * batch, begins), 0.0)
-    fastest_s: NDArray[np.float64] = (waves_s + split_bytes / speed.reached_Bps).min(axis=-1)
+    fastest_s: NDArray[np.float64] = (waves_s + split_bytes / form.reached_Bps).min(axis=-1)
     return fastest_s
 
 
@@ -101,10 +146,12 @@ def _sums(values: NDArray[np.float64], begins: NDArray[np.int64] | None) -> NDAr
 
 
 @functools.cache
-def _choices(generation: Generation) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _choices(
+    generation: Generation, splits: tuple[int, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,)."""
-    rows, columns, splits = np.array([(*tile, split) for tile in TILES[generation] for split in _SPLITS], dtype=np.float64).T
-    return rows, columns, splits
+    rows, columns, parts = np.array([(*tile, split) for tile in TILES[generation] for split in splits], dtype=np.float64).T
+    return rows, columns, parts
 
 
 def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -99,7 +99,8 @@ def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: i
     queries, own_keys = stream.tokens, read_tokens or stream.tokens
     keys = own_keys * stream.shard.context
     output_width, widths = heads.heads * heads.value_width, heads.width + heads.value_width
-    part = _core(heads, queries, own_keys, keys, stream.dropout)
+    pieces = stream.shard.context if stream.shard.context_by == "ring" else 1
+    part = _core(heads, queries, own_keys, keys, stream.dropout, pieces)
     collectives = _key_collectives(stream.shard, part.operators[0].name, keys * heads.key_heads * widths)
     return _recomputable(part + LayerPart(exchanges=collectives)) + linear(
         "projection", queries, stream.hidden, output_width, bias
@@ -130,8 +131,9 @@ def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read
     return _recomputable(part) + read + linear("projection", tokens, stream.hidden, output_width, bias)
 
 
-def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool) -> LayerPart:
-    """Attention of `queries` to `keys`, of which the rank keeps `own_keys`."""
+def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool, pieces: int = 1) -> LayerPart:
+    """Attention of `queries` to `keys`, of which the rank keeps `own_keys`. pieces: number of ranks whose keys pass around a
+    ring; a window reaches few of them."""
     window = min(heads.window or keys, keys)
     operator = Attention(
         "attention",
@@ -143,6 +145,7 @@ def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool) -
         heads.value_width,
         1 - window / (2 * keys) if heads.causal else 1.0,
         heads.flash,
+        pieces if window == keys else 1,
     )
     kept = (
         SavedActivation("queries", queries * heads.heads * heads.width),

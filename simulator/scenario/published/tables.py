@@ -1,10 +1,13 @@
-"""Tables of published measurements as CSV files: reading them, and finding a row by its id."""
+"""Tables of published measurements as CSV files, which may be compressed: reading them, and finding a row by its id."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import functools
+import gzip
+import io
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +20,8 @@ PUBLISHED: Final = "published:"
 
 Row = Mapping[str, str]
 
+# End of the names of compressed tables.
+_COMPRESSED: Final = ".gz"
 # The table whose rows are scenarios.
 _TRAINING: Final = "transformer_training.csv"
 # Of a table: a million rows, more than anybody has measured.
@@ -35,14 +40,38 @@ def folder() -> Path:
     return catalog.ROOT / "published"
 
 
-def read_table(path: Path) -> tuple[Sequence[str], list[Cells]]:
-    """Columns and rows of a CSV file; cells that a short row lacks are blank. Raises NotFoundError or InputError."""
+def csv_files(place: Path) -> list[Path]:
+    """CSV files in a folder, which may be compressed, sorted by name."""
+    return sorted([*place.glob("*.csv"), *place.glob(f"*.csv{_COMPRESSED}")])
+
+
+def find_table(place: Path) -> Path:
+    """The path of a table, given by a path or by the name of one that ships."""
+    named = [path for path in csv_files(folder()) if str(place) in (path.name, path.name.removesuffix(_COMPRESSED))]
+    return named[0] if named and not place.exists() else place
+
+
+def opened(path: Path, errors: str = "strict") -> io.StringIO:
+    """The text of a CSV file; one whose name ends in .gz is decompressed. errors: see `bytes.decode`.
+
+    Raises NotFoundError, InputError, or UnicodeDecodeError.
+    """
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file; give the path of a CSV file")
-    if path.stat().st_size > _MAX_BYTES:
-        raise InputError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a table of fewer rows")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with gzip.open(path) if path.suffix == _COMPRESSED else path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be decompressed: {error}; give a CSV file, or one that gzip compressed") from None
+    if len(content) > _MAX_BYTES:
+        raise InputError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a table of fewer rows")
+    return io.StringIO(content.decode("utf-8-sig", errors), newline="")
+
+
+def read_table(path: Path) -> tuple[Sequence[str], list[Cells]]:
+    """Columns and rows of a CSV file; cells that a short row lacks are blank. Raises NotFoundError or InputError."""
+    try:
+        with opened(path) as file:
             reader = csv.DictReader(file, restval="")
             rows = [Cells({name: printable(cell.strip()) for name, cell in row.items() if name is not None}) for row in reader]
             return reader.fieldnames or (), rows

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.cluster.device.power import constants, sustained
 
 Times = NDArray[np.float64]
 
@@ -35,16 +33,16 @@ class PowerBudget:
     @classmethod
     def of(cls, device: Device, processors: float) -> Self | None:
         """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
-        kernels = device.kernels
-        if device.power_limit_W is None or kernels is None:
+        if device.power_limit_W is None or device.kernels is None:
             return None
-        constants = _constants()
-        idle = constants["idle_share"]
+        known = constants()
+        idle = known["idle_share"]
+        kernels = sustained(device.kernels, device.power_limit_W)
         products = min(1.0, kernels.tile_share / kernels.sustained_share)
         return cls(
             products=(products - idle) / (1 - idle),
-            memory=(constants["memory_bound_share"] - idle) / (1 - idle),
-            channels=processors * constants["channel_share"],
+            memory=(known["memory_bound_share"] - idle) / (1 - idle),
+            channels=processors * known["channel_share"],
             budget_W=(1 - idle) * device.power_limit_W,
         )
 
@@ -61,12 +59,6 @@ class PowerBudget:
 
 def joules_per_bus_byte(memory_bytes: float) -> float:
     """Joules that a device spends per byte on the bus, if `memory_bytes` bytes of memory are moved for it."""
-    constants = _constants()
-    energy_pJ = constants["memory_pJ_per_bit"] * memory_bytes + constants["link_pJ_per_bit"]
+    known = constants()
+    energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)
-
-
-@functools.cache
-def _constants() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
-    return found

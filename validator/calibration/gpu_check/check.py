@@ -33,6 +33,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.gpu_check import scenarios
 from scaleproof.validator.calibration.gpu_sizes import TINY
 from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.kernels.from_points import kernels_path
 from scaleproof.validator.measure import check as check_measurable
 from scaleproof.validator.reconciliation.reconcile import measured_folder
 from scaleproof.validator.train.steps import total_steps
@@ -40,6 +41,11 @@ from scaleproof.validator.train.steps import total_steps
 RESULT_FILE: Final = "results.json"
 _CLUSTER_FILE: Final = "cluster.yaml"
 _FUNCTIONAL: Final = "functional"
+_DEVICE: Final = "device"
+# Files of an earlier check, next to the folders.
+_WRITTEN: Final = (
+    _CLUSTER_FILE, "cluster.points.parquet", "cluster.kernels.csv", f"{_DEVICE}.yaml", "reconcile.json", "index.html",
+)  # fmt: skip
 _VERSION: Final = 2
 _DONE: Final = "done"
 # Seconds in which a command saves its results when it is interrupted, and for a page that is made when time is out.
@@ -67,6 +73,7 @@ def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
     if ledger.has_done("calibrate"):
         cluster = load_cluster(path)
         devices = cluster.devices
+        fit_kernels(ledger, path, shipped(cluster.device.name))
         separate = scenarios.write(scenarios.separate(trainings, devices, f"../{_CLUSTER_FILE}"), out / "scenarios")
         own = list(ledger.trainable(separate))
         files = [file for file, _ in own]
@@ -80,6 +87,18 @@ def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
         if any(folder.glob(runs)):
             ledger.run(name, "report", folder, least_s=_PAGE_S)
     return ledger.verdict()
+
+
+def fit_kernels(ledger: Ledger, cluster_file: Path, device: Device | None) -> None:
+    """Scores the kernels that were timed, and fits a device to them if one with its data sheet ships."""
+    table = kernels_path(cluster_file)
+    if not table.exists():
+        return
+    ledger.run("kernels", "score", table)
+    if device is not None:
+        fitted = ledger.out / f"{_DEVICE}.yaml"
+        if ledger.run("device", "import", "kernels", table, "--out", fitted) == 0:
+            ledger.run("device figures", "device", fitted, "--table", table, "--out", ledger.out / _DEVICE)
 
 
 @dataclass
@@ -105,9 +124,9 @@ class Ledger:
         except (OSError, ValueError, LookupError, TypeError):
             steps = {}
         if not steps:
-            for name in ("runs", "figures", "tables", "scenarios", _FUNCTIONAL):
+            for name in ("runs", "figures", "tables", "scenarios", _DEVICE, _FUNCTIONAL):
                 shutil.rmtree(out / name, ignore_errors=True)
-            for name in (_CLUSTER_FILE, "cluster.points.parquet", "reconcile.json", "index.html", RESULT_FILE):
+            for name in (*_WRITTEN, RESULT_FILE):
                 (out / name).unlink(missing_ok=True)
         return cls(out, label, until_s, site, steps)
 

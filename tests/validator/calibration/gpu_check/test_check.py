@@ -28,7 +28,7 @@ from scaleproof.validator.probe import points as tables
 from tests.validator.calibration.fit.test_gpu import facts
 
 DRY = "dry run on the CPU, numbers are meaningless"
-STEPS = ["calibrate", "reconcile", "measure", "page", "functional page"]
+STEPS = ["calibrate", "kernels", "reconcile", "measure", "page", "functional page"]
 SCENARIO = """\
 model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 4}
 cluster: cpu-2core

@@ -1,0 +1,103 @@
+"""Facts on a device as rows of text: peaks, memory, power and rates of kernels, each with how it is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from scaleproof.simulator.analysis.device_rates import implementations
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels import Kernels
+from scaleproof.simulator.common.units import (
+    counted,
+    format_bytes,
+    format_change,
+    format_count,
+    format_percent,
+    format_range,
+    format_time_s,
+)
+
+
+class Fact(NamedTuple):
+    """A property of a device with its value. origin: measured, data sheet or assumed."""
+
+    what: str
+    value: str
+    origin: str
+
+    def plain(self) -> dict[str, Any]:
+        """The fact as data for JSON."""
+        return self._asdict()
+
+
+def facts(device: Device) -> list[Fact]:
+    """Facts on a device, the most important ones first."""
+    found = [*_sheet(device)]
+    if device.kernels is not None and device.efficiency is None:
+        found += [*_rates(device, device.kernels), *_flat(device, device.kernels)]
+    if device.measured_layers:
+        found.append(Fact("layers", counted(len(device.measured_layers), "kind"), "measured"))
+    if device.measured_optimizers:
+        found.append(Fact("optimizer steps", counted(len(device.measured_optimizers), "kind"), "measured"))
+    return found
+
+
+def peaks(device: Device) -> list[tuple[list[str], float]]:
+    """The peak rates of a device in FLOP/s with their precisions, the fastest first."""
+    by_rate: dict[float, list[str]] = {}
+    for name, rate in device.peak_flops.items():
+        by_rate.setdefault(rate, []).append(name)
+    return [(by_rate[rate], rate) for rate in sorted(by_rate, reverse=True)]
+
+
+def _sheet(device: Device) -> Iterator[Fact]:
+    for precisions, rate in peaks(device):
+        yield Fact(f"peak {', '.join(precisions)}", f"{format_count(rate)}FLOP/s", device.state_of("peak"))
+    yield Fact("memory", format_bytes(device.memory_bytes), device.state_of("memory"))
+    if device.usable_memory_bytes is not None:
+        yield Fact("usable memory", format_bytes(device.usable_memory_bytes), device.state_of("usable_memory"))
+    yield Fact("memory bandwidth", f"{format_count(device.memory_bandwidth_Bps)}B/s", device.state_of("memory_bandwidth"))
+    if device.power_limit_W is not None:
+        yield Fact("power limit", f"{device.power_limit_W:g} W", device.state_of("power_limit"))
+    if device.l2_bytes is not None:
+        yield Fact("L2 cache", format_bytes(device.l2_bytes), device.state_of("l2"))
+    if device.clock_Hz is not None:
+        yield Fact("highest clock", f"{format_count(device.clock_Hz)}Hz", device.state_of("clock"))
+    if device.kernels is not None:
+        processors = f"{device.kernels.processors}, {device.kernels.generation}"
+        yield Fact("processors", processors, device.state_of("kernels.processors"))
+    if device.efficiency is not None:
+        yield Fact("share of the peak", format_percent(device.efficiency), device.state_of("efficiency"))
+
+
+def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
+    """Rates of matrix products and attention, with the 90 % intervals of those that are fitted."""
+    for precision, rates in kernels.products.items():
+        yield Fact(f"matrix products {precision}", _interval(rates.log_error), rates.state)
+    tiles = f"tiles reach {format_percent(kernels.tile_share)} of the peak"
+    others = "other products" if kernels.products else "matrix products"
+    yield Fact(others, tiles, device.state_of("kernels.tile_share"))
+    limited = f"{format_percent(kernels.sustained_share)} of the peak"
+    yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
+    if kernels.flash_forward_share is not None:
+        shares = [format_percent(share) for share in kernels.flash_shares]
+        value = f"{shares[0]} of the peak forward, {shares[1]} backward"
+        yield Fact("flash attention", value, device.state_of("kernels.flash_forward_share"))
+        return
+    for name, implementation in implementations(kernels).items():
+        yield Fact(f"attention {name}", _interval(implementation.log_error), implementation.state)
+
+
+def _flat(device: Device, kernels: Kernels) -> Iterator[Fact]:
+    moved = f"{format_percent(kernels.memory_share)} of the bandwidth"
+    yield Fact("memory-bound kernels", moved, device.state_of("kernels.memory_share"))
+    yield Fact("launch of a kernel", format_time_s(kernels.launch_s), device.state_of("kernels.launch"))
+    yield Fact("issue of a kernel", format_time_s(kernels.issue_s), device.state_of("kernels.issue"))
+
+
+def _interval(log_error: tuple[float, float]) -> str:
+    """How far 90 % of times are from their predictions."""
+    low, high = (format_change(math.expm1(end)) for end in log_error)
+    return f"90 % of times within {format_range(low, high)} of the prediction"

@@ -1,0 +1,124 @@
+"""Rates of matrix products on a device: parameters fitted to measured products, or derived from a data sheet."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import AfterValidator, Field
+
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Bytes, Seconds
+
+State = Literal["measured", "data sheet", "assumed"]
+# Precisions of products that can have rates; fp16 has those of bf16.
+ProductPrecision = Literal["fp32", "tf32", "bf16", "fp8", "fp4"]
+
+# Logarithms to base 2 of the rows, columns and inner elements at which a correction is given.
+CORRECTION_NODES: Final = (9.0, 11.0, 13.0, 15.0)
+NODES: Final = len(CORRECTION_NODES)
+_PER_MILLE: Final = 1000
+_MOST_CORRECTION: Final = 600
+# Most that a correction may fall from one node to the next, per mille. The time of tiles grows by at least 5 % where a
+# dimension doubles (see products.py), so that no product gets faster where it gets larger.
+MOST_FALL: Final = 100
+# Bytes that a cast to 8 bits with a scale of the whole tensor moves for each element: the largest value is found (2 bytes read)
+# before the elements are cast (2 read, 1 written).
+_CAST_BYTES: Final = 5
+# How fast data that exceed the cache lose it: all of it if they are 1.5 times as large.
+_CACHE_LOSS: Final = 3
+
+
+def _checked_correction(text: str) -> str:
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    if not rows:
+        return ""
+    example = f"give {NODES**2} lines (rows × columns of products) of {NODES} whole numbers per mille (inner dimensions)"
+    if [len(row) for row in rows] != [NODES] * NODES**2:
+        raise ValueError(f"correction: not {NODES**2} lines of {NODES} numbers; {example}")
+    try:
+        nodes = np.array([list(map(int, row)) for row in rows]).reshape(NODES, NODES, NODES)
+    except ValueError:
+        raise ValueError(f"correction: not all of it are whole numbers; {example}") from None
+    if np.abs(nodes).max() > _MOST_CORRECTION:
+        raise ValueError(f"correction: a value beyond ±{_MOST_CORRECTION} per mille; fit the other parameters first")
+    if min(np.diff(nodes, axis=axis).min() for axis in range(nodes.ndim)) < -MOST_FALL:
+        raise ValueError(f"correction: falls by more than {MOST_FALL} per mille between neighbouring values; limit the fall")
+    return "\n".join(" ".join(row) for row in rows)
+
+
+class CastRates(Spec):
+    """The kernels that cast an input from 16 to 8 bits, with a scale of the whole tensor.
+
+    Tables of products in 8 bits contain them; predictions of training time casts by the framework's own recipe instead.
+    """
+
+    fixed_s: Seconds = Field(alias="fixed", description="fixed time of the kernels")
+    memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that they reach")
+    cached_gain: float = Field(1.0, ge=1, le=20, description="rate of inputs that fit the cache over that rate")
+    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache; half of it if it has two partitions")
+
+    def seconds(self, memory_Bps: float, elements: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds to cast `elements` elements."""
+        size_bytes = elements * 3  # an element is read in 2 bytes and written in 1
+        missed = np.clip(_CACHE_LOSS * (1 - self.cache_bytes / size_bytes), 0, 1)
+        slowdown = missed + (1 - missed) / self.cached_gain
+        result: NDArray[np.float64] = self.fixed_s + _CAST_BYTES * elements * slowdown / (memory_Bps * self.memory_share)
+        return result
+
+
+class ProductRates(Spec):
+    """Rates of matrix products in one precision. Shares are of the device's peak rate or memory bandwidth.
+
+    A product computes in waves of tiles. `simulator.cluster.device.products` has the formulae.
+    """
+
+    tile_share: float = Field(gt=0, le=1, description="share of the peak that the largest tiles reach on all processors")
+    edge: float = Field(ge=0, le=1000, description="loss of smaller tiles, in elements times the inverse of their edges")
+    ramp: float = Field(ge=0, le=1000, description="time to start and end a wave of tiles, in inner elements")
+    memory_share: float = Field(gt=0, le=1, description="share of the memory bandwidth that products reach")
+    burst_share: float = Field(gt=0, le=1, description="share of the peak that the power limit leaves to a long burst")
+    burst_s: Seconds = Field(0.0, alias="burst", description="duration of a product that may draw twice that power")
+    fixed_s: Seconds = Field(alias="fixed", description="fixed time of a product in a burst, where a graph launches kernels")
+    cast: CastRates | None = Field(None, description="cast of the input in tables of products in 8 bits")
+    correction: Annotated[str, AfterValidator(_checked_correction)] = Field(
+        "",
+        description="logarithm of measured over modelled time, per mille: a line for each number of rows and of columns, "
+        "columns first, a number for each inner dimension, at 512, 2048, 8192 and 32768",
+    )
+    log_error: tuple[float, float] = Field(
+        (-0.3, 0.3), description="5th and 95th percentile of the logarithm of measured over predicted time"
+    )
+    state: State = "assumed"
+    source: str = ""
+
+    def slowdown(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.float64] | float:
+        """Factor of the time of tiles and of the power bound that `correction` gives, multilinear between its nodes."""
+        if not self.correction:
+            return 1.0
+        places, weights = node_weights(m, n, k)
+        result: NDArray[np.float64] = np.exp((correction_nodes(self.correction)[places] * weights).sum(axis=0))
+        return result
+
+
+@functools.lru_cache(maxsize=64)
+def correction_nodes(text: str) -> NDArray[np.float64]:
+    """Logarithms of a correction's factors at all nodes: rows × columns × inner dimensions, flat."""
+    return np.array(text.split(), dtype=np.float64) / _PER_MILLE
+
+
+def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Indices and weights of the eight nodes around each product, of shape (8, products); sizes outside of the nodes count as
+    the outermost."""
+    first, second = CORRECTION_NODES[:2]
+    place = np.clip((np.log2(np.stack(np.broadcast_arrays(m, n, k))) - first) / (second - first), 0, NODES - 1)
+    below = np.minimum(place.astype(np.int64), NODES - 2)
+    above = place - below
+    rows, columns, inner = np.stack([1 - above, above], axis=1)
+    weights = rows[:, None, None] * columns[:, None] * inner
+    strides = np.array([NODES * NODES, NODES, 1])
+    corners = np.array(list(itertools.product((0, 1), repeat=3))) @ strides
+    return np.add.outer(corners, np.tensordot(strides, below, axes=1)), weights.reshape(len(corners), *place.shape[1:])

@@ -1,0 +1,1 @@
+"""Measured times of kernels: tables of them, and devices that are fitted to them."""

@@ -1,0 +1,206 @@
+"""Forward passes of causal attention in a table: their shapes, the fit of rates to them, and their predicted times.
+
+The tables' implementation is TensorRT-LLM's, whose kernel is preceded by one that rotates queries and keys and copies keys and
+values to a cache: a row has the time of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.device.attention import AttentionWork, attention_s, flash_s, preparation_s, running
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, Preparation, general
+from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.kernels import Generation, Speed
+from scaleproof.simulator.model.operators import Attention
+
+Values = NDArray[np.float64]
+
+IMPLEMENTATION: Final = "trtllm"
+# Generations whose tensor cores read operands from registers, and from shared memory: what a processor sustains differs.
+FAMILIES: Final[Mapping[str, tuple[Generation, ...]]] = {
+    "registers": ("volta", "turing", "ampere", "ada"), "shared memory": ("hopper", "blackwell"),
+}  # fmt: skip
+# Queries of a block, of heads up to 128 wide and of wider ones: Blackwell's kernels have two tiles of 128 for narrow heads
+# (their accumulators fill its tensor memory). Chosen by the fits among 64, 128 and 256.
+_BLOCK_ROWS: Final[Mapping[str, tuple[int, int]]] = {"ada": (128, 64), "blackwell": (256, 128)}
+_USUAL_ROWS: Final = (128, 128)
+# Relative error beyond which errors count less, and number of parts of which each is predicted by the others' fit.
+_ROBUST: Final = 0.05
+_FOLDS: Final = 2
+_SEED: Final = 20_260_501
+# Digits of fitted parameters.
+_DIGITS: Final = 4
+_USUAL: Final = AttentionRates(product_share=0.6, exponential_share=0.6)
+_USUAL_PREPARATION: Final = Preparation(memory_share=0.7)
+# Wider heads that kernels pad or spill: their slowdowns are fitted if there are that many shapes of them.
+_WIDE: Final = (192, 256)
+_FEWEST_WIDE: Final = 16
+
+
+@dataclass(frozen=True)
+class AttentionShapes:
+    """Forward passes of causal attention that were measured on one GPU, columns of shape (rows,)."""
+
+    batch: Values
+    seq: Values
+    heads: Values
+    kv_heads: Values
+    head_dim: Values
+    measured_s: Values
+
+    def subset(self, mask: NDArray[np.bool_]) -> Self:
+        """The shapes in which the mask is true."""
+        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+    @property
+    def work(self) -> AttentionWork:
+        """The passes as columns that the model times."""
+        return AttentionWork(
+            self.batch, self.heads, self.kv_heads, self.seq, self.seq, self.head_dim, self.head_dim, np.full_like(self.seq, 0.5)
+        )
+
+
+class _Parameter(NamedTuple):
+    """A fitted parameter on a logarithmic scale: start and bounds."""
+
+    start: float
+    least: float
+    most: float
+
+
+_PARAMETERS: Final[Mapping[str, _Parameter]] = {
+    "product_share": _Parameter(0.6, 0.2, 1.2),
+    "exponential_share": _Parameter(0.8, 0.2, 1.5),
+    "sustained_share": _Parameter(0.8, 0.2, 1.5),
+    "launch_s": _Parameter(12e-6, 1e-6, 60e-6),
+    "block_s": _Parameter(2e-6, 1e-8, 2e-5),
+    "memory_share": _Parameter(0.7, 0.2, 3.0),
+    "cached_gain": _Parameter(1.5, 1.0, 8.0),
+    "slowdown_192": _Parameter(1.1, 0.5, 3.0),
+    "slowdown_256": _Parameter(1.0, 0.5, 3.0),
+}
+# Parameters that families of generations do not share.
+_OF_FAMILY: Final = ("sustained_share",)
+
+
+def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -> Values:
+    """Seconds of the forward passes, by the functions that `predict` uses."""
+    assert device.kernels is not None
+    speed = device.speed(precision, device.kernels, burst=True)
+    rates = running(device.kernels) or general(IMPLEMENTATION, device.kernels.generation)
+    if rates is not None:
+        return _table_s(rates, speed, shapes)
+    columns = (shapes.batch, shapes.seq, shapes.heads, shapes.kv_heads, shapes.head_dim)
+    rows = zip(*(column.astype(int).tolist() for column in columns), strict=True)
+    return np.array(
+        [
+            flash_s(Attention("", heads, shared, seq, seq, width, width, flash=True), batch, speed)
+            for batch, seq, heads, shared, width in rows
+        ]
+    )
+
+
+class Measured(NamedTuple):
+    """Measured passes of a GPU. speed: of short bursts. cache_bytes: its second-level cache."""
+
+    speed: Speed
+    shapes: AttentionShapes
+    cache_bytes: float | None = None
+
+
+def fit_attention(measured: Measured) -> AttentionRates:
+    """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
+    percentile of those of left-out shapes."""
+    shapes = measured.shapes
+    fold = np.random.default_rng(_SEED).integers(_FOLDS, size=len(shapes.seq))
+    errors = np.empty(len(shapes.seq))
+    for left in range(_FOLDS):
+        rates = _fitted([measured._replace(shapes=shapes.subset(fold != left))])[0]
+        errors[fold == left] = log_errors(rates, measured._replace(shapes=shapes.subset(fold == left)))
+    rates = _fitted([measured])[0]
+    return rates.model_copy(update={"log_error": _interval(errors), "state": "measured"})
+
+
+def fit_general(measured: Sequence[Measured], generation: Generation, cache_bytes: float | None = None) -> AttentionRates:
+    """Rates for a generation from measurements of GPUs, which share all parameters but the sustained share of families; with
+    the 5th and 95th percentile of the errors on each of the GPUs if the others are fitted. cache_bytes: of the GPU that has
+    them."""
+    rates = _fitted(measured, generation, cache_bytes)[-1]
+    errors = []
+    for left, one in enumerate(measured):
+        if others := [*measured[:left], *measured[left + 1 :]]:
+            errors.append(log_errors(_fitted(others, one.speed.kernels.generation, one.cache_bytes)[-1], one))
+    interval = {"log_error": _interval(np.concatenate(errors))} if errors else {}
+    return rates.model_copy(update={**interval, "state": "data sheet"})
+
+
+def log_errors(rates: AttentionRates, measured: Measured) -> Values:
+    """Logarithms of measured over predicted times."""
+    shapes = measured.shapes
+    result: Values = np.log(shapes.measured_s / _table_s(rates, measured.speed, shapes))
+    return result
+
+
+def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Values:
+    """Seconds of rows of a table: of the kernel and of the one before it."""
+    return np.asarray(attention_s(shapes.work, rates, speed) + preparation_s(shapes.work, rates, speed), dtype=np.float64)
+
+
+def _interval(errors: Values) -> tuple[float, float]:
+    low, high = np.quantile(errors, (0.05, 0.95)).tolist()
+    return round(low, 3), round(high, 3)
+
+
+def _family(generation: str) -> str:
+    return next((name for name, members in FAMILIES.items() if generation in members), "registers")
+
+
+def _with_rows(rates: AttentionRates, generation: str) -> AttentionRates:
+    narrow, wide = _BLOCK_ROWS.get(generation, _USUAL_ROWS)
+    return rates.model_copy(update={"block_rows": narrow, "wide_block_rows": wide})
+
+
+def _fitted(
+    measured: Sequence[Measured], other: Generation | None = None, other_cache_bytes: float | None = None
+) -> list[AttentionRates]:
+    """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
+    from scipy.optimize import least_squares
+
+    widths = np.concatenate([one.shapes.head_dim for one in measured])
+    wide = [f"slowdown_{width}" for width in _WIDE if (widths == width).sum() >= _FEWEST_WIDE]
+    families = sorted({_family(one.speed.kernels.generation) for one in measured})
+    shared = [name for name in _PARAMETERS if name not in _OF_FAMILY and ("slowdown" not in name or name in wide)]
+    keys = [(name, "") for name in shared] + [(name, family) for name in _OF_FAMILY for family in families]
+    start, least, most = (np.log([_PARAMETERS[name][i] for name, _ in keys]) for i in range(3))
+
+    def of(logs: Values, generation: str, cache_bytes: float | None) -> AttentionRates:
+        family = _family(generation) if _family(generation) in families else families[0]
+        values = {name: value for (name, of), value in zip(keys, np.exp(logs).tolist(), strict=True) if of in ("", family)}
+        return _with_rows(_rates(values, cache_bytes or 0.0), generation)
+
+    def errors(logs: Values) -> Values:
+        return np.concatenate(
+            [log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured]
+        )
+
+    inside = np.clip(start, least + 1e-6, most - 1e-6)
+    found = least_squares(errors, inside, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=60)
+    rounded = np.array([math.log(float(f"{value:.{_DIGITS}g}")) for value in np.exp(found.x)])
+    wanted = [(one.speed.kernels.generation, one.cache_bytes) for one in measured]
+    wanted += [(other, other_cache_bytes)] if other else []
+    return [of(rounded, *one) for one in wanted]
+
+
+def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:
+    preparation = _USUAL_PREPARATION.model_copy(
+        update={"memory_share": values.pop("memory_share"), "cached_gain": values.pop("cached_gain"), "cache_bytes": cache_bytes}
+    )
+    slowdowns = {width: value for width in _WIDE if (value := values.pop(f"slowdown_{width}", None)) is not None}
+    return _USUAL.model_copy(update={**values, "preparation": preparation, "slowdowns": slowdowns})

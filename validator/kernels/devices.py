@@ -1,0 +1,45 @@
+"""Shipped devices of the GPUs that tables name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.read import load_device
+from scaleproof.validator.calibration import gpus
+
+# Precisions that stand for others whose peak a device does not list.
+_LIKE: Final[dict[str, Precision]] = {"bf16": "fp16", "fp16": "bf16", "mxfp8": "fp8", "nvfp4": "fp4"}
+
+
+def precision_of(device: Device, name: str) -> Precision | None:
+    """The precision of a device that a table calls `name`; None if it has no peak rate for it."""
+    known = {str(precision): precision for precision in device.peak_flops}
+    return known.get(name) or known.get(_LIKE.get(name, ""))
+
+
+@functools.cache
+def device_of(gpu: str) -> Device | None:
+    """The shipped device of a GPU by its own name, by the name that drivers give it, or by words such as B200-SXM; None if none
+    ships. Of several with these words it is the one with the shortest name."""
+    if known := gpus.shipped(gpu):
+        return known
+    words = set(_words(gpu))
+    found = [device for device in _all() if words and words <= set(_words(device.name))]
+    return min(found, key=lambda device: (len(device.name), device.name), default=None)
+
+
+def _words(name: str) -> Iterator[str]:
+    """The words of a name in lower case, without the number of a socket: SXM5 is SXM."""
+    for word in re.findall(r"[a-z0-9]+", name.lower()):
+        yield re.sub(r"^(sxm|oam)\d$", r"\1", word)
+
+
+@functools.cache
+def _all() -> tuple[Device, ...]:
+    return tuple(load_device(catalog.find_part("device", name, Path())) for name in catalog.names("devices"))

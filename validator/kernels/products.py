@@ -1,0 +1,134 @@
+"""Matrix products of a table: their shapes, the fit of a device's rates to them, and their predicted times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.device.data_sheet import resident_bytes
+from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.product_rates import CastRates, ProductPrecision, ProductRates
+from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.validator.kernels.corrections import fitted_correction
+from scaleproof.validator.kernels.least_squares import minimum
+
+Floats = NDArray[np.float64]
+
+# Bytes of an operand of a product, by precision; the result has 16 bits at least.
+_OPERAND_BYTES: Final[Mapping[str, float]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
+# Precisions whose rows contain the cast of an input from 16 bits.
+_CAST: Final = ("fp8",)
+# Errors of the logarithm count as they are beyond about this, and squared below.
+_ROBUST: Final = 0.05
+
+
+class _Prior(NamedTuple):
+    """A parameter before the fit: its middle, the standard deviation of its logarithm, and its bounds."""
+
+    middle: float
+    deviation: float
+    low: float = 0.0
+    high: float = 1.0
+
+
+# Round values between those of an A100, an H100, a B200 and an L40S. They matter where a table does not determine a parameter.
+_PRIORS: Final[Mapping[str, _Prior]] = {
+    "tile_share": _Prior(0.85, 0.15), "edge": _Prior(15, 0.7, high=1000), "ramp": _Prior(150, 0.5, high=1000),
+    "memory_share": _Prior(0.65, 0.15), "burst_share": _Prior(0.75, 0.25), "burst_s": _Prior(2e-4, 1.5),
+    "fixed_s": _Prior(2e-6, 0.3),
+}  # fmt: skip
+_CAST_PRIORS: Final[Mapping[str, _Prior]] = {
+    "fixed_s": _Prior(10e-6, 0.3), "memory_share": _Prior(0.6, 0.3), "cached_gain": _Prior(2, 0.7, 1, 20),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProductShapes:
+    """Products of m × k and k × n matrices that were measured on one GPU, columns of shape (rows,)."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    measured_s: Floats
+
+    def subset(self, mask: NDArray[np.bool_]) -> Self:
+        """The shapes in which the mask is true."""
+        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+
+def predicted_s(device: Device, precision: Precision, shapes: ProductShapes) -> Floats:
+    """Seconds of the products in short bursts, by the functions that `predict` uses; in 8 bits with the cast of the input."""
+    assert device.kernels is not None
+    speed = device.speed(precision, device.kernels, burst=True)
+    m, n, k = shapes.m, shapes.n, shapes.k
+    operand_bytes = _OPERAND_BYTES[precision]
+    written_bytes = m * n * max(2, operand_bytes)
+    result_s = products_s(speed, m, n, k, np.ones_like(m), (m * k + k * n) * operand_bytes, written_bytes)
+    cast = speed.products.cast if speed.products is not None else None
+    return result_s if cast is None else result_s + cast.seconds(device.memory_bandwidth_Bps, m * k)
+
+
+def with_rates(device: Device, precision: Precision, rates: ProductRates) -> Device:
+    """The device with other rates of products in a precision."""
+    assert device.kernels is not None
+    products = {**device.kernels.products, _key(precision): rates}
+    return device.model_copy(update={"kernels": device.kernels.model_copy(update={"products": products})})
+
+
+def fit_products(
+    device: Device, precision: Precision, shapes: ProductShapes, cache_bytes: float = 0.0, correct: bool = True
+) -> ProductRates:
+    """Rates of products in a precision, fitted to measured shapes. cache_bytes: second-level cache of the device.
+
+    correct: whether a smooth correction is fitted to what the other parameters leave.
+    """
+    assert device.kernels is not None
+    resident = resident_bytes(device.kernels.generation, cache_bytes)
+    priors = dict(_PRIORS)
+    if precision in _CAST:
+        priors |= {f"cast.{name}": prior for name, prior in _CAST_PRIORS.items()}
+    middles = np.log([prior.middle for prior in priors.values()])
+    deviations = np.array([prior.deviation for prior in priors.values()])
+
+    def rates(values: Floats) -> ProductRates:
+        exponentials = zip(priors.items(), np.exp(values).tolist(), strict=True)
+        return _rates({name: min(max(value, prior.low), prior.high) for (name, prior), value in exponentials}, resident)
+
+    def residuals(values: Floats) -> Floats:
+        errors = _errors(device, precision, shapes, rates(values)) / _ROBUST
+        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
+        return np.concatenate([robust, (values - middles) / deviations])
+
+    fitted = minimum(residuals, middles)
+    found = rates(fitted)
+    if not correct:
+        return found
+
+    def errors(correction: str) -> Floats:
+        return _errors(device, precision, shapes, found.model_copy(update={"correction": correction}))
+
+    return found.model_copy(update={"correction": fitted_correction(shapes.m, shapes.n, shapes.k, errors)})
+
+
+def _key(precision: Precision) -> ProductPrecision:
+    if precision == "fp64":
+        raise ValueError("products in fp64 have no rates")
+    return "bf16" if precision == "fp16" else precision
+
+
+def _rates(values: Mapping[str, float], cache_bytes: float) -> ProductRates:
+    """Rates with values of their parameters; those of the cast have names such as cast.fixed_s."""
+    own = {name: value for name, value in values.items() if "." not in name}
+    cast = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+    made = CastRates.model_construct(**cast, cache_bytes=cache_bytes) if cast else None
+    return ProductRates.model_construct(**own, cast=made, correction="", state="measured")
+
+
+def _errors(device: Device, precision: Precision, shapes: ProductShapes, rates: ProductRates) -> Floats:
+    """Logarithms of measured over predicted times."""
+    errors: Floats = np.log(shapes.measured_s / predicted_s(with_rates(device, precision, rates), precision, shapes))
+    return errors
