@@ -3,8 +3,8 @@
 They are the source of scenarios/kernels/attention.yaml.
 
 The figures are those of arXiv 2407.08608, whose bars are labelled with rates: forward and backward passes over 16,384 tokens in
-all, with heads whose widths add up to 2,048. Rates of a block and its fixed time minimise squared errors of logarithms, of which
-large ones count less (soft L1); sequences of 512 tokens are left out, since few models train on them.
+all, with heads whose widths add up to 2,048. Rates of a block and its fixed time minimise squared errors of logarithms, of
+which large ones count less (soft L1); sequences of 512 tokens are left out, since few models train on them.
 
 Run: python benchmarks/attention.py
 """

@@ -1,7 +1,8 @@
 """Rates of attention and of fused mixtures of experts, fitted to the published kernel times of four GPUs.
 
 Prints errors on halves of the shapes that were left out; with --write also replaces the sections `attention` and `mixtures` of
-the GPUs' device files by new fits. Mixtures consist of matrix products: fit them after those (`benchmarks/products.py --write`).
+the GPUs' device files by new fits. Mixtures consist of matrix products: fit them after those, by `python benchmarks/products.py
+--write`.
 
 Run: python benchmarks/mixtures.py [--write]
 """
