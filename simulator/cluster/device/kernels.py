@@ -76,7 +76,8 @@ class Kernels(Spec):
     )
 
     mixtures: dict[str, MixtureRates] = Field(
-        {}, description="rates of fused mixtures of experts by precision, of serving software; training has operators of its own"
+        {},
+        description="rates of fused mixtures of experts by precision, of serving software",
     )
 
     def __hash__(self) -> int:
