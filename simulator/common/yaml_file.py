@@ -47,6 +47,11 @@ class Located:
         self.places.update({path + inner: place for inner, place in part.places.items()})
 
 
+def shipped(path: Path) -> Any:
+    """The data of a file that ships, without places and checks."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+
+
 def merged(base: Any, changes: dict[str, Any]) -> Any:
     """`base` with `changes` applied; nested mappings are merged key by key."""
     if not isinstance(base, dict):
