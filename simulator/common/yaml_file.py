@@ -49,7 +49,11 @@ class Located:
 
 def shipped(path: Path) -> Any:
     """The data of a file that ships, without places and checks."""
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    loader = _Loader(path.read_text(encoding="utf-8"))
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def merged(base: Any, changes: dict[str, Any]) -> Any:
