@@ -8,12 +8,8 @@ from pydantic import ConfigDict, Field
 
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
-<<<<<<< HEAD
 from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
-=======
 from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates, generation_rates
->>>>>>> gemm
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 
