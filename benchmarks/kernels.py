@@ -61,7 +61,7 @@ def measured() -> Iterator[Kernels]:
 def without_measurements(device: Device) -> Device:
     """The device without rates that are fitted to its own kernels."""
     assert device.kernels is not None
-    update = {"products": {}, "attention": {}, "flash_forward_share": None, "flash_backward_share": None}
+    update = {"products": {}, "attention": {}, "mixtures": {}, "flash_forward_share": None, "flash_backward_share": None}
     return device.model_copy(update={"kernels": device.kernels.model_copy(update=update)})
 
 

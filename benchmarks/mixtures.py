@@ -1,7 +1,8 @@
 """Rates of attention and of fused mixtures of experts, fitted to the published kernel times of four GPUs.
 
 Prints errors on halves of the shapes that were left out; with --write also replaces the sections `attention` and `mixtures` of
-the GPUs' device files by new fits. Mixtures consist of matrix products: fit them after those (`benchmarks/products.py --write`).
+the GPUs' device files by new fits. Mixtures consist of matrix products: fit them after those, by `python benchmarks/products.py
+--write`.
 
 Run: python benchmarks/mixtures.py [--write]
 """
@@ -62,7 +63,7 @@ def attention_lines(rates: AttentionRates, text: str) -> list[str]:
     if rates.launch_s is not None:
         lines.append(f"launch: {rates.launch_s * 1e6:.4g} us")
     if (kernel := rates.preparation) is not None:
-        gain, cache = f"cached_gain: {kernel.cached_gain:.4g}", f"cache: {kernel.cache_bytes / 2**20:.4g} MiB"
+        gain, cache = f"cached_gain: {kernel.cached_gain:.4g}", f"cache: {kernel.cache_bytes / 2**20:.0f} MiB"
         lines.append(f"preparation: {{memory_share: {kernel.memory_share:.4g}, {gain}, {cache}}}")
     return ["  attention:", f"    {attention.IMPLEMENTATION}:", *_indented([*lines, *_ends(rates, text)])]
 

@@ -74,13 +74,19 @@ def _sheet(device: Device) -> Iterator[Fact]:
 
 def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
     """Rates of matrix products and attention, with the 90 % intervals of those that are fitted."""
-    for precision, rates in kernels.products.items():
-        yield Fact(f"matrix products {precision}", _interval(rates.log_error), rates.state)
-    tiles = f"tiles reach {format_percent(kernels.tile_share)} of the peak"
-    others = "other products" if kernels.products else "matrix products"
-    yield Fact(others, tiles, device.state_of("kernels.tile_share"))
+    known = {name: device.speed(name, kernels, burst=True).products for name in device.peak_flops}
+    for precision, rates in known.items():
+        # products in fp16 have the rates of those in bf16
+        if rates is not None and (precision != "fp16" or "bf16" not in known):
+            yield Fact(f"matrix products {precision}", _interval(rates.log_error), rates.state)
+    if None in known.values():
+        what = "matrix products" if not any(known.values()) else "other matrix products"
+        tiles = f"tiles reach {format_percent(kernels.tile_share)} of the peak"
+        yield Fact(what, tiles, device.state_of("kernels.tile_share"))
     limited = f"{format_percent(kernels.sustained_share)} of the peak"
     yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
+    for name, mixtures in kernels.mixtures.items():
+        yield Fact(f"mixtures of experts {name}", _interval(mixtures.log_error), mixtures.state)
     if kernels.flash_forward_share is not None:
         shares = [format_percent(share) for share in kernels.flash_shares]
         value = f"{shares[0]} of the peak forward, {shares[1]} backward"

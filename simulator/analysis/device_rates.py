@@ -149,7 +149,7 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
 
 def product_error(device: Device, precision: Precision) -> tuple[float, float]:
     """5th and 95th percentile of the logarithm of measured over predicted time of matrix products."""
-    rates = device.kernels.product_rates(precision) if device.kernels is not None else None
+    rates = device.speed(precision, device.kernels, burst=True).products if device.kernels is not None else None
     return UNMEASURED if rates is None else rates.log_error
 
 

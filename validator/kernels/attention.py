@@ -186,9 +186,7 @@ def _fitted(
         return _with_rows(_rates(values, cache_bytes or 0.0), generation)
 
     def errors(logs: Values) -> Values:
-        return np.concatenate(
-            [log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured]
-        )
+        return np.concatenate([log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured])
 
     inside = np.clip(start, least + 1e-6, most - 1e-6)
     found = least_squares(errors, inside, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=60)
@@ -200,7 +198,11 @@ def _fitted(
 
 def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:
     preparation = _USUAL_PREPARATION.model_copy(
-        update={"memory_share": values.pop("memory_share"), "cached_gain": values.pop("cached_gain"), "cache_bytes": cache_bytes}
+        update={
+            "memory_share": values.pop("memory_share"),
+            "cached_gain": values.pop("cached_gain"),
+            "cache_bytes": cache_bytes,
+        }
     )
     slowdowns = {width: value for width in _WIDE if (value := values.pop(f"slowdown_{width}", None)) is not None}
     return _USUAL.model_copy(update={**values, "preparation": preparation, "slowdowns": slowdowns})

@@ -45,8 +45,8 @@ def predicted_s(device: Device, kind: str, precision: str, rows: KernelTable) ->
 
 
 def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Device:
-    """The device with rates of one kind and precision that are fitted to rows of a table. Those of mixtures
-    are fitted after those of products."""
+    """The device with rates of one kind and precision that are fitted to rows of a table. Mixtures consist of products, which
+    are fitted before them."""
     known = precision_of(device, precision)
     assert known is not None
     assert device.kernels is not None
@@ -54,7 +54,8 @@ def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Devi
         rates = products.fit_products(device, known, rows.products(precision), device.l2_bytes or 0.0)
         return products.with_rates(device, known, _rounded(rates))
     if kind == ATTENTION:
-        measured = attention.Measured(device.speed(known, device.kernels, burst=True), rows.attentions(precision), device.l2_bytes)
+        speed = device.speed(known, device.kernels, burst=True)
+        measured = attention.Measured(speed, rows.attentions(precision), device.l2_bytes)
         return _with_attention(device, _rounded(attention.fit_attention(measured)))
     return mixture.with_rates(device, known, mixture.fit_mixtures(device, known, rows.mixtures(precision)))
 

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-import yaml
 from pydantic import Field
 
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 
@@ -78,9 +77,7 @@ class AttentionRates(Spec):
 @functools.cache
 def general_rates() -> dict[str, dict[str, AttentionRates]]:
     """Shipped rates by implementation and generation of devices."""
-    found: dict[str, Any] = yaml.load(
-        (catalog.ROOT / "kernels" / "attention.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    found: dict[str, Any] = yaml_file.read(catalog.ROOT / "kernels" / "attention.yaml").data
     return {
         name: {generation: AttentionRates.model_validate(rates) for generation, rates in by_generation.items()}
         for name, by_generation in found["implementations"].items()
