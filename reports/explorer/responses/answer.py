@@ -146,7 +146,7 @@ def _memory_remedies(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _gpus_that_fit(scenario: Scenario) -> int | None:
-    """The smallest multiple of a scenario's GPUs with which its model fits at the same global batch, None if all are too few."""
+    """The smallest multiple of a scenario's GPUs with which it fits at the same global batch; None if none of them suffices."""
     for multiple in _MULTIPLES:
         gpus = multiple * scenario.strategy.training_ranks
         try:
