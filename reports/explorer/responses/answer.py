@@ -141,8 +141,8 @@ def _memory_remedies(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
         gpus = _gpus_with(sets, scenario)
         more = f" (on {gpus:,} GPUs)" if gpus != run.compute_ranks else ""
         found.append({"label": f"Set {', '.join(sets)}{more}", "sets": sets})
-    gpus = _gpus_that_fit(scenario)
-    return [*found, {"label": f"Use {gpus:,} GPUs", "gpus": gpus}] if gpus else found
+    fitting = _gpus_that_fit(scenario)
+    return [*found, {"label": f"Use {fitting:,} GPUs", "gpus": fitting}] if fitting else found
 
 
 def _gpus_that_fit(scenario: Scenario) -> int | None:
