@@ -40,7 +40,7 @@ class Command:
     def __init__(self, commands: Any, name: str, run: Action | None, help: str) -> None:  # noqa: A002
         """Adds the command to argparse's subparsers. help: its line in the list of commands, and its description."""
         self.parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        self.parser.set_defaults(command=run)
+        self.parser.set_defaults(command=run, prog=self.parser.prog)
         SUMMARIES[name] = help
 
     def add(self, spec: str, help: str, repeated: bool = False, **settings: Any) -> None:  # noqa: A002

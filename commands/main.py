@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 from scaleproof import __version__
 from scaleproof.commands.arguments import SUMMARIES
+from scaleproof.commands.interrupts import interruption, sigterm_raises
 
 # Modules that add commands, in the order of `--help`.
 _COMMANDS: Final = (
@@ -76,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(options)
+        with sigterm_raises():
+            return command(options)
     except ScaleproofError as error:
         print(printable(str(error)), file=sys.stderr)
         return error.exit_code
@@ -86,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(missing, file=sys.stderr)
         return missing.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        line, exit_code = interruption(error, options)
+        print(printable(line), file=sys.stderr)
+        return exit_code
     except BrokenPipeError:
         # the reader of stdout has closed it, as `| head` does; keep the interpreter from reporting that at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from scaleproof.results import (
         ComparisonResult,
         EvidenceResult,
+        PlansBySize,
         RankedPlans,
         ReconciliationResult,
         RunResult,
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ComparisonResult", "EvidenceResult", "FieldError", "InputError", "MeasureOptions", "MissingDependencyError",
-    "NotFoundError", "RankedPlans", "ReconciliationResult", "RunError", "RunResult", "ScaleproofError", "Scenario",
-    "ScenarioError", "SweepResult", "calibrate", "claims", "collective", "compare", "crossover", "evidence", "goodput",
-    "load", "main", "measure", "model", "plan", "predict", "reconcile", "report", "sensitivity", "sweep",
+    "NotFoundError", "PlansBySize", "RankedPlans", "ReconciliationResult", "RunError", "RunResult", "ScaleproofError",
+    "Scenario", "ScenarioError", "SweepResult", "calibrate", "claims", "collective", "compare", "crossover", "evidence",
+    "goodput", "load", "main", "measure", "model", "plan", "predict", "reconcile", "report", "sensitivity", "sweep",
 ]  # fmt: skip
 
 _NAMES = {
@@ -70,7 +71,7 @@ _NAMES = {
     ),
     "commands.main": ("main",),
     "results": (
-        "ComparisonResult", "EvidenceResult", "RankedPlans", "ReconciliationResult", "RunResult", "SweepResult",
+        "ComparisonResult", "EvidenceResult", "PlansBySize", "RankedPlans", "ReconciliationResult", "RunResult", "SweepResult",
     ),
     "simulator.common.errors": (
         "FieldError", "InputError", "MissingDependencyError", "NotFoundError", "RunError", "ScaleproofError",

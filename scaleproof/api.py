@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from scaleproof.arguments import (
     check_axes,
     check_count,
+    check_count_or_counts,
     check_counts,
     check_flag,
     check_number,
@@ -25,6 +26,7 @@ from scaleproof.arguments import (
 from scaleproof.results import (
     ComparisonResult,
     EvidenceResult,
+    PlansBySize,
     RankedPlans,
     ReconciliationResult,
     RunResult,
@@ -75,6 +77,7 @@ def predict(
     return RunResult.of(predict_scenario(scenario(reference, overrides, gpus), interval=interval))
 
 
+@overload
 def plan(
     reference: Scenario | Reference,
     gpus: int | None = None,
@@ -84,20 +87,51 @@ def plan(
     top: int = 10,
     servers: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> RankedPlans:
-    """Searches for the best ways to train a scenario's model on a number of GPUs, the scenario's own number if None.
+) -> RankedPlans: ...
+
+
+@overload
+def plan(
+    reference: Scenario | Reference,
+    gpus: Sequence[int],
+    overrides: Overrides = (),
+    *,
+    objective: Objective = "time",
+    top: int = 10,
+    servers: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> PlansBySize: ...
+
+
+def plan(
+    reference: Scenario | Reference,
+    gpus: int | Sequence[int] | None = None,
+    overrides: Overrides = (),
+    *,
+    objective: Objective = "time",
+    top: int = 10,
+    servers: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RankedPlans | PlansBySize:
+    """Searches for the best ways to train a scenario's model on a number of GPUs, the scenario's own number if None; or on each
+    of several, with the same global batch, for which nodes are added to the cluster where it has too few.
 
     objective: time, cost, energy or tokens-per-dollar. top: number of results. servers: maximum number of parameter servers.
     progress: called with texts. Raises ScaleproofError; InputError for an argument of the wrong type.
     """
     from scaleproof.simulator.analysis.planner.objectives import Objective
     from scaleproof.simulator.analysis.planner.search import plan as search
+    from scaleproof.simulator.analysis.planner.sizes import plan_sizes
 
-    gpus, servers = check_count("gpus", gpus), check_count("servers", servers)
+    sizes, servers = check_count_or_counts("gpus", gpus), check_count("servers", servers)
     most = check_count("top", top) or 1
     if objective not in get_args(Objective):
         raise InputError(f"objective: expected one of {', '.join(get_args(Objective))}, got {objective!r}")
-    return RankedPlans.of(search(scenario(reference, overrides), gpus, objective, None, most, progress, servers))
+    planned = scenario(reference, overrides)
+    if isinstance(sizes, list):
+        options = {"objective": objective, "top": most, "servers": servers}
+        return PlansBySize(tuple(plan_sizes(planned, sorted(set(sizes)), options, None, progress)))
+    return RankedPlans.of(search(planned, sizes, objective, None, most, progress, servers))
 
 
 def compare(a: Scenario | Reference, b: Scenario | Reference, *, gpus: int | None = None) -> ComparisonResult:

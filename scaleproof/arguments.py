@@ -26,6 +26,16 @@ def check_counts(name: str, values: object) -> list[int]:
     return [count for one in numbers if (count := check_count(name, one)) is not None]
 
 
+def check_count_or_counts(name: str, value: object) -> int | list[int] | None:
+    """A whole number from 1 on, several of them in a list, or None. Raises InputError for anything else."""
+    several = _listed(value)
+    if not isinstance(several, list):
+        return check_count(name, value)
+    if not several:
+        raise InputError(f"{name}: expected a whole number such as 64, or several such as [64, 128], got an empty list")
+    return check_counts(name, several)
+
+
 def check_ranks(name: str, value: object) -> int | list[int]:
     """A number of ranks, or a list of ranks from 0 on. Raises InputError for anything else."""
     ranks = _listed(value)

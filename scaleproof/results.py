@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from scaleproof import html
 from scaleproof.simulator.analysis.compare import Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
+from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
-from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.analysis.planner.words import headline, layout
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.common.units import (
@@ -26,7 +27,9 @@ from scaleproof.simulator.common.units import (
     format_percent,
     format_time_s,
 )
+from scaleproof.simulator.common.yaml_file import parse
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -112,6 +115,67 @@ class RankedPlans(PlanResult):
         best = enumerate(self.best[:_MOST_ROWS], start=1)
         bars = [Bar(f"{place}.", layout(self.configurations.row(choice.row)), choice.run) for place, choice in best]
         return _figure(breakdown(bars), "the runs have no breakdown")
+
+
+@dataclass(frozen=True, repr=False)
+class PlansBySize:
+    """The best plan of each of several numbers of GPUs, which notebooks show as a table. plans: by increasing number; those
+    with a `problem` have no configuration that fits."""
+
+    plans: tuple[PlanRecord, ...]
+
+    def __repr__(self) -> str:
+        problems = [f"\n{plan.gpus:,} GPUs: no plan: {plan.problem}" for plan in self.plans if plan.problem]
+        return "".join([headline(self.plans), *problems[:_MOST_FAILURES]])
+
+    def _repr_html_(self) -> str:
+        titles = ("GPUs", "best configuration", "step time", "samples/s", "MFU", "memory per rank")
+        rows = [(f"{plan.gpus:,}", layout(row.configuration), *self._texts(row)) for plan, row in self._best()]
+        return html.page(headline(self.plans), html.table(titles, rows))
+
+    def _best(self) -> list[tuple[PlanRecord, PlanRow]]:
+        return [(plan, plan.best[0]) for plan in self.plans if not plan.problem]
+
+    @staticmethod
+    def _texts(row: PlanRow) -> tuple[str, ...]:
+        mfu = "" if row.mfu is None else format_percent(row.mfu)
+        return format_time_s(row.step_time_s), format_number(row.samples_per_s), mfu, format_bytes(row.memory_bytes)
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row per number of GPUs that has a plan; column names end in units. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "gpus": plan.gpus,
+                **row.configuration,
+                "step_time_s": row.step_time_s,
+                "step_time_low_s": row.low_s,
+                "step_time_high_s": row.high_s,
+                "samples_per_s": row.samples_per_s,
+                "tokens_per_s": row.tokens_per_s,
+                "mfu": row.mfu,
+                "memory_bytes": row.memory_bytes,
+                **{f"cost_USD_{unit}": amount for unit, amount in (row.cost_USD or {}).items()},
+            }
+            for plan, row in self._best()
+        )
+
+    @naming_extras()
+    def plot(self) -> Figure:
+        """A figure of the throughput of the best plans against the number of GPUs. Needs matplotlib."""
+        from scaleproof.reports.charts.plan_curves import scaling
+
+        return _figure(scaling([plan for plan, _ in self._best()]), "there is one number of GPUs with a plan")
+
+    def scenario(self, gpus: int) -> Scenario:
+        """The scenario of the best plan on a number of GPUs. Raises InputError for a number that has none."""
+        text = next((plan.scenario_yaml for plan, _ in self._best() if plan.gpus == gpus), None)
+        if text is None:
+            known = " or ".join(f"{plan.gpus}" for plan, _ in self._best())
+            raise InputError(f"gpus: expected {known}, which have plans, got {gpus!r}")
+        return build(parse(text, f"best plan on {gpus} GPUs"), Path())
 
 
 class ComparisonResult(Comparison):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -44,6 +45,29 @@ def test_a_plan_a_comparison_and_evidence_take_names() -> None:
     assert sp.evidence("llama-2-7b-fsdp-a100").runs
     assert sp.collective("all_reduce", 2**20, 4, "dgx-a100-40gb") > 0
     assert sp.model("llama3-8b").kind == "llama"
+
+
+def test_a_plan_on_several_numbers_of_gpus_is_that_of_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = sp.plan(FIELDS, gpus=[8, 4, 97], top=2)
+    assert [plan.gpus for plan in found.plans] == [4, 8, 97]
+    path = tmp_path / "scenario.yaml"
+    path.write_text(YAML)
+    assert sp.main(["plan", str(path), "--gpus", "4,8,97", "--top", "2", "--json"]) == 0
+    by_command = json.loads(capsys.readouterr().out)["plans"]
+    assert [plan["best"][:1] for plan in by_command] == [
+        [row.model_dump(mode="json") for row in plan.best[:1]] for plan in found.plans
+    ]
+    table = found.to_frame()
+    assert table["gpus"].tolist() == [4, 8]
+    assert table["step_time_s"].iloc[1] == pytest.approx(sp.predict(found.scenario(8)).step_time_s)
+    assert found.plot().axes
+    assert "<table>" in found._repr_html_()
+    assert repr(found).splitlines()[1].startswith("97 GPUs: no plan: ")
+    assert pickle.loads(pickle.dumps(found)) == found
+    with pytest.raises(sp.InputError, match="gpus: expected 4 or 8, which have plans, got 97"):
+        found.scenario(97)
+    for one in ([4], range(4, 5), np.array([4])):
+        assert len(sp.plan(FIELDS, gpus=one, top=1).plans) == 1
 
 
 def test_results_have_a_short_text_a_table_a_frame_and_a_figure() -> None:
@@ -135,6 +159,8 @@ def test_reconcile_returns_both_runs(tmp_path: Path) -> None:
         (lambda: sp.predict(FIELDS, {"network.bandwidth": 1}), "did you mean 'cluster.network.bandwidth'?"),
         (lambda: sp.sweep(7), "expected the name of a study, a path, or a mapping with its fields; got int"),
         (lambda: sp.plan(FIELDS, gpus="64"), "gpus: expected a whole number from 1 on, got '64'"),
+        (lambda: sp.plan(FIELDS, gpus=[64, 0]), "gpus: expected a whole number from 1 on, got 0"),
+        (lambda: sp.plan(FIELDS, gpus=[]), r"gpus: expected a whole number such as 64, or several such as \[64, 128\], got an"),
         (lambda: sp.plan(FIELDS, objective="money"), "objective: expected one of time, cost, energy, tokens-per-dollar"),
         (lambda: sp.load("resnet"), "no scenario is called 'resnet'"),
         (lambda: sp.predict(FIELDS, {"gbs": object()}), "expected a number, a text, a list or a mapping, got <object"),

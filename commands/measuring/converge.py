@@ -127,7 +127,7 @@ def _train(
             update(f"training {number + 1} of {len(wanted)}: {setting}, rate {rate:g}")
             try:
                 record.add(next(trials))
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
                 if options.out:
-                    print(f"{len(record.trials)} trials are in {options.out}; --resume continues", file=sys.stderr)
+                    error.add_note(f"{len(record.trials)} trials are in {options.out}; --resume continues")
                 raise

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from scaleproof.simulator.common.errors import ScaleproofError
     from scaleproof.simulator.run.run import Run
     from scaleproof.simulator.scenario.schema import Scenario
-
-_INTERRUPTED: Final = 130
 
 
 def mount(commands: Any) -> None:
@@ -68,11 +66,11 @@ def _measure_all(options: argparse.Namespace, session: Session) -> int:
             continue
         try:
             can_continue = _measure_one(scenario, session, folder_of(options.out, scenario) if options.out else None, output)
-        except KeyboardInterrupt:
-            if options.out is None or not session.prints:
-                raise
-            print(f"interrupted while measuring {scenario.name}; continue with --out {options.out} --resume", file=sys.stderr)
-            return _INTERRUPTED
+        except KeyboardInterrupt as error:
+            error.add_note(f"{scenario.name} was being measured")
+            if options.out is not None:
+                error.add_note(f"--out {options.out} --resume continues")
+            raise
         if not can_continue:
             if missing := [scenario.name for scenario in scenarios[number + 1 :]]:
                 output.fail(f"not measured: {', '.join(missing)}")

@@ -7,6 +7,7 @@ collectively; an error on any rank is reported once, by rank 0.
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -39,6 +40,9 @@ class Session:
         self._watch = watch
         self.where = where_to(options.on)
         self._place = place_in(os.environ) if self.where == "cluster" else None
+        if self._place is not None:
+            # the launcher ends its ranks by SIGTERM, also those that wait inside of a collective
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.prints = self._place is None or self._place.rank == 0
         if not self.prints:
             warnings.simplefilter("ignore")

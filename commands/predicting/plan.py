@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +66,9 @@ def _plan(options: argparse.Namespace) -> int:
     try:
         with working("estimating all configurations") as update:
             plans = plan_sizes(scenario, sizes, search, options.out, update)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if options.out:
-            print(f"finished sizes are in {options.out}; the same command continues", file=sys.stderr)
+            error.add_note(f"finished sizes are in {options.out}; the same command continues")
         raise
     page = _page(options.out) if options.out else ""
     if not options.tokens:

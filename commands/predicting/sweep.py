@@ -140,7 +140,6 @@ def _progress(points: int, out: Path) -> Iterator[Callable[[int], None]]:
 
         try:
             yield advance
-        except KeyboardInterrupt:
-            progress.stop()
-            print(f"{finished(out):,} of {points:,} points are in {out}; --resume continues", file=sys.stderr)
+        except KeyboardInterrupt as error:
+            error.add_note(f"{finished(out):,} of {points:,} points are in {out}; --resume continues")
             raise

@@ -27,6 +27,9 @@ training: {precision: bf16, optimizer: adam}
 
 Parts may be given inline, by the name of a shipped file or by the path of one. Quantities have units (`25 Gbit/s`,
 `5 us`, `80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
+_ENDS: Final = """\
+Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
+exit codes 130 and 143."""
 _ABBREVIATIONS: Final = """\
 ## Abbreviations
 
@@ -123,7 +126,7 @@ def _abbreviations() -> str:
 
 def cli_page() -> str:
     """All commands, with a table of arguments for each."""
-    lead = "# Command line\n\n```text\n" + parser_of_commands().format_help().rstrip() + "\n```"
+    lead = "# Command line\n\n```text\n" + parser_of_commands().format_help().rstrip() + f"\n```\n\n{_ENDS}"
     sections = [_section(["scaleproof", name], command) for name, command in _subcommands(parser_of_commands())]
     return "\n\n".join([_HEAD + lead, *sections]) + "\n"
 

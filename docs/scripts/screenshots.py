@@ -75,7 +75,7 @@ def explored(browser: Browser) -> None:
 def reduced(picture: Path) -> None:
     """Writes a picture with a palette, a third of the bytes."""
     with Image.open(picture) as image:
-        few = image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(192, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     few.save(picture, "png", optimize=True)
     print(picture)
 

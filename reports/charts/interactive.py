@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark, View
-from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK
+from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK, UNMODELLED
 
 # colours that are hard to see on a dark page, as variables that the page defines
-_THEMED: Final = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)"}
+_THEMED: Final = {
+    INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)", UNMODELLED: "var(--deep)",
+}  # fmt: skip
 _DIGITS: Final = 6
 # entries of a trace that differ between views
 _OWN: Final = ("x", "y", "base", "text", "customdata")

@@ -51,7 +51,7 @@ COMMUNICATION_COLOURS: Final = {
     "PP": PURPLE,
     "MP": "#E4B5CF",
     "embedding": "#6B4A00",
-    "PS": YELLOW,
+    "PS": "#7B5EA7",
     "other": EXPOSED_COMMUNICATION,
 }
 PHASE_COLOURS: Final = {

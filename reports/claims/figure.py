@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,9 @@ _HOLDS: Final = "#DCEFE6"
 _PANEL_IN: Final = 3.1
 _LONGEST: Final = 90
 _LINE: Final = 32
+# between ticks, in a unit of bytes, and the number of ticks
+_ROUND: Final = (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 250)
+_MOST_TICKS: Final = 5
 # points of a curve at which the bound is tested
 _SAMPLES: Final = 400
 
@@ -100,7 +104,7 @@ def _tested(axes: Axes, sides: Mapping[str, ExperimentResult]) -> None:
 
 def _scaled(axes: Axes, text: Callable[[float], str], values: Sequence[float]) -> None:
     """Scales an axis: logarithmic if values span a large ratio, else from zero."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, MultipleLocator, NullFormatter
 
     known = [value for value in values if np.isfinite(value)]
     least, most = min(known), max(known)
@@ -110,7 +114,15 @@ def _scaled(axes: Axes, text: Callable[[float], str], values: Sequence[float]) -
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(0, most * 1.1 or 1)
+        if text is format_bytes and most > 0:
+            axes.yaxis.set_major_locator(MultipleLocator(_bytes_between_ticks(most)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def _bytes_between_ticks(most: float) -> float:
+    """A round number of binary units between ticks, of which an axis up to `most` bytes has five at most."""
+    unit = 2.0 ** (10 * math.floor(math.log2(most) / 10))
+    return unit * next(step for step in _ROUND if most / (step * unit) <= _MOST_TICKS)
 
 
 def _wrapped(words: str) -> str:

@@ -83,8 +83,12 @@ def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], 
             say(f"whoever reaches {host} can use it; leave --host out to keep it to this machine")
         if opens:
             webbrowser.open(where + shelf.begin.query())
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             uvicorn.Server(config).run(sockets=[listening])
+        except KeyboardInterrupt as interrupt:
+            # Ctrl-C is how serving ends; a subclass stands for another signal
+            if type(interrupt) is not KeyboardInterrupt:
+                raise
 
 
 @contextlib.contextmanager

@@ -88,7 +88,12 @@ def claims_page(folder: Path) -> Page:
     )
     sections = [
         Section(
-            slug(one.name), spaced(one.name.replace("-", " ")), one.claim, before="claim.html", data={"claim": one, "uri": uri}
+            slug(one.name),
+            spaced(one.name.replace("-", " ")),
+            one.claim,
+            before="claim.html",
+            data={"claim": one, "uri": uri},
+            result=one.predicted.words,
         )
         for one, uri in ((one, _uri(folder, f"{one.name}.png")) for one in claims)
     ]

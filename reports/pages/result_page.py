@@ -166,11 +166,13 @@ def _timelines(cases: Sequence[Case]) -> list[Picture]:
 
 def sources(found: Results) -> Sources:
     """Inputs, versions and sources, sufficient to reproduce the results."""
+    # predictions have no host and no date
+    unknown = "not recorded" if any(case.measured for case in found.cases) else ""
     facts = [
-        ("Cluster", found.cluster or "not recorded"),
+        ("Cluster", found.cluster or unknown),
         *origins.frameworks(run.framework_words for case in found.cases for run in case.runs),
-        ("Host", found.host or "not recorded"),
-        ("Date", text.when(found.created) or "not recorded"),
+        ("Host", found.host or unknown),
+        ("Date", text.when(found.created) or unknown),
         *([("Allowed error", text.percent(found.max_error))] if found.max_error is not None else []),
         *(
             (_FACTS.get(name, name.capitalize()), value)
@@ -181,7 +183,8 @@ def sources(found: Results) -> Sources:
     parts = [(case.scenario, "; ".join([case.strategy, *_unusual(case, found)])) for case in found.cases]
     files = _files(found.cases)
     cited = dict.fromkeys(one for text in files.values() for one in origins.cited(_read(text)))
-    return Sources([*facts, origins.made_with()], files, _commands(found, files), parts, list(cited))
+    known = [(name, value) for name, value in facts if value]
+    return Sources([*known, origins.made_with()], files, _commands(found, files), parts, list(cited))
 
 
 def _unusual(case: Case, found: Results) -> Iterator[str]:

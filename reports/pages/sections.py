@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from scaleproof.reports.charts import interactive
 from scaleproof.reports.charts.chart import Chart
 from scaleproof.reports.charts.still import still
 from scaleproof.reports.charts.style import Drawn
+
+# number of sections that the navigation bar has room for
+_MOST_IN_BAR: Final = 12
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Picture:
 @dataclass(frozen=True)
 class Section:
     """A section of a page. anchor: its link target. short: its name in the navigation bar. before, after: templates around the
-    pictures; data: their contents."""
+    pictures; data: their contents. result: what it finds, in a few words, for a table of contents."""
 
     anchor: str
     short: str
@@ -57,6 +60,7 @@ class Section:
     before: str = ""
     after: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    result: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class Page:
     sheets: Mapping[str, str]
     sources: Sources
     is_empty: bool = False
+
+    @property
+    def has_contents(self) -> bool:
+        """Whether it has too many sections for a bar, so that they are listed below the headline."""
+        return len(self.sections) > _MOST_IN_BAR
 
 
 def pictured(*charts: Chart | None) -> list[Picture]:

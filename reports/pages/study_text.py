@@ -26,7 +26,7 @@ _LEAST_SPEED_UP: Final = 1.01
 
 
 def headline(study: Studied, chosen: Sequence[Chosen], ranks: Ranking) -> str:
-    """'256 GPUs: 308k tokens/s (261–364k), 3.99x of 64; TP4 beats TP8 by 39 %'"""
+    """'256 GPUs: 308k tokens/s (261–364k), 3.99x of 64 GPUs; TP4 beats TP8 by 39 %'"""
     best = study.best
     if best is None:
         if len(study.points) == 0:
@@ -52,13 +52,13 @@ def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
 
 
 def _speed_up(study: Studied, best: pd.Series[Any]) -> str:
-    """', 3.99x of 64': the throughput relative to that of the same alternative on the smallest number of GPUs."""
+    """', 3.99x of 64 GPUs': the throughput relative to that of the same alternative on the smallest number of GPUs."""
     good = study.under(best["choices"])
     same = good[good["line"] == best["line"]]
     fewest = same[same["gpus"] == same["gpus"].min()]
     if study.across != "GPUs" or fewest.empty or best["rate"] < _LEAST_SPEED_UP * fewest["rate"].max():
         return ""
-    return f", {ratio(best['rate'] / fewest['rate'].max())} of {fewest['gpus'].iloc[0]:,.0f}"
+    return f", {ratio(best['rate'] / fewest['rate'].max())} of {gpus_words(fewest['gpus'].iloc[0])}"
 
 
 def _leads(ranks: Ranking) -> list[str]:

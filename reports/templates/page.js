@@ -42,7 +42,8 @@
   function axis(given, narrow, titleLetters) {
     const drawn = {
       automargin: true, gridcolor: colour("grid"), linecolor: colour("grey"), zerolinecolor: colour("grid"),
-      tickcolor: colour("grey"), ticks: "outside", ticklen: 4, hoverformat: ".4g", ...given,
+      tickcolor: colour("grey"), ticks: "outside", ticklen: 4, hoverformat: ".4g",
+      separatethousands: true, ...given,
       title: { ...given.title, font: { size: 13 }, standoff: 12 },
     };
     if (narrow && given.ticktext) drawn.ticktext = given.ticktext.map((words) => inTwoLines(words, LABEL_LETTERS));

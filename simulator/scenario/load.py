@@ -109,7 +109,8 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     """
     _check_is_scenario(located, path)
     problems, wrong = resolve_parts(located, path.parent)
-    gpus, fixed = None, set()
+    gpus: int | None = None
+    fixed: set[str] = set()
     for override in overrides:
         name = override.partition("=")[0]
         field = aliases.canonical(tuple(name.split(".")))

@@ -223,7 +223,7 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
         one.process.send_signal(signal.SIGINT)
         errors = one.process.communicate(timeout=200)[1]
     assert one.process.returncode == 130
-    assert errors == "interrupted while measuring long; continue with --out out --resume\n"
+    assert errors == "scaleproof measure interrupted; long was being measured; --out out --resume continues\n"
     assert load_run(folder / "out" / "long" / "measured").provenance["partial"].endswith(" of 2000 steps")
 
 

@@ -37,6 +37,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 # (within 3 % of events for 3-D parallelism of 175 G parameters, where it takes a quarter of their time).
 _SMALL: Final = 500
 _MOST_EVIDENCE: Final = 5
+# of the GPUs of a scenario that does not fit
+_MULTIPLES: Final = (2, 4, 8, 16)
 _PLACE: Final = re.compile(r"(?:[^\n]*?:\d+:\d+|scenario): ")
 _FIELD: Final = re.compile(r"([a-z_][\w.]*): ")
 _SETTING: Final = re.compile(r"\bset ([a-z_.]+=[\w.]+)")
@@ -90,7 +92,10 @@ def _answer(question: Question, _: Report) -> dict[str, Any]:
     found = _response(run, scenario, is_exact)
     if question.has_gpus:
         found |= _resolved(question, scenario)
-    return found if is_first else found | {"controls": controls(scenario), "evidence": _evidence(scenario)}
+    if is_first:
+        return found
+    remedies = _memory_remedies(run, scenario) if run.fits is False else []
+    return found | {"controls": controls(scenario), "evidence": _evidence(scenario), "remedies": remedies}
 
 
 def _resolved(question: Question, scenario: Scenario) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def _response(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
         "breakdown": sentences.breakdown(run),
         "communication": sentences.communication(run),
         "memory": sentences.memory_parts(run),
-        "remedies": _memory_remedies(run, scenario) if run.fits is False else [],
+        "remedies": [],
         "timeline": timeline_columns(run),
         "warnings": list(run.warnings),
     }
@@ -136,8 +141,20 @@ def _memory_remedies(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
         gpus = _gpus_with(sets, scenario)
         more = f" (on {gpus:,} GPUs)" if gpus != run.compute_ranks else ""
         found.append({"label": f"Set {', '.join(sets)}{more}", "sets": sets})
-    double = 2 * run.compute_ranks
-    return [*found, {"label": f"Use {double:,} GPUs", "gpus": double}]
+    fitting = _gpus_that_fit(scenario)
+    return [*found, {"label": f"Use {fitting:,} GPUs", "gpus": fitting}] if fitting else found
+
+
+def _gpus_that_fit(scenario: Scenario) -> int | None:
+    """The smallest multiple of a scenario's GPUs with which it fits at the same global batch; None if none of them suffices."""
+    for multiple in _MULTIPLES:
+        gpus = multiple * scenario.strategy.training_ranks
+        try:
+            if memory(with_gpus(scenario, gpus)).fits:
+                return gpus
+        except ScaleproofError:
+            continue
+    return None
 
 
 def _gpus_with(sets: list[str], scenario: Scenario) -> int:

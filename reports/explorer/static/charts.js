@@ -23,7 +23,7 @@ export function short(value) {
 
 /** The labels that do not overlap earlier ones. @param {[number, string][]} labels middles in pixels, and texts, the most important
  * first @returns {[number, string][]} */
-function apart(labels) {
+function separate(labels) {
   const kept = /** @type {[number, string][]} */ ([]);
   for (const [place, text] of labels) {
     const isFree = kept.every(([other, words]) => Math.abs(place - other) >= ((text.length + words.length) / 2) * LETTER + GAP);
@@ -75,7 +75,7 @@ class Chart {
       svg.append(draw("line", { class: "grid", x1: this.x(0), x2: this.x(1), y1: this.y(share), y2: this.y(share) }));
       svg.append(draw("text", { class: "tick", x: MARGIN.left - 7, y: this.y(share) + 4, "text-anchor": "end" }, text));
     }
-    for (const [place, text] of apart(xs.map(([share, text]) => [this.x(share), text]))) {
+    for (const [place, text] of separate(xs.map(([share, text]) => [this.x(share), text]))) {
       svg.append(draw("text", { class: "tick", x: place, y: HEIGHT - MARGIN.bottom + 19, "text-anchor": "middle" }, text));
     }
     svg.append(draw("text", { class: "tick", x: this.x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, across));

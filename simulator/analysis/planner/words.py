@@ -56,7 +56,7 @@ def _degree(configuration: Mapping[str, Any], name: str) -> str:
 
 
 def headline(plans: Sequence[PlanRecord]) -> str:
-    """The answer at the largest size: '256 GPUs: 308k tokens/s (261–364k), 3.99x of 64; TP4 PP2 beats TP8 by 39 %.'"""
+    """The answer at the largest size: '256 GPUs: 308k tokens/s (261–364k), 3.99x of 64 GPUs; TP4 PP2 beats TP8 by 39 %.'"""
     planned = [plan for plan in plans if not plan.problem]
     if not planned:
         return f"No plan fits on {' or '.join(f'{plan.gpus:,}' for plan in plans)} GPUs."
@@ -65,7 +65,7 @@ def headline(plans: Sequence[PlanRecord]) -> str:
     rate, low, high = (last.per_second(time_s) for time_s in (best.step_time_s, best.high_s, best.low_s))
     sentence = f"{last.gpus:,} GPUs: {format_short(rate)} {last.unit}/s ({format_short_range(low, high)})"
     if len(planned) > 1:
-        sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {first.gpus:,}"
+        sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {counted(first.gpus, 'GPU')}"
     margin = against_runner_up(last)
     return sentence + (f"; {margin}." if margin else ".")
 

@@ -127,7 +127,7 @@ def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(
 
     monkeypatch.setattr(Session, "measure", interrupted)
     assert scaleproof.main(arguments) == 130
-    assert capsys.readouterr().err == "interrupted while measuring mine; continue with --out out --resume\n"
+    assert capsys.readouterr().err == "scaleproof measure interrupted; mine was being measured; --out out --resume continues\n"
     monkeypatch.setattr(Session, "measure", real)
     assert scaleproof.main([*arguments, "--resume"]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "before", "real"]

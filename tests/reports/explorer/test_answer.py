@@ -237,6 +237,16 @@ def test_scenarios_that_do_not_fit_come_with_a_remedy() -> None:
     assert response("llama-2-7b-fsdp-a100", *sets, first=True)["memory"]["fits"]
 
 
+def test_more_gpus_are_offered_only_where_the_model_then_fits() -> None:
+    # replicas are as large on any number of GPUs
+    found = response("gpt3-175b-servers-selene")
+    assert found["memory"]["fits"] is False
+    assert not any("gpus" in one for one in found["remedies"])
+    sharded = response("llama-2-7b-fsdp-a100", "strategy.workers=2", "batch.total=128")
+    (gpus,) = (one["gpus"] for one in sharded["remedies"] if "gpus" in one)
+    assert response("llama-2-7b-fsdp-a100", "strategy.workers=2", "batch.total=128", gpus=gpus, first=True)["memory"]["fits"]
+
+
 def test_a_remedy_that_needs_more_gpus_gives_their_number() -> None:
     scenario = load("llama-2-7b-fsdp-a100")
     run = replace(predict(scenario), fits=False)

@@ -21,7 +21,8 @@ from scaleproof.reports.explorer.serving import listen
 from scaleproof.simulator.common.errors import RunError
 
 
-def test_the_server_runs_until_ctrl_c() -> None:
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_the_server_runs_until_ctrl_c_or_sigterm(number: signal.Signals, exit_code: int) -> None:
     command = [sys.executable, "-m", "scaleproof", "explore", "resnet50-servers-p100", "--set", "strategy.servers=8"]
     with subprocess.Popen([*command, "--no-browser", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -32,8 +33,8 @@ def test_the_server_runs_until_ctrl_c() -> None:
         for look in ("&look=first", "", "&look=first&gpus=32"):
             with urllib.request.urlopen(f"{where}api/answer?{query}{look}") as response:
                 assert json.load(response)["ranks"] == 40
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        process.send_signal(number)
+        assert process.wait(20) == exit_code
         assert "Ctrl-C" in process.stdout.read()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ def test_claims_have_a_page_with_their_verdicts(tmp_path: Path) -> None:
     assert "<h1>Larger batches hide communication: true only for samples a worker" in page
     assert "data:image/png" in page
     assert (tmp_path / "tables/claims.csv").read_text().startswith("name,claim,predicted,measured")
+
+
+def test_many_claims_are_listed_with_their_verdicts_instead_of_in_the_bar(tmp_path: Path) -> None:
+    claims = [{"name": f"c{i}", "claim": f"Claim {i}.", "predicted": {"verdict": "holds"}} for i in range(20)]
+    for number, has_list in ((20, True), (3, False)):
+        (tmp_path / "claims.json").write_text(json.dumps(claims[:number]))
+        page = build(tmp_path).path.read_text(encoding="utf-8")
+        assert ('<a href="#c2">Claim 2.</a><span>True</span>' in page) == has_list
+        assert ('<a href="#c2">c2</a>' in page) != has_list
 
 
 def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:

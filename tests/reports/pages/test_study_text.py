@@ -44,7 +44,8 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied
     ranks = ranking(study)
     text = headline(study, closely, ranks)
     assert re.fullmatch(
-        r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2; ring beats servers by a factor of 4.4; per dollar.*",
+        r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2 GPUs; "
+        r"ring beats servers by a factor of 4.4; per dollar.*",
         text,
     )
     under = lede(study, ranks)

@@ -92,7 +92,7 @@ def test_the_headline_is_about_the_largest_size(plans: list[PlanRecord]) -> None
     text = headline(plans)
     assert text.startswith("16 GPUs: ")
     assert " tokens/s (" in text
-    assert "x of 8; " in text
+    assert "x of 8 GPUs; " in text
     assert headline(plans[2:]) == "No plan fits on 97 GPUs."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_a_folder_without_results_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("how", ["kill", "interrupt", "terminate"])
 def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(SLOW)
     out = tmp_path / "out"
@@ -194,14 +195,20 @@ def test_a_killed_sweep_loses_only_points_in_progress(how: str, tmp_path: Path) 
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and len(list(out.glob("part-*"))) < 3:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL if how == "kill" else signal.SIGINT)
-    _, errors = process.communicate()
+    if how == "terminate":
+        process.terminate()
+    else:
+        os.killpg(process.pid, signal.SIGKILL if how == "kill" else signal.SIGINT)
+    # ends once all processes have closed stderr
+    _, errors = process.communicate(timeout=60)
     there = table(out)
     assert 0 < len(there) < 1280
     assert there["point"].is_unique
-    if how == "interrupt":
-        assert process.returncode == 130
-        assert "points are in" in errors
+    if how != "kill":
+        by, code = ("", 130) if how == "interrupt" else (" by SIGTERM", 143)
+        assert process.returncode == code
+        line = rf"scaleproof sweep interrupted{by}; [\d,]+ of 1,280 points are in {re.escape(str(out))}; --resume continues\n"
+        assert re.fullmatch(line, errors)
     # resuming works: the folder is no longer locked
     study = read(tmp_path / "study.yaml")
     with opened(out, study, False, True) as folder:
