@@ -31,11 +31,16 @@ def device_of(gpu: str) -> Device | None:
     if known := gpus.shipped(gpu):
         return known
     words = _words(gpu)
-    of_model = [device for device in _gpus() if _words(device.name)[0] in words]
+    of_model = [device for device in _gpus() if _model(device.name) in words]
     if len(of_model) == 1:
         return of_model[0]
     found = [device for device in of_model if set(words) <= set(_words(device.name))]
     return min(found, key=lambda device: (len(device.name), device.name), default=None)
+
+
+def _model(name: str) -> str:
+    """The first word with a digit: the model, as in RTX-PRO-6000-96GB-PCIe."""
+    return next((word for word in _words(name) if re.search(r"\d", word)), "")
 
 
 def _words(name: str) -> list[str]:
