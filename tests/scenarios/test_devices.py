@@ -11,7 +11,7 @@ import yaml
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
+from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels import Speed
 from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common import catalog
@@ -43,7 +43,7 @@ def device(name: str) -> Device:
 def speed(name: str, precision: str = "bf16") -> Speed:
     own = device(name)
     assert own.kernels is not None
-    return Speed(own.kernels, own.peak_flops[precision], own.memory_bandwidth_Bps, ELEMENT_BYTES[precision])  # type: ignore[index]
+    return own.speed(precision, own.kernels)  # type: ignore[arg-type]
 
 
 def rows() -> list[dict[str, str]]:
@@ -86,7 +86,7 @@ def test_nccl_knows_the_generation_of_its_gpus(name: str) -> None:
     elif name not in ("t4", "l4", "a10g"):
         assert facts is not None
         assert facts.generation == GENERATIONS[kernels.generation]
-        assert (facts.interconnect == "pcie") == (name.endswith("pcie") or name == "k80")
+        assert (facts.interconnect == "pcie") == (name.endswith("pcie") or name in ("k80", "l40s"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scaleproof.simulator.cluster.device.product_rates import CastRates, ProductRates
+from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, CastRates, ProductRates
 
 if TYPE_CHECKING:
     from scaleproof.simulator.cluster.device.device import Device
@@ -101,8 +101,6 @@ CONSTANTS: Final = Constants(
     cast_s=10.9e-6,
     cast_bytes_per_cycle=14.3,
 )
-# 5th and 95th percentile of the logarithm of measured over predicted time, where each GPU was left out of the fit in turn.
-LOG_ERROR: Final = (-0.15, 0.22)
 
 
 def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constants = CONSTANTS) -> ProductRates:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates
+from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates, generation_rates
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 
@@ -72,7 +72,9 @@ class Kernels(Spec):
     )
 
     products: dict[ProductPrecision, ProductRates] = Field(
-        {}, description="rates of matrix products by precision, in place of tile_share; bf16 serves fp16"
+        {},
+        description="rates of matrix products by precision; bf16 serves fp16; if absent, those of the generation's measured "
+        "GPU, changed as much as tile_share differs",
     )
 
     mixtures: dict[str, MixtureRates] = Field(
@@ -84,8 +86,10 @@ class Kernels(Spec):
         return hash((self.generation, self.processors, self.tile_share, self.sustained_share, self.memory_share, self.launch_s))
 
     def product_rates(self, precision: str) -> ProductRates | None:
-        """Rates of products at a precision; None if `tile_share` and the other shares determine them."""
-        return self.products.get("bf16" if precision == "fp16" else precision)  # type: ignore[call-overload]
+        """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
+        known = "bf16" if precision == "fp16" else precision
+        own = self.products.get(known)  # type: ignore[call-overload]
+        return own or generation_rates(self.generation, known, self.tile_share)
 
     @property
     def flash_shares(self) -> tuple[float, float]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 
 State = Literal["measured", "data sheet", "assumed"]
+# 5th and 95th percentile of the logarithm of measured over predicted time on GPUs that were left out of the fit in turn
+# (`python benchmarks/products.py`).
+LOG_ERROR: Final = (-0.15, 0.22)
 # Precisions of products that can have rates; fp16 has those of bf16.
 ProductPrecision = Literal["fp32", "tf32", "bf16", "fp8", "fp4"]
 
@@ -122,3 +128,31 @@ def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[NDArray[np.i
     strides = np.array([NODES * NODES, NODES, 1])
     corners = np.array(list(itertools.product((0, 1), repeat=3))) @ strides
     return np.add.outer(corners, np.tensordot(strides, below, axes=1)), weights.reshape(len(corners), *place.shape[1:])
+
+
+# Device files of the measured GPU of each generation; RTX Blackwell's tensor cores are of Ada's kind.
+_MEASURED: Final = {
+    "ampere": "a100-80gb-sxm", "ada": "l40s", "hopper": "h100-80gb-sxm", "blackwell": "b200-180gb-sxm", "blackwell-rtx": "l40s",
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def generation_rates(generation: str, precision: str, tile_share: float) -> ProductRates | None:
+    """Rates of products of a device without its own: those of its generation's measured GPU, changed as much as `tile_share`
+    differs. None if no GPU of the generation was measured in this precision."""
+    if generation not in _MEASURED:
+        return None
+    known = _measured_kernels(_MEASURED[generation])
+    given = known["products"].get(precision)
+    if given is None:
+        return None
+    measured, ratio = ProductRates.model_validate(given), tile_share / known["tile_share"]
+    share = min(1.0, measured.tile_share * ratio)
+    return measured.model_copy(update={"tile_share": share, "log_error": LOG_ERROR, "state": "data sheet"})
+
+
+@functools.cache
+def _measured_kernels(device: str) -> Mapping[str, Any]:
+    found = yaml.safe_load((catalog.ROOT / "devices" / f"{device}.yaml").read_text(encoding="utf-8"))
+    kernels: Mapping[str, Any] = found["kernels"]
+    return kernels

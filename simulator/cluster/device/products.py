@@ -6,7 +6,8 @@ overlap it. The device's power bounds the rate; a short product may exceed it.
 
 A device with rates of products (`ProductRates`) has more terms, which measured products show: a wave takes additional time to
 start and end; a wave that leaves processors idle is faster, by the eighth root of the share that is busy; moving bytes overlaps
-computing; and a correction that is smooth in the three dimensions. No product gets faster where a dimension doubles.
+computing; and, in bursts, a correction that is smooth in the three dimensions. No product gets faster where a dimension
+doubles. Training is slower than bursts: the shares that the device sustains bound those of tiles and power.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def products_s(
     slowdown = slowdown if begins is None else np.maximum.reduceat(slowdown, begins)
     power_s = flops / (speed.peak_flops * form.power_share)
     power_s = power_s * power_s / (power_s + form.burst_s)
-    if rates is not None:
+    if rates is not None and speed.burst:
         rows, outputs = _sums(m * batch, begins), _sums(m * n * batch, begins)
         correction = rates.slowdown(rows, outputs / rows, flops / (2 * outputs))
         slowdown, power_s = slowdown * correction, power_s * correction
@@ -105,12 +106,12 @@ def _form(speed: Speed) -> _Form:
     if rates is None:
         share, burst_s = kernels.sustained_share, kernels.burst_s
         return _Form(kernels.tile_share, _TILE_EDGE, 0.0, speed.reached_Bps, share, burst_s, _SPLITS, exact=True)
-    # what the power limit sustains is at most what it leaves to a burst
-    share, burst_s = min(kernels.sustained_share, rates.burst_share), kernels.burst_s
-    if speed.burst:
-        share, burst_s = rates.burst_share, rates.burst_s
+    tile_share, power_share, burst_s = rates.tile_share, rates.burst_share, rates.burst_s
+    if not speed.burst:  # training sustains at most what a burst reaches
+        tile_share, power_share = min(kernels.tile_share, tile_share), min(kernels.sustained_share, power_share)
+        burst_s = kernels.burst_s
     reached_Bps = speed.memory_Bps * rates.memory_share
-    return _Form(rates.tile_share, rates.edge, rates.ramp, reached_Bps, share, burst_s, _RATED_SPLITS, exact=False)
+    return _Form(tile_share, rates.edge, rates.ramp, reached_Bps, power_share, burst_s, _RATED_SPLITS, exact=False)
 
 
 def _tiles_s(

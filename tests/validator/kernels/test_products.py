@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.data_sheet import LOG_ERROR, DataSheet
+from scaleproof.simulator.cluster.device.data_sheet import DataSheet
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.product_rates import ProductRates
+from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.data_sheets import Measured, fit_constants

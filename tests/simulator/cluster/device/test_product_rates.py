@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -12,8 +13,9 @@ from pydantic import ValidationError
 
 from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
 from scaleproof.simulator.cluster.device.passes import passes_s
-from scaleproof.simulator.cluster.device.product_rates import MOST_FALL, NODES, CastRates, ProductRates
+from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, MOST_FALL, NODES, CastRates, ProductRates
 from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model.operators import Matmul
 
 FLOPS, BANDWIDTH_Bps = 100e12, 2e12
@@ -118,6 +120,11 @@ def test_training_is_bound_by_what_the_power_limit_sustains() -> None:
     assert burst < 0.6 * trained
 
 
+def test_a_correction_is_of_bursts_alone() -> None:
+    plain, slower = (product_s(speed(in_burst=False, correction=text), 4096, 4096, 4096) for text in ("", flat(100)))
+    assert slower == plain
+
+
 def test_a_burst_bounds_what_training_sustains() -> None:
     side = 16384
     assert product_s(speed(in_burst=False, burst_share=0.4), side, side, side) > 0.99 * 2 * side**3 / (0.4 * FLOPS)
@@ -162,6 +169,21 @@ def test_16_bits_share_their_rates_and_others_have_their_own() -> None:
     assert one.product_rates("fp16") is one.product_rates("bf16") is not None
     assert one.product_rates("fp8") != one.product_rates("bf16")
     assert one.product_rates("fp32") is None
+
+
+def test_a_device_without_rates_has_those_of_its_generation_relative_to_its_tiles() -> None:
+    shipped = catalog.ROOT / "devices" / "h100-80gb-sxm.yaml"
+    h100 = Kernels.model_validate(yaml.safe_load(shipped.read_text(encoding="utf-8"))["kernels"])
+    own, measured = h100.model_copy(update={"products": {}}), h100.product_rates("bf16")
+    assert measured is not None
+    assert measured.state == "measured"
+    same, slower = own.product_rates("fp16"), own.model_copy(update={"tile_share": h100.tile_share / 2}).product_rates("bf16")
+    assert same is not None
+    assert slower is not None
+    assert same == measured.model_copy(update={"state": "data sheet", "log_error": LOG_ERROR})
+    assert slower.tile_share == pytest.approx(measured.tile_share / 2)
+    for other in ({"generation": "volta"}, {"generation": "tpu"}):
+        assert own.model_copy(update=other).product_rates("bf16") is None
 
 
 def test_vectorised_product_times_equal_separate_ones() -> None:
