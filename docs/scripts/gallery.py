@@ -1,4 +1,4 @@
-"""Draws pictures of docs/gallery.md that no command writes, from current predictions: `python docs/scripts/gallery.py`."""
+"""Draws pictures of docs/gallery.md and of docs/reference/devices.md, from current predictions: `python docs/scripts/gallery.py`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.figures import measured_kernels, product_series
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
+DEVICE: Final = Path(__file__).parents[1] / "pictures" / "device.png"
 FEW_SPARES: Final = ("reliability.spares=8", "reliability.repair=2 d")
 FLEETS: Final = {
     "always a spare node": (),
@@ -48,7 +49,7 @@ def crossover_map() -> bytes:
 
 
 def device_rates() -> bytes:
-    """Predicted and measured rates of products of docs/guides/devices.md."""
+    """Predicted and measured rates of products of docs/reference/devices.md."""
     device = load_device(catalog.find_part("device", "h100-80gb-sxm", Path()))
     series = product_series(device, measured_kernels(device, None))
     return still(rate_chart("products", device, series)).png
@@ -121,10 +122,11 @@ PICTURES: Final[dict[str, Callable[[], bytes]]] = {
     "goodput.png": lost_time,
     "stragglers.png": perturbations,
     "frameworks.png": software,
-    "device.png": device_rates,
 }
 
 if __name__ == "__main__":
     for name, picture in PICTURES.items():
         write_atomically(IMAGES / name, picture())
         print(IMAGES / name)
+    write_atomically(DEVICE, device_rates())
+    print(DEVICE)

@@ -74,16 +74,15 @@ def _sheet(device: Device) -> Iterator[Fact]:
 
 def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
     """Rates of matrix products and attention, with the 90 % intervals of those that are fitted."""
-    others = []
-    for precision in device.peak_flops:
-        rates = device.speed(precision, kernels, burst=True).products
-        if rates is None:
-            others.append(precision)
-        elif precision != "fp16" or "bf16" not in device.peak_flops:
+    known = {name: device.speed(name, kernels, burst=True).products for name in device.peak_flops}
+    for precision, rates in known.items():
+        # products in fp16 have the rates of those in bf16
+        if rates is not None and (precision != "fp16" or "bf16" not in known):
             yield Fact(f"matrix products {precision}", _interval(rates.log_error), rates.state)
-    if others:
+    if None in known.values():
+        what = "matrix products" if not any(known.values()) else "other matrix products"
         tiles = f"tiles reach {format_percent(kernels.tile_share)} of the peak"
-        yield Fact(f"matrix products {', '.join(others)}", tiles, device.state_of("kernels.tile_share"))
+        yield Fact(what, tiles, device.state_of("kernels.tile_share"))
     limited = f"{format_percent(kernels.sustained_share)} of the peak"
     yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
     for name, mixtures in kernels.mixtures.items():

@@ -6,9 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-import yaml
-
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.units import parse_flops, parse_W
 
@@ -78,5 +76,5 @@ def _sustained(device: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str,
 
 @functools.cache
 def _data(name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / f"{name}.yaml")
     return found

@@ -11,10 +11,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import yaml
-
 from scaleproof.simulator.cluster.device.kernels import Kernels
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 
 
 @functools.lru_cache(maxsize=256)
@@ -31,5 +29,5 @@ def sustained(kernels: Kernels, power_limit_W: float | None) -> Kernels:
 @functools.cache
 def constants() -> dict[str, Any]:
     """The assumptions of scenarios/kernels/power.yaml."""
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / "power.yaml")
     return found
