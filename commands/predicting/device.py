@@ -29,19 +29,19 @@ def mount(commands: Any) -> None:
 def _device(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.device import describe
     from scaleproof.simulator.analysis.device_facts import facts
-    from scaleproof.simulator.analysis.device_rates import attention, squares
+    from scaleproof.simulator.analysis.device_rates import attentions, squares
     from scaleproof.simulator.common.errors import InputError
 
     device = _load(options.name)
     if options.table and not options.out:
         raise InputError("--table: its kernels are drawn in the figures; also give --out DIR")
-    known, products, flash = facts(device), squares(device), attention(device)
+    known, products, flash = facts(device), squares(device), attentions(device)
     data = {
         "name": device.name,
         "description": device.description,
         "facts": [fact.plain() for fact in known],
         "products": [line.plain() for line in products],
-        "attention": flash.plain() if flash else None,
+        "attention": [line.plain() for line in flash],
         "source": device.source,
     }
     if options.out:

@@ -1,4 +1,4 @@
-"""Draws pictures of docs/gallery.md that no command writes, from current predictions: `python docs/scripts/gallery.py`."""
+"""Draws pictures of docs/gallery.md and of docs/reference/devices.md, from current predictions: `python docs/scripts/gallery.py`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from matplotlib.figure import Figure
 
 from scaleproof.reports.charts import crossover as crossover_chart
 from scaleproof.reports.charts import style
+from scaleproof.reports.charts.device import rate_chart
+from scaleproof.reports.charts.still import still
 from scaleproof.simulator.analysis.crossover.crossover import crossover
 from scaleproof.simulator.analysis.goodput import goodput
 from scaleproof.simulator.analysis.stragglers import uneven
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_device
+from scaleproof.validator.kernels.figures import measured_kernels, product_series
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
+DEVICE: Final = Path(__file__).parents[1] / "pictures" / "device.png"
 FEW_SPARES: Final = ("reliability.spares=8", "reliability.repair=2 d")
 FLEETS: Final = {
     "always a spare node": (),
@@ -40,6 +46,13 @@ def crossover_map() -> bytes:
     overrides = ["framework=ideal", "cluster=aws-p2-xlarge"]
     found = crossover("resnet50-ring-p100", y="workers=4,16,64", points=5, overrides=overrides)
     return crossover_chart.picture(found, "png")
+
+
+def device_rates() -> bytes:
+    """Predicted and measured rates of products of docs/reference/devices.md."""
+    device = load_device(catalog.find_part("device", "h100-80gb-sxm", Path()))
+    series = product_series(device, measured_kernels(device, None))
+    return still(rate_chart("products", device, series)).png
 
 
 def lost_time() -> bytes:
@@ -115,3 +128,5 @@ if __name__ == "__main__":
     for name, picture in PICTURES.items():
         write_atomically(IMAGES / name, picture())
         print(IMAGES / name)
+    write_atomically(DEVICE, device_rates())
+    print(DEVICE)

@@ -9,6 +9,7 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
 from scaleproof.reports.charts.style import GREY, INK
+from scaleproof.simulator.analysis.device_facts import peaks
 from scaleproof.simulator.analysis.device_rates import IntensitySeries, RateSeries
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.units import format_count, format_percent
@@ -28,10 +29,7 @@ def roofline(device: Device, series: Sequence[IntensitySeries]) -> Chart:
     low, high = _INTENSITIES
     marks: list[Mark] = []
     bandwidth_Bps = device.memory_bandwidth_Bps
-    by_rate: dict[float, list[str]] = {}
-    for name, rate in device.peak_flops.items():
-        by_rate.setdefault(rate, []).append(name)
-    for number, (rate, names) in enumerate(sorted(by_rate.items(), reverse=True)):
+    for number, (names, rate) in enumerate(peaks(device)):
         knee = min(max(rate / bandwidth_Bps, low), high)
         y = [min(rate, x * bandwidth_Bps) / _TERA for x in (low, knee, high)]
         text = f"peak {', '.join(names)}: {format_count(rate)}FLOP/s"
@@ -39,7 +37,7 @@ def roofline(device: Device, series: Sequence[IntensitySeries]) -> Chart:
     for one, (colour, symbol) in zip(series, looks(len(series)), strict=True):
         x, y = (list(column) for column in zip(*one.points, strict=True))
         marks.append(Line(one.name, colour, x, [rate / _TERA for rate in y], symbol=symbol, joined=False))
-    peak = max(by_rate)
+    peak = max(device.peak_flops.values())
     least = min([low * bandwidth_Bps, *(rate for one in series for _, rate in one.points)]) / _TERA
     balance = peak / bandwidth_Bps
     finding = f"{device.name}: its fastest products are bound by compute from {balance:,.0f} FLOP/B on"
@@ -56,16 +54,14 @@ def rate_chart(name: str, device: Device, series: Sequence[RateSeries]) -> Chart
     """Predicted rates in a short burst by size, with their 90 % intervals and measured rates. name: products or attention."""
     marks: list[Mark] = []
     for one, (colour, symbol) in zip(series, looks(len(series)), strict=True):
-        sizes = [rate.size for rate in one.line.rates]
-        bounds = ([getattr(rate, end) / _TERA for rate in one.line.rates] for end in ("low", "high"))
-        marks.append(Band(one.line.name, colour, sizes, *bounds))
-        marks.append(Line(one.line.name, colour, sizes, [rate.burst / _TERA for rate in one.line.rates]))
+        middle, low, high = ([rate / _TERA for rate in rates] for rates in (one.rates_flops, one.low_flops, one.high_flops))
+        marks += [Band(one.name, colour, one.sizes, low, high), Line(one.name, colour, one.sizes, middle)]
         if one.measured:
             x, y = (list(column) for column in zip(*one.measured, strict=True))
-            marks.append(Line(one.line.name, colour, x, [rate / _TERA for rate in y], symbol=symbol, joined=False))
-    sizes = [rate.size for one in series for rate in one.line.rates]
+            marks.append(Line(one.name, colour, x, [rate / _TERA for rate in y], symbol=symbol, joined=False))
+    sizes = [size for one in series for size in one.sizes]
     x_axis = ChartAxis(_X_TITLES[name], log=True, ticks=log_ticks(min(sizes), max(sizes)))
-    precision = series[0].line.precision
+    precision = series[0].precision
     finding = f"{device.name}, {precision}: {_deviation(series) or 'no kernels measured'}"
     caption = "Lines: predicted, in a short burst. Shaded: 90 % interval. Symbols: measured."
     return Chart(name, _HEADINGS[name], (View(x_axis, ChartAxis(f"TFLOP/s in {precision}"), tuple(marks), finding),), caption)
@@ -75,9 +71,9 @@ def _deviation(series: Sequence[RateSeries]) -> str:
     """How near the lines are to the measured rates; empty without any."""
     errors, inside = [], []
     for one in series:
-        sizes, *columns = ([getattr(rate, column) for rate in one.line.rates] for column in ("size", "burst", "low", "high"))
         for size, rate in one.measured:
-            predicted, low, high = (float(np.interp(np.log(size), np.log(sizes), column)) for column in columns)
+            lines = (one.rates_flops, one.low_flops, one.high_flops)
+            predicted, low, high = (float(np.interp(np.log(size), np.log(one.sizes), line)) for line in lines)
             errors.append(abs(predicted / rate - 1))
             inside.append(low <= rate <= high)
     if not errors:

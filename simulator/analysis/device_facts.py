@@ -1,29 +1,27 @@
-"""Facts on a device as rows of text: peaks, memory, power and parameters of kernels, each with where it comes from."""
+"""Facts on a device as rows of text: peaks, memory, power and rates of kernels, each with how it is known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from scaleproof.simulator.analysis.device_rates import implementations
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,
+    format_change,
     format_count,
     format_percent,
+    format_range,
     format_time_s,
 )
 
-DATA_SHEET: Final = "data sheet"
-MEASURED: Final = "measured"
-ASSUMED: Final = "assumed"
-# Where a parameter comes from that only the device's text on its sources says.
-SEE_SOURCE: Final = "see source"
-
 
 class Fact(NamedTuple):
-    """A property of a device with its value. origin: measured, data sheet, assumed, or see source."""
+    """A property of a device with its value. origin: measured, data sheet or assumed."""
 
     what: str
     value: str
@@ -36,48 +34,76 @@ class Fact(NamedTuple):
 
 def facts(device: Device) -> list[Fact]:
     """Facts on a device, the most important ones first."""
-    return [*_sheet(device), *_kernels(device)]
+    found = [*_sheet(device)]
+    if device.kernels is not None and device.efficiency is None:
+        found += [*_rates(device, device.kernels), *_flat(device, device.kernels)]
+    if device.measured_layers:
+        found.append(Fact("layers", counted(len(device.measured_layers), "kind"), "measured"))
+    if device.measured_optimizers:
+        found.append(Fact("optimizer steps", counted(len(device.measured_optimizers), "kind"), "measured"))
+    return found
 
 
-def _sheet(device: Device) -> Iterator[Fact]:
-    for precisions, rate in _peaks(device):
-        yield Fact(f"peak {', '.join(precisions)}", f"{format_count(rate)}FLOP/s", DATA_SHEET)
-    yield Fact("memory", format_bytes(device.memory_bytes), DATA_SHEET)
-    if device.usable_memory_bytes is not None:
-        yield Fact("usable memory", format_bytes(device.usable_memory_bytes), SEE_SOURCE)
-    yield Fact("memory bandwidth", f"{format_count(device.memory_bandwidth_Bps)}B/s", DATA_SHEET)
-    if device.power_limit_W is not None:
-        yield Fact("power limit", f"{device.power_limit_W:g} W", DATA_SHEET)
-    if device.efficiency is not None:
-        yield Fact("share of the peak", format_percent(device.efficiency), SEE_SOURCE)
-
-
-def _peaks(device: Device) -> Iterator[tuple[list[str], float]]:
-    """Precisions of each peak rate, the fastest first."""
+def peaks(device: Device) -> list[tuple[list[str], float]]:
+    """The peak rates of a device in FLOP/s with their precisions, the fastest first."""
     by_rate: dict[float, list[str]] = {}
     for name, rate in device.peak_flops.items():
         by_rate.setdefault(rate, []).append(name)
-    yield from ((by_rate[rate], rate) for rate in sorted(by_rate, reverse=True))
+    return [(by_rate[rate], rate) for rate in sorted(by_rate, reverse=True)]
 
 
-def _kernels(device: Device) -> Iterator[Fact]:
-    kernels = device.kernels
-    if kernels is None or device.efficiency is not None:
+def _sheet(device: Device) -> Iterator[Fact]:
+    for precisions, rate in peaks(device):
+        yield Fact(f"peak {', '.join(precisions)}", f"{format_count(rate)}FLOP/s", device.state_of("peak"))
+    yield Fact("memory", format_bytes(device.memory_bytes), device.state_of("memory"))
+    if device.usable_memory_bytes is not None:
+        yield Fact("usable memory", format_bytes(device.usable_memory_bytes), device.state_of("usable_memory"))
+    yield Fact("memory bandwidth", f"{format_count(device.memory_bandwidth_Bps)}B/s", device.state_of("memory_bandwidth"))
+    if device.power_limit_W is not None:
+        yield Fact("power limit", f"{device.power_limit_W:g} W", device.state_of("power_limit"))
+    if device.l2_bytes is not None:
+        yield Fact("L2 cache", format_bytes(device.l2_bytes), device.state_of("l2"))
+    if device.clock_Hz is not None:
+        yield Fact("highest clock", f"{format_count(device.clock_Hz)}Hz", device.state_of("clock"))
+    if device.kernels is not None:
+        processors = f"{device.kernels.processors}, {device.kernels.generation}"
+        yield Fact("processors", processors, device.state_of("kernels.processors"))
+    if device.efficiency is not None:
+        yield Fact("share of the peak", format_percent(device.efficiency), device.state_of("efficiency"))
+
+
+def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
+    """Rates of matrix products and attention, with the 90 % intervals of those that are fitted."""
+    known = {name: device.speed(name, kernels, burst=True).products for name in device.peak_flops}
+    for precision, rates in known.items():
+        # products in fp16 have the rates of those in bf16
+        if rates is not None and (precision != "fp16" or "bf16" not in known):
+            yield Fact(f"matrix products {precision}", _interval(rates.log_error), rates.state)
+    if None in known.values():
+        what = "matrix products" if not any(known.values()) else "other matrix products"
+        tiles = f"tiles reach {format_percent(kernels.tile_share)} of the peak"
+        yield Fact(what, tiles, device.state_of("kernels.tile_share"))
+    limited = f"{format_percent(kernels.sustained_share)} of the peak"
+    yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
+    for name, mixtures in kernels.mixtures.items():
+        yield Fact(f"mixtures of experts {name}", _interval(mixtures.log_error), mixtures.state)
+    if kernels.flash_forward_share is not None:
+        shares = [format_percent(share) for share in kernels.flash_shares]
+        value = f"{shares[0]} of the peak forward, {shares[1]} backward"
+        yield Fact("flash attention", value, device.state_of("kernels.flash_forward_share"))
         return
-    yield Fact("processors", f"{kernels.processors}, {kernels.generation}", DATA_SHEET)
-    yield from _rates(kernels)
-    yield Fact("memory-bound kernels", f"{format_percent(kernels.memory_share)} of the bandwidth", SEE_SOURCE)
-    yield Fact("launch of a kernel", format_time_s(kernels.launch_s), SEE_SOURCE)
-    yield Fact("issue of a kernel", format_time_s(kernels.issue_s), SEE_SOURCE)
-    if device.measured_layers:
-        yield Fact("layers", counted(len(device.measured_layers), "kind"), MEASURED)
-    if device.measured_optimizers:
-        yield Fact("optimizer steps", counted(len(device.measured_optimizers), "kind"), MEASURED)
+    for name, implementation in implementations(kernels).items():
+        yield Fact(f"attention {name}", _interval(implementation.log_error), implementation.state)
 
 
-def _rates(kernels: Kernels) -> Iterator[Fact]:
-    yield Fact("matrix products", f"tiles reach {format_percent(kernels.tile_share)} of the peak", SEE_SOURCE)
-    yield Fact("power limit sustains", f"{format_percent(kernels.sustained_share)} of the peak", SEE_SOURCE)
-    shares = [format_percent(share) for share in kernels.flash_shares]
-    origin = ASSUMED if kernels.flash_forward_share is None else SEE_SOURCE
-    yield Fact("flash attention", f"{shares[0]} of the peak forward, {shares[1]} backward", origin)
+def _flat(device: Device, kernels: Kernels) -> Iterator[Fact]:
+    moved = f"{format_percent(kernels.memory_share)} of the bandwidth"
+    yield Fact("memory-bound kernels", moved, device.state_of("kernels.memory_share"))
+    yield Fact("launch of a kernel", format_time_s(kernels.launch_s), device.state_of("kernels.launch"))
+    yield Fact("issue of a kernel", format_time_s(kernels.issue_s), device.state_of("kernels.issue"))
+
+
+def _interval(log_error: tuple[float, float]) -> str:
+    """How far 90 % of times are from their predictions."""
+    low, high = (format_change(math.expm1(end)) for end in log_error)
+    return f"90 % of times within {format_range(low, high)} of the prediction"

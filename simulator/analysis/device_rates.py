@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.attention import running
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, general_rates
 from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.kernels import Kernels
 from scaleproof.simulator.cluster.device.operator_kernels import forward_kernels
 from scaleproof.simulator.cluster.device.passes import passes_s
 from scaleproof.simulator.cluster.device.products import seconds
@@ -47,18 +49,27 @@ class RateLine(NamedTuple):
         return {"name": self.name, "precision": self.precision, "rates": [rate._asdict() for rate in self.rates]}
 
 
-class RateSeries(NamedTuple):
-    """A line of predicted rates, and measured ones: pairs of size and FLOP/s."""
+# A size of a kernel, or its FLOPs per byte of memory traffic, and FLOP/s.
+RatePoint = tuple[float, float]
 
-    line: RateLine
-    measured: tuple[tuple[float, float], ...]
+
+class RateSeries(NamedTuple):
+    """Predicted rates in FLOP/s by size, in a short burst, with the ends of their 90 % intervals; and measured ones."""
+
+    name: str
+    precision: Precision
+    sizes: tuple[float, ...]
+    rates_flops: tuple[float, ...]
+    low_flops: tuple[float, ...]
+    high_flops: tuple[float, ...]
+    measured: tuple[RatePoint, ...]
 
 
 class IntensitySeries(NamedTuple):
-    """Measured rates of kernels of one kind and precision: pairs of FLOPs per byte of memory traffic and FLOP/s."""
+    """Measured rates of kernels of one kind and precision by FLOPs per byte of memory traffic."""
 
     name: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[RatePoint, ...]
 
 
 def product_line(device: Device, precision: Precision, name: str, shapes: Iterable[tuple[float, int, int, int]]) -> RateLine:
@@ -85,14 +96,32 @@ def attention_line(
     return RateLine(name, precision, tuple(rates))
 
 
-def attention(device: Device, lengths: Sequence[int] = LENGTHS) -> RateLine | None:
-    """Rates of causal attention over `TOKENS` tokens in 16 bits; None if the device has no such precision."""
+def attentions(device: Device, lengths: Sequence[int] = LENGTHS) -> list[RateLine]:
+    """Rates of causal attention over `TOKENS` tokens in 16 bits, of each implementation; none without such a precision."""
     precision = sixteen_bits(device)
     if precision is None:
-        return None
-    return attention_line(
-        device, precision, "flash attention", [(TOKENS // tokens, tokens, HEADS, HEADS, WIDTH) for tokens in lengths]
-    )
+        return []
+    shapes = [(max(1, TOKENS // tokens), tokens, HEADS, HEADS, WIDTH) for tokens in lengths]
+    named = implementations(device.kernels) if device.kernels is not None else {}
+    if not named:
+        return [attention_line(device, precision, "flash attention", shapes)]
+    return [attention_line(running_only(device, name), precision, name, shapes) for name in named]
+
+
+def implementations(kernels: Kernels) -> dict[str, AttentionRates]:
+    """Rates of implementations of flash attention by name: the device's own, and those of its generation; none if the device
+    states shares of its peak instead."""
+    if kernels.flash_forward_share is not None:
+        return {}
+    shipped = {name: of[kernels.generation] for name, of in general_rates().items() if kernels.generation in of}
+    return shipped | kernels.attention
+
+
+def running_only(device: Device, name: str) -> Device:
+    """The device that runs one implementation of attention."""
+    assert device.kernels is not None
+    kernels = device.kernels.model_copy(update={"attention": {name: implementations(device.kernels)[name]}})
+    return device.model_copy(update={"kernels": kernels})
 
 
 def sixteen_bits(device: Device) -> Precision | None:
@@ -120,7 +149,7 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
 
 def product_error(device: Device, precision: Precision) -> tuple[float, float]:
     """5th and 95th percentile of the logarithm of measured over predicted time of matrix products."""
-    rates = device.kernels.product_rates(precision) if device.kernels is not None else None
+    rates = device.speed(precision, device.kernels, burst=True).products if device.kernels is not None else None
     return UNMEASURED if rates is None else rates.log_error
 
 

@@ -19,7 +19,7 @@ SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
 # The command for each kind of file, for who gives the file to another one.
 _COMMANDS: Final = {
     "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",
-    "framework": "show {}", "device": "show {}",
+    "framework": "show {}", "device": "device {}",
 }  # fmt: skip
 # number of names that a suggestion lists
 _MOST_NAMES: Final = 3

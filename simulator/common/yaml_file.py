@@ -47,6 +47,15 @@ class Located:
         self.places.update({path + inner: place for inner, place in part.places.items()})
 
 
+def shipped(path: Path) -> Any:
+    """The data of a file that ships, without places and checks."""
+    loader = _Loader(path.read_text(encoding="utf-8"))
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 def merged(base: Any, changes: dict[str, Any]) -> Any:
     """`base` with `changes` applied; nested mappings are merged key by key."""
     if not isinstance(base, dict):

@@ -40,7 +40,7 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
     return inputs or (SavedActivation(READ, entry_elements, group="input"),)
 
 
-def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: int) -> tuple[SavedActivation, ...]:
+def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
     """Saved activations if matrix products keep their inputs with `element_bytes` per element: outputs of norms and activation
     functions, and an additional copy of the attention output, which the backward pass of attention reads as well."""
     result: list[SavedActivation] = []
@@ -53,12 +53,12 @@ def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: int) -> t
     return tuple(result)
 
 
-def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> int:
+def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> float:
     """Bytes of saved activations per sample. logit_bytes: bytes per element of logits; as of other activations if None."""
     return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
 
 
-def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> int:
+def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> float:
     own = activation.element_bytes or element_bytes
     return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own
 

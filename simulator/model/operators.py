@@ -187,7 +187,7 @@ class SavedActivation(NamedTuple):
 
     name: str
     elements: int
-    element_bytes: int | None = None
+    element_bytes: float | None = None
     group: str = "layer"
 
 

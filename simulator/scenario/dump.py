@@ -44,6 +44,11 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     return written(plain)
 
 
+def plain_spec(part: Spec) -> dict[str, Any]:
+    """A part of a scenario as plain data: its kind, and the fields that differ from their defaults."""
+    return _plain(part)
+
+
 def dump_device(device: Device) -> str:
     """YAML of a device that loads to an equal one."""
     return written({"description": device.description, **_plain(device)} if device.description else _plain(device))

@@ -21,8 +21,8 @@ from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
-# Fields of text that do not affect results.
-_TEXTS: Final = ("description", "source", "provenance")
+# Fields for information, which do not affect times.
+_TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
 # Significant digits that people write, and those that identify a double precision number.
 _FEW_DIGITS: Final = 6

@@ -23,7 +23,9 @@ MODEL: Final = "model"
 # Share of the variance of the model error that two settings of one kind of strategy have in common: an assumption.
 _OTHER_SETTINGS: Final = 0.5
 # Fields of a device that do not affect layer times.
-_NO_TIMES: Final = {"name", "description", "source", "memory_bytes", "measured_optimizers"}
+_NO_TIMES: Final = {
+    "name", "description", "source", "memory_bytes", "l2_bytes", "clock_Hz", "measured", "assumed", "measured_optimizers",
+}  # fmt: skip
 
 
 class Priors(NamedTuple):

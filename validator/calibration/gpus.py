@@ -21,8 +21,13 @@ class GpuLinks(NamedTuple):
 
 # Shipped devices by the names that drivers give them.
 _SHIPPED: Final = {
+    "NVIDIA GB300": "gb300-279gb",
+    "NVIDIA B300 SXM6 AC": "b300-270gb-sxm",
     "NVIDIA B200": "b200-180gb-sxm",
     "NVIDIA GB200": "gb200-186gb",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-96gb-pcie",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA GH200 144G HBM3e": "gh200-144gb-hbm3e",
     "NVIDIA H200": "h200-141gb-sxm",
     "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
     "NVIDIA H100 PCIe": "h100-80gb-pcie",

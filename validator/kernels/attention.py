@@ -93,12 +93,10 @@ _OF_FAMILY: Final = ("sustained_share",)
 def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -> Values:
     """Seconds of the forward passes, by the functions that `predict` uses."""
     assert device.kernels is not None
-    speed = device.speed(precision, device.kernels)._replace(burst=True)
-    rates = running(device.kernels)
-    if rates is None and device.kernels.flash_forward_share is None:
-        rates = general(IMPLEMENTATION, device.kernels.generation)
+    speed = device.speed(precision, device.kernels, burst=True)
+    rates = running(device.kernels) or general(IMPLEMENTATION, device.kernels.generation)
     if rates is not None:
-        return attention_s(shapes.work, rates, speed) + preparation_s(shapes.work, rates, speed)
+        return _table_s(rates, speed, shapes)
     columns = (shapes.batch, shapes.seq, shapes.heads, shapes.kv_heads, shapes.head_dim)
     rows = zip(*(column.astype(int).tolist() for column in columns), strict=True)
     return np.array(
@@ -109,40 +107,50 @@ def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -
     )
 
 
-def fit_attention(speed: Speed, shapes: AttentionShapes) -> AttentionRates:
+class Measured(NamedTuple):
+    """Measured passes of a GPU. speed: of short bursts. cache_bytes: its second-level cache."""
+
+    speed: Speed
+    shapes: AttentionShapes
+    cache_bytes: float | None = None
+
+
+def fit_attention(measured: Measured) -> AttentionRates:
     """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
     percentile of those of left-out shapes."""
+    shapes = measured.shapes
     fold = np.random.default_rng(_SEED).integers(_FOLDS, size=len(shapes.seq))
     errors = np.empty(len(shapes.seq))
     for left in range(_FOLDS):
-        rates = _fitted([speed], [shapes.subset(fold != left)])[0]
-        errors[fold == left] = log_errors(rates, speed, shapes.subset(fold == left))
-    rates = _fitted([speed], [shapes])[0]
+        rates = _fitted([measured._replace(shapes=shapes.subset(fold != left))])[0]
+        errors[fold == left] = log_errors(rates, measured._replace(shapes=shapes.subset(fold == left)))
+    rates = _fitted([measured])[0]
     return rates.model_copy(update={"log_error": _interval(errors), "state": "measured"})
 
 
-def fit_general(speeds: Sequence[Speed], shapes: Sequence[AttentionShapes], generation: Generation) -> AttentionRates:
+def fit_general(measured: Sequence[Measured], generation: Generation, cache_bytes: float | None = None) -> AttentionRates:
     """Rates for a generation from measurements of GPUs, which share all parameters but the sustained share of families; with
-    the 5th and 95th percentile of the errors on each of the GPUs if the others are fitted."""
-    rates = _fitted(speeds, shapes, generation)[-1]
+    the 5th and 95th percentile of the errors on each of the GPUs if the others are fitted. cache_bytes: of the GPU that has
+    them."""
+    rates = _fitted(measured, generation, cache_bytes)[-1]
     errors = []
-    for left, (speed, own) in enumerate(zip(speeds, shapes, strict=True)):
-        others = [index for index in range(len(speeds)) if index != left]
-        if others:
-            of_others = [speeds[index] for index in others], [shapes[index] for index in others]
-            errors.append(log_errors(_fitted(*of_others, speed.kernels.generation)[-1], speed, own))
+    for left, one in enumerate(measured):
+        if others := [*measured[:left], *measured[left + 1 :]]:
+            errors.append(log_errors(_fitted(others, one.speed.kernels.generation, one.cache_bytes)[-1], one))
     interval = {"log_error": _interval(np.concatenate(errors))} if errors else {}
     return rates.model_copy(update={**interval, "state": "data sheet"})
 
 
-def log_errors(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Values:
+def log_errors(rates: AttentionRates, measured: Measured) -> Values:
     """Logarithms of measured over predicted times."""
-    result: Values = np.log(shapes.measured_s / _table_s(rates, speed, shapes))
+    shapes = measured.shapes
+    result: Values = np.log(shapes.measured_s / _table_s(rates, measured.speed, shapes))
     return result
 
 
 def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Values:
-    return attention_s(shapes.work, rates, speed) + preparation_s(shapes.work, rates, speed)
+    """Seconds of rows of a table: of the kernel and of the one before it."""
+    return np.asarray(attention_s(shapes.work, rates, speed) + preparation_s(shapes.work, rates, speed), dtype=np.float64)
 
 
 def _interval(errors: Values) -> tuple[float, float]:
@@ -160,38 +168,41 @@ def _with_rows(rates: AttentionRates, generation: str) -> AttentionRates:
 
 
 def _fitted(
-    speeds: Sequence[Speed], shapes: Sequence[AttentionShapes], other: Generation | None = None
+    measured: Sequence[Measured], other: Generation | None = None, other_cache_bytes: float | None = None
 ) -> list[AttentionRates]:
     """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
     from scipy.optimize import least_squares
 
-    widths = np.concatenate([one.head_dim for one in shapes])
+    widths = np.concatenate([one.shapes.head_dim for one in measured])
     wide = [f"slowdown_{width}" for width in _WIDE if (widths == width).sum() >= _FEWEST_WIDE]
-    generations = [speed.kernels.generation for speed in speeds] + ([other] if other else [])
-    families = sorted({_family(speed.kernels.generation) for speed in speeds})
+    families = sorted({_family(one.speed.kernels.generation) for one in measured})
     shared = [name for name in _PARAMETERS if name not in _OF_FAMILY and ("slowdown" not in name or name in wide)]
     keys = [(name, "") for name in shared] + [(name, family) for name in _OF_FAMILY for family in families]
     start, least, most = (np.log([_PARAMETERS[name][i] for name, _ in keys]) for i in range(3))
 
-    def of(logs: Values, generation: str) -> AttentionRates:
+    def of(logs: Values, generation: str, cache_bytes: float | None) -> AttentionRates:
         family = _family(generation) if _family(generation) in families else families[0]
         values = {name: value for (name, of), value in zip(keys, np.exp(logs).tolist(), strict=True) if of in ("", family)}
-        return _with_rows(_rates(values), generation)
+        return _with_rows(_rates(values, cache_bytes or 0.0), generation)
 
     def errors(logs: Values) -> Values:
-        return np.concatenate(
-            [log_errors(of(logs, speed.kernels.generation), speed, one) for speed, one in zip(speeds, shapes, strict=True)]
-        )
+        return np.concatenate([log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured])
 
     inside = np.clip(start, least + 1e-6, most - 1e-6)
     found = least_squares(errors, inside, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=60)
     rounded = np.array([math.log(float(f"{value:.{_DIGITS}g}")) for value in np.exp(found.x)])
-    return [of(rounded, generation) for generation in generations]
+    wanted = [(one.speed.kernels.generation, one.cache_bytes) for one in measured]
+    wanted += [(other, other_cache_bytes)] if other else []
+    return [of(rounded, *one) for one in wanted]
 
 
-def _rates(values: dict[str, float]) -> AttentionRates:
+def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:
     preparation = _USUAL_PREPARATION.model_copy(
-        update={"memory_share": values.pop("memory_share"), "cached_gain": values.pop("cached_gain")}
+        update={
+            "memory_share": values.pop("memory_share"),
+            "cached_gain": values.pop("cached_gain"),
+            "cache_bytes": cache_bytes,
+        }
     )
     slowdowns = {width: value for width in _WIDE if (value := values.pop(f"slowdown_{width}", None)) is not None}
     return _USUAL.model_copy(update={**values, "preparation": preparation, "slowdowns": slowdowns})

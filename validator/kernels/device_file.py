@@ -10,10 +10,10 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.dump import dump_device
 from scaleproof.validator.kernels.fit import FittedDevice
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT
+from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT
 
 # Fields that hold what is fitted, by kind.
-_FIELDS: Final = {PRODUCT: "kernels.products", ATTENTION: "kernels.attention"}
+_FIELDS: Final = {PRODUCT: "kernels.products", ATTENTION: "kernels.attention", MIXTURE: "kernels.mixtures"}
 
 
 def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
@@ -36,9 +36,7 @@ def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
             "name": gpu,
             "description": f"{gpu}, kernels fitted to {table.name}",
             "source": " ".join(source.split()) + "\n",
-            "measured": tuple(
-                dict.fromkeys([*like.measured, *(_FIELDS[fit.kind] for fit in fitted.fits if fit.kind in _FIELDS)])
-            ),
+            "measured": tuple(dict.fromkeys([*like.measured, *names])),
             "measured_layers": (),
             "measured_optimizers": (),
         }

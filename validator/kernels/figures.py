@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from scaleproof.simulator.analysis.device_rates import (
     HEADS,
-    TOKENS,
     WIDTH,
     IntensitySeries,
+    RatePoint,
     RateSeries,
-    attention_line,
-    product_line,
+    implementations,
+    running_only,
     sixteen_bits,
 )
-from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.kernels import attention, products
+from scaleproof.validator.kernels.attention import AttentionShapes
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.plausibility import check_rates, flops
+from scaleproof.validator.kernels.products import ProductShapes
+from scaleproof.validator.kernels.rates import log_error
 from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, Floats, KernelTable, Mask, check, read, shipped
 
 # Rows of products and lengths of sequences at which rates are drawn.
@@ -58,18 +62,18 @@ def measured_kernels(device: Device, path: Path | None) -> KernelTable:
 def product_series(device: Device, measured: KernelTable) -> list[RateSeries]:
     """Rates of products in 16 bits by rows, for the columns and inner dimensions of which most rows are measured."""
     precision = sixteen_bits(device)
-    if precision is None:
+    if precision is None or device.kernels is None:
         return []
-    rows = _in_16_bits(measured, PRODUCT)
+    rows, series = _in_16_bits(measured, PRODUCT), []
     sizes = zip(rows.sizes["n"].tolist(), rows.sizes["k"].tolist(), strict=True)
-    counts = Counter((int(n), int(k)) for n, k in sizes)
-    return [
-        RateSeries(
-            product_line(device, precision, f"n = {n:,}, k = {k:,}", [(m, m, n, k) for m in _ROWS]),
-            _points(rows, (rows.sizes["n"] == n) & (rows.sizes["k"] == k), "m"),
-        )
-        for n, k in _spread(counts) or _WEIGHTS
-    ]
+    m = np.array(_ROWS, dtype=np.float64)
+    for n, k in _spread(Counter((int(n), int(k)) for n, k in sizes)) or _WEIGHTS:
+        columns, inner = np.full_like(m, n), np.full_like(m, k)
+        times_s = products.predicted_s(device, precision, ProductShapes(m, columns, inner, np.ones_like(m)))
+        found = _points(rows, (rows.sizes["n"] == n) & (rows.sizes["k"] == k), "m")
+        work = 2 * m * columns * inner
+        series.append(_series(device, PRODUCT, precision, f"n = {n:,}, k = {k:,}", (m, work / times_s), found))
+    return series
 
 
 def _spread(counts: Counter[tuple[int, int]]) -> Sequence[tuple[int, int]]:
@@ -80,26 +84,40 @@ def _spread(counts: Counter[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
-    """Rates of causal attention in 16 bits by tokens of a sequence, for each width of heads with measurements."""
+    """Rates of causal attention in 16 bits by tokens of a sequence, for the widths of heads with most measurements; of the
+    implementation that tables of kernels have."""
     precision = sixteen_bits(device)
-    if precision is None:
+    if precision is None or device.kernels is None:
         return []
+    if attention.IMPLEMENTATION in implementations(device.kernels):
+        device = running_only(device, attention.IMPLEMENTATION)
     rows, series = _in_16_bits(measured, ATTENTION), []
     columns = [rows.sizes[name].astype(np.int64).tolist() for name in _COLUMNS]
     counts = Counter(zip(*columns, strict=True))
     widths = [width for width, _ in Counter(columns[0]).most_common(_MOST_LINES)]
-    for width in sorted(widths):
-        shape = max((one for one in counts if one[0] == width), key=lambda one: (counts[one], one[1] * one[2], one))
-        _, batch, heads, key_heads = shape
+    most = (max((one for one in counts if one[0] == width), key=lambda one: (counts[one], one)) for width in sorted(widths))
+    for width, batch, heads, key_heads in (*most,) or ((WIDTH, 1, HEADS, HEADS),):
+        shape = (width, batch, heads, key_heads)
         mask = np.all([rows.sizes[name] == size for name, size in zip(_COLUMNS, shape, strict=True)], axis=0)
+        tokens = np.array(_LENGTHS, dtype=np.float64)
+        fixed = {name: np.full_like(tokens, size) for name, size in zip(_COLUMNS, shape, strict=True)}
+        shapes = AttentionShapes(seq=tokens, **fixed, measured_s=np.ones_like(tokens))
+        rates_flops = 2 * batch * heads * tokens**2 * width / attention.predicted_s(device, precision, shapes)
         name = f"{batch} × {heads} heads of {width}, {key_heads} of keys"
-        line = attention_line(device, precision, name, [(batch, n, heads, key_heads, width) for n in _LENGTHS])
-        series.append(RateSeries(line, _points(rows, mask, "seq")))
-    if not series:
-        shapes = [(max(1, TOKENS // n), n, HEADS, HEADS, WIDTH) for n in _LENGTHS]
-        name = f"{HEADS} heads of {WIDTH}, {TOKENS:,} tokens together"
-        series.append(RateSeries(attention_line(device, precision, name, shapes), ()))
+        series.append(_series(device, ATTENTION, precision, name, (tokens, rates_flops), _points(rows, mask, "seq")))
     return series
+
+
+def _series(
+    device: Device, kind: str, precision: Precision, name: str, line: tuple[Floats, Floats], measured: Sequence[RatePoint]
+) -> RateSeries:
+    """Sizes and rates of a line with its 90 % interval. line: sizes and rates in FLOP/s."""
+    sizes, rates_flops = line
+    error = log_error(device, kind, precision)
+    low, high = rates_flops * np.exp(-error.high), rates_flops * np.exp(-error.low)
+    columns = {"sizes": sizes, "rates_flops": rates_flops, "low_flops": low, "high_flops": high}
+    lists: dict[str, Any] = {column: tuple(values.tolist()) for column, values in columns.items()}
+    return RateSeries(name, precision, **lists, measured=tuple(measured))
 
 
 def roofline_series(device: Device, measured: KernelTable) -> list[IntensitySeries]:
@@ -126,13 +144,13 @@ def _in_16_bits(table: KernelTable, kind: str) -> KernelTable:
     return table.subset(table.rows(kind) & np.isin(table.precision, _SIXTEEN_BITS))
 
 
-def _points(rows: KernelTable, mask: Mask, size: str) -> tuple[tuple[float, float], ...]:
+def _points(rows: KernelTable, mask: Mask, size: str) -> Sequence[RatePoint]:
     """Sizes and measured rates of some rows, in order of size."""
     own = rows.subset(mask)
     pairs = zip(own.sizes[size].tolist(), (flops(own) / own.measured_s).tolist(), strict=True)
     return tuple(sorted(pairs))
 
 
-def _thinned(pairs: Floats) -> Iterator[tuple[float, float]]:
+def _thinned(pairs: Floats) -> Iterator[RatePoint]:
     """Every n-th pair, so that at most `_MOST_POINTS` are left."""
     yield from pairs[:: max(1, -(-len(pairs) // _MOST_POINTS))].tolist()

@@ -58,13 +58,15 @@ def fit_device(nominal: Device, table: KernelTable) -> FittedDevice:
     rows, repeated = table.merged()
     device, fits, notes = nominal, [], []
     if repeated:
-        notes.append(f"{counted(repeated, 'row')} repeat a shape; each shape counts once, with the median of its times")
+        repeat = "repeats" if repeated == 1 else "repeat"
+        notes.append(f"{counted(repeated, 'row')} {repeat} a shape; each shape counts once, with the median of its times")
     for kind, precision, own in kinds(rows):
-        if precision_of(nominal, precision) is None:
-            notes.append(f"{kind} {precision}: not fitted, since {nominal.name} has no peak rate in {precision}")
+        if reason := _reason(nominal, precision):
+            notes.append(f"{kind} {precision}: not fitted, since {reason}")
             continue
         if len(own) < LEAST_ROWS:
-            notes.append(f"{kind} {precision}: not fitted, since {counted(len(own), 'shape')} are less than {LEAST_ROWS}")
+            few = f"{counted(len(own), 'shape')} {'is' if len(own) == 1 else 'are'} fewer than {LEAST_ROWS}"
+            notes.append(f"{kind} {precision}: not fitted, since {few}")
             continue
         one = cross_validated(device, kind, precision, own)
         fits.append(one)
@@ -72,6 +74,14 @@ def fit_device(nominal: Device, table: KernelTable) -> FittedDevice:
     if not fits:
         raise InputError("\n".join([f"{table.path}: no kind of kernel could be fitted; give more shapes", *notes]))
     return FittedDevice(device, tuple(fits), tuple(notes))
+
+
+def _reason(nominal: Device, precision: str) -> str:
+    """Why kernels of a precision cannot be fitted; empty if they can."""
+    known = precision_of(nominal, precision)
+    if known is None:
+        return f"{nominal.name} has no peak rate in {precision}"
+    return f"{precision} has no rates of its own" if known == "fp64" else ""
 
 
 def kinds(table: KernelTable) -> Iterator[tuple[str, str, KernelTable]]:

@@ -1,45 +1,165 @@
-"""Mixtures of experts in a table: their shapes, the fit of a device to them, and their predicted times."""
+"""Mixtures of experts in a table: their shapes, the fit of a device to them, and their predicted times.
+
+A row has the time of one rank, into which all tokens of the group go; the rank computes the copies that are routed to its
+experts (`collector/trtllm/collect_moe.py` of the source). With a power law, the rank is the most loaded one.
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.mixture import ExpertWork, mixture_s, parts_s
+from scaleproof.simulator.cluster.device.mixture_rates import TERMS, MixtureRates
+
+Values = NDArray[np.float64]
+
+_BALANCED: Final = "balanced"
+_POWER_LAW: Final = "power_law_"
+# Draws of a power law: loads are means over them, from a fixed seed. A row is the mean of five draws.
+_DRAWS: Final = 64
+_SEED: Final = 20_260_502
+# An expert's popularity is drawn between 1 and this share of the tokens.
+_MOST_POPULAR: Final = 0.8
+# Mixtures without a gate, by width of the model and of an expert and the number of experts: those of Nemotron 3, whose
+# activation is a squared ReLU (the source's list of such models). A table does not tell which activation a row has.
+_UNGATED: Final = {(2688, 1856, 128), (2048, 5120, 512), (8192, 5120, 512)}
+# Parameters on a logarithmic scale: start, and bounds.
+_FIXED_S: Final = (30e-6, 1e-6, 300e-6)
+_MEMORY_SHARE: Final = (0.7, 0.1, 4.0)
+_MOST_COEFFICIENT: Final = 1.5
+# Relative error beyond which errors count less: a few rows take several times as long, by a wrong choice of kernel.
+_ROBUST: Final = 0.1
+# Of a device whose mixtures were not measured: rounded from those that were.
+UNMEASURED: Final = MixtureRates.model_validate({"fixed": "30 us", "memory_share": 0.6})
+# Weight that keeps coefficients small.
+_RIDGE: Final = 0.5
 
 
 @dataclass(frozen=True)
 class MixtureShapes:
     """Forward passes of mixtures of experts that were measured on one rank of a group, columns of shape (rows,)."""
 
-    tokens: NDArray[np.float64]
-    hidden: NDArray[np.float64]
-    inter: NDArray[np.float64]
-    experts: NDArray[np.float64]
-    topk: NDArray[np.float64]
-    moe_tp: NDArray[np.float64]
-    moe_ep: NDArray[np.float64]
+    tokens: Values
+    hidden: Values
+    inter: Values
+    experts: Values
+    topk: Values
+    moe_tp: Values
+    moe_ep: Values
     routing: NDArray[np.str_]
-    measured_s: NDArray[np.float64]
+    measured_s: Values
 
     def subset(self, mask: NDArray[np.bool_]) -> Self:
         """The shapes in which the mask is true."""
         return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
 
+    @property
+    def work(self) -> ExpertWork:
+        """The mixtures as columns that the model times."""
+        columns = (self.tokens, self.hidden, self.inter, self.experts, self.topk, self.moe_ep)
+        shapes = np.stack(columns).astype(int).T.tolist()
+        groups, inputs = [], []
+        for (tokens, hidden, inter, experts, active, ranks), routing in zip(shapes, self.routing.tolist(), strict=True):
+            groups.append(expert_groups(routing, tokens, experts, active, ranks))
+            inputs.append(1.0 if (hidden, inter, experts) in _UNGATED else 2.0)
+        rows, counts = (np.concatenate(column) for column in zip(*groups, strict=True))
+        begins = np.cumsum([0, *(len(one) for one, _ in groups[:-1])])
+        even = self.tokens * self.topk / np.maximum(1, self.moe_ep)
+        imbalance = np.maximum(1.0, np.add.reduceat(rows * counts, begins) / even)
+        inter = np.maximum(1.0, self.inter / self.moe_tp)
+        return ExpertWork(self.tokens, self.hidden, inter, np.array(inputs), imbalance, rows, counts, begins)
 
-def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> NDArray[np.float64]:
-    """Seconds of the forward passes, by the functions that `predict` uses."""
+
+@functools.lru_cache(maxsize=4096)
+def expert_groups(routing: str, tokens: int, experts: int, active: int, ranks: int) -> tuple[Values, Values]:
+    """Rows of each expert of groups of the rank's experts, the most loaded first, and the experts of each group."""
+    own = max(1, experts // ranks)
+    if routing == _BALANCED:
+        return np.array([tokens * active / experts]), np.array([float(own)])
+    loads = _power_law_rows(float(routing.removeprefix(_POWER_LAW)), tokens, experts, active, ranks)
+    # one expert, one, two, four, ...
+    begins = np.array([0, *(2**power for power in range(own.bit_length()) if 2**power < own)])
+    counts = np.diff([*begins, own]).astype(float)
+    return np.maximum(1e-3, np.add.reduceat(loads, begins) / counts), counts
+
+
+def _power_law_rows(exponent: float, tokens: int, experts: int, active: int, ranks: int) -> Values:
+    """Expected rows of the experts of the most loaded rank, the most loaded expert first.
+
+    Popularities have a density that falls by the exponent between 1 and a share of the tokens. A token goes to an expert once:
+    rows beyond the number of tokens go to the rank's first expert that has room, as software resolves ties.
+    """
+    random = np.random.default_rng(_SEED)
+    most, power = max(2.0, _MOST_POPULAR * tokens), 1 - exponent
+    drawn = random.random((_DRAWS, experts))
+    popularity = ((most**power - 1) * drawn + 1) ** (1 / power) if power else most**drawn
+    rows = popularity / popularity.sum(axis=1, keepdims=True) * tokens * active
+    by_rank = rows.reshape(_DRAWS, ranks, -1)
+    own = by_rank[np.arange(_DRAWS), by_rank.sum(axis=2).argmax(axis=1)]
+    excess = np.maximum(0.0, rows - tokens).sum(axis=1)
+    own = np.minimum(own, tokens)
+    for expert in range(own.shape[1]):
+        moved = np.minimum(excess, tokens - own[:, expert])
+        own[:, expert] += moved
+        excess -= moved
+    result: Values = np.sort(own, axis=1)[:, ::-1].mean(axis=0)
+    return result
+
+
+def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> Values:
+    """Seconds of the forward passes, by the functions that `predict` uses for products."""
     assert device.kernels is not None
-    speed = device.speed(precision, device.kernels)
-    local = np.maximum(1, shapes.experts / shapes.moe_ep)
-    rows = np.ceil(shapes.tokens * shapes.topk / shapes.experts)
-    width = np.maximum(1, shapes.inter / shapes.moe_tp)
-    total = np.zeros_like(rows)
-    for n, k in ((2 * width, shapes.hidden), (shapes.hidden, width)):
-        read, written = local * (rows * k + k * n) * speed.element_bytes, local * rows * n * speed.element_bytes
-        total += products_s(speed, rows, n, k, local, read, written)
-    return total
+    rates = device.kernels.mixtures.get(precision) or UNMEASURED
+    return mixture_s(shapes.work, rates, device.speed(precision, device.kernels, burst=True), _operand_bytes(precision))
+
+
+def fit_mixtures(device: Device, precision: Precision, shapes: MixtureShapes) -> MixtureRates:
+    """Rates of mixtures that minimise squared errors of logarithms, of which large ones count less."""
+    from scipy.optimize import least_squares
+
+    assert device.kernels is not None
+    speed, work = device.speed(precision, device.kernels, burst=True), shapes.work
+    parts = parts_s(work, speed, _operand_bytes(precision))
+    measured = np.log(shapes.measured_s)
+
+    def errors(values: Values) -> Values:
+        seconds = np.exp(values[0]) + parts.products_s + parts.moved_s / np.exp(values[1])
+        fit: Values = np.log(seconds) + parts.terms @ values[2:] - measured
+        return np.concatenate([fit, _RIDGE * values[2:]])
+
+    ends = [np.log(bounds) for bounds in (_FIXED_S, _MEMORY_SHARE)]
+    start = np.array([ends[0][0], ends[1][0], *[0.0] * TERMS])
+    least, most = (np.array([ends[0][i], ends[1][i], *[sign * _MOST_COEFFICIENT] * TERMS]) for i, sign in ((1, -1), (2, 1)))
+    found = least_squares(errors, start, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=100).x
+    return UNMEASURED.model_copy(
+        update={
+            "fixed_s": float(f"{np.exp(found[0]):.4g}"),
+            "memory_share": float(f"{np.exp(found[1]):.4g}"),
+            "correction": tuple(round(value, 3) for value in found[2:].tolist()),
+            "state": "measured",
+        }
+    )
+
+
+def with_rates(device: Device, precision: Precision, rates: MixtureRates) -> Device:
+    """The device with rates of mixtures in a precision."""
+    assert device.kernels is not None
+    mixtures = {**device.kernels.mixtures, precision: rates}
+    return device.model_copy(update={"kernels": device.kernels.model_copy(update={"mixtures": mixtures})})
+
+
+def log_error(device: Device, precision: str) -> tuple[float, float]:
+    """5th and 95th percentile of the logarithm of measured over predicted time."""
+    assert device.kernels is not None
+    return device.kernels.mixtures.get(precision, UNMEASURED).log_error
+
+
+def _operand_bytes(precision: str) -> int:
+    """Bytes of an element that products read."""
+    return 1 if precision.startswith("fp8") else 2

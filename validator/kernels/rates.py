@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from scaleproof.simulator.analysis.device_rates import UNMEASURED, attention_error, product_error
+from scaleproof.simulator.analysis.device_rates import UNMEASURED, attention_error, implementations, product_error
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.spec import Spec
@@ -45,18 +45,19 @@ def predicted_s(device: Device, kind: str, precision: str, rows: KernelTable) ->
 
 
 def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Device:
-    """The device with rates of one kind and precision that are fitted to rows of a table. Mixtures follow from products."""
+    """The device with rates of one kind and precision that are fitted to rows of a table. Mixtures consist of products, which
+    are fitted before them."""
     known = precision_of(device, precision)
     assert known is not None
     assert device.kernels is not None
     if kind == PRODUCT:
-        cache_bytes = device.kernels.l2_bytes or device.l2_bytes or 0.0
-        rates = products.fit_products(device, known, rows.products(precision), cache_bytes)
+        rates = products.fit_products(device, known, rows.products(precision), device.l2_bytes or 0.0)
         return products.with_rates(device, known, _rounded(rates))
     if kind == ATTENTION:
         speed = device.speed(known, device.kernels, burst=True)
-        return _with_attention(device, _rounded(attention.fit_attention(speed, rows.attentions(precision))))
-    return device
+        measured = attention.Measured(speed, rows.attentions(precision), device.l2_bytes)
+        return _with_attention(device, _rounded(attention.fit_attention(measured)))
+    return mixture.with_rates(device, known, mixture.fit_mixtures(device, known, rows.mixtures(precision)))
 
 
 def _rounded(rates: _Rates) -> _Rates:
@@ -87,6 +88,8 @@ def with_error(device: Device, kind: str, precision: str, error: LogError) -> De
         return products.with_rates(device, known, rates.model_copy(update=update))
     if kind == ATTENTION:
         return _with_attention(device, device.kernels.attention[attention.IMPLEMENTATION].model_copy(update=update))
+    if kind == MIXTURE and (mixtures := device.kernels.mixtures.get(known)) is not None:
+        return mixture.with_rates(device, known, mixtures.model_copy(update=update))
     return device
 
 
@@ -95,7 +98,10 @@ def log_error(device: Device, kind: str, precision: str) -> LogError:
     known = precision_of(device, precision)
     if kind == PRODUCT and known is not None:
         return LogError(*product_error(device, known))
-    return LogError(*(attention_error(device) if kind == ATTENTION else UNMEASURED))
+    if kind == ATTENTION and device.kernels is not None:
+        usual = implementations(device.kernels).get(attention.IMPLEMENTATION)
+        return LogError(*(attention_error(device) if device.kernels.attention or usual is None else usual.log_error))
+    return LogError(*(UNMEASURED if device.kernels is None else mixture.log_error(device, precision)))
 
 
 def interval_s(device: Device, kind: str, precision: str, times_s: Floats) -> tuple[Floats, Floats]:

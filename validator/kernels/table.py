@@ -151,7 +151,7 @@ class KernelTable:
 
     def _texts(self, name: str, where: Indices) -> list[str]:
         if name == _ROUTING:
-            return self.routing[where].tolist()
+            return [str(routing) for routing in self.routing[where]]
         return [f"{name}={size:.0f}" for size in self.sizes[name][where].tolist()]
 
     def merged(self) -> tuple[Self, int]:
@@ -185,11 +185,24 @@ def read(path: Path, gpu: str = "") -> KernelTable:
     """
     path = find_table(path)
     columns, lines, rows = _cells(path)
+    if not lines and columns:
+        raise InputError(f"{path}: no rows below its columns; give at least one")
+    return _table(path, columns, lines, rows, gpu)
+
+
+def of_rows(rows: Sequence[Mapping[str, str | float]]) -> KernelTable:
+    """A table of rows by the names of `COLUMNS`, as `write` takes them. Raises InputError if they lack columns."""
+    cells = [tuple(str(row.get(name, "")) for row in rows) for name in COLUMNS]
+    return _table(Path("table"), COLUMNS, list(range(1, len(rows) + 1)), cells)
+
+
+def _table(
+    path: Path, columns: Sequence[str], lines: Sequence[int], rows: Sequence[tuple[str, ...]], gpu: str = ""
+) -> KernelTable:
+    """The table of cells by column. gpu: name of the GPU of rows without one."""
     cells = {name: [cell.strip() for cell in column] for name, column in zip(columns, rows, strict=True) if name in COLUMNS}
     if missing := [name for name in _REQUIRED if name not in cells]:
         raise InputError(f"{path}:1: no column {', '.join(missing)}; a table of kernels needs kind, precision and {TIME}")
-    if not lines:
-        raise InputError(f"{path}: no rows below its columns; give at least one")
     blank = [""] * len(lines)
     kind, precision = (np.array(cells[name]) for name in ("kind", "precision"))
     routing = np.array([text or _BALANCED for text in cells.get(_ROUTING, blank)])
@@ -269,8 +282,8 @@ def _problems(table: KernelTable, cells: Mapping[str, Sequence[str]]) -> Iterato
                 size = table.sizes[name]
                 valid = (size >= 1) & (size <= _MOST) & (size == np.floor(size))
                 yield from wrong(of_kind & ~valid, name, f"{name} is not a whole number above zero", "correct it")
-    names = {text for text in set(table.routing.tolist()) if not _ROUTINGS.fullmatch(text)}
-    unknown = (table.kind == MIXTURE) & np.isin(table.routing, sorted(names))
+    strange = sorted(text for text in set(table.routing.tolist()) if not _ROUTINGS.fullmatch(text))
+    unknown = (table.kind == MIXTURE) & np.isin(table.routing, strange)
     yield from wrong(unknown, _ROUTING, "unknown routing", "give balanced, or power_law_ with its exponent, such as 1.2")
     heads, shared = table.sizes["heads"], table.sizes["kv_heads"]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -91,12 +91,12 @@ def for_precision(scenario: Scenario, precision: Precision) -> list[str]:
     """The settings that change the precision, without a recipe of another one."""
     training, parallelism = scenario.training, Parallelism(scenario)
     stale = [field for field in ("fp8_recipe", "fp4_recipe") if not field.startswith(precision)]
+    unless = parallelism.unless(precision not in ("fp8", "fp4") or parallelism.supports(precision))
     if not training.model_fields_set.intersection(stale):
-        supported = precision not in ("fp8", "fp4") or parallelism.supports(precision)
-        return [f"training.precision={precision}", *parallelism.unless(supported)]
+        return [f"training.precision={precision}", *unless]
     update = {"precision": precision, **{field: type(training).model_fields[field].default for field in stale}}
     changed = scenario.model_copy(update={"training": training.model_copy(update=update)})
-    return [dump.dump_part(changed, "training").replace(": ", "=", 1)]
+    return [dump.dump_part(changed, "training").replace(": ", "=", 1), *unless]
 
 
 class _Training:

@@ -12,18 +12,21 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.attention_rates import NARROW, AttentionRates
 from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
 from scaleproof.simulator.model.operators import Attention
 
 Values = NDArray[np.float64]
+# A number, or one for each of several passes. The formulae hold for both: numbers alone are an order of magnitude faster.
+Amount = float | Values
 
 # Exponentials per FLOP of dense products in 16 bits, at the same clock: 16 a clock and processor, and the FLOPs of its tensor
 # cores (CUDA C++ Programming Guide, throughput of arithmetic instructions; vendor's white papers of the generations).
 _EXPONENTIALS_PER_FLOP: Final[dict[Generation, float]] = {
     "volta": 16 / 1024, "turing": 16 / 1024, "ampere": 16 / 2048, "ada": 16 / 1024, "hopper": 16 / 4096, "blackwell": 16 / 8192,
+    "blackwell-rtx": 16 / 1024,
 }  # fmt: skip
 # Of other generations: as on Ampere, a round assumption.
 _USUAL_EXPONENTIALS: Final = 16 / 2048
@@ -39,6 +42,10 @@ _BACKWARD_PRODUCT_RATE: Final = 5 / 6
 _BACKWARD_EXPONENTIAL_RATE: Final = 1 / 3
 # A ring passes keys in pieces, and merges outputs: each further piece reads and writes the running output and reads its own.
 _MERGED: Final = 3
+# Bytes of an element beyond which kernels compute in 32 bits, for which there are shares only.
+_NARROW_BYTES: Final = 2
+# Waves that are lost to rounding.
+_ROUNDING: Final = 1e-9
 
 # Queries in a block of a kernel without rates, the multiple to which it pads the width of a head, and widths of heads between
 # which `Kernels` interpolates its shares.
@@ -49,22 +56,28 @@ _FLASH_WIDE: Final = 128
 
 
 class AttentionWork(NamedTuple):
-    """Passes of attention, each column of shape (passes,) or a number; fields as in `Attention`."""
+    """Passes of attention, each field a number or of shape (passes,); fields as in `Attention`."""
 
-    samples: ArrayLike
-    heads: ArrayLike
-    key_heads: ArrayLike
-    queries: ArrayLike
-    keys: ArrayLike
-    width: ArrayLike
-    value_width: ArrayLike
-    seen: ArrayLike = 0.5
+    samples: Amount
+    heads: Amount
+    key_heads: Amount
+    queries: Amount
+    keys: Amount
+    width: Amount
+    value_width: Amount
+    seen: Amount = 0.5
+
+    @property
+    def moved(self) -> Amount:
+        """Elements of queries, keys, values and the output."""
+        widths = self.width + self.value_width
+        return self.samples * widths * (self.heads * self.queries + self.key_heads * self.keys)
 
 
 def flash_s(operator: Attention, samples: float, speed: Speed, *, backward: bool = False) -> float:
     """Seconds of a flash attention kernel, by the rates of the implementation that the device runs, or by its shares."""
     rates = running(speed.kernels)
-    if rates is None or speed.element_bytes > 2:
+    if rates is None or speed.element_bytes > _NARROW_BYTES:
         return _by_shares_s(operator, samples, speed, backward)
     pieces = operator.pieces
     work = AttentionWork(
@@ -82,45 +95,44 @@ def running(kernels: Kernels) -> AttentionRates | None:
     return next(iter(kernels.attention.values()), None)
 
 
-def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, backward: bool = False) -> Values:
-    """Seconds of passes of attention; the result has the shape of the columns of `work`."""
-    samples, heads, key_heads, queries, keys, width, value_width, seen = (np.asarray(column, dtype=float) for column in work)
-    kernels = speed.kernels
-    products, widest = _BACKWARD_PRODUCTS if backward else 1.0, np.maximum(width, value_width)
-    rows = np.where(widest > NARROW, rates.wide_block_rows, rates.block_rows)
-    pair_s = _pair_s(width + value_width, rates, speed, backward) * _slowdown(rates, widest)
+def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, backward: bool = False) -> Amount:
+    """Seconds of passes of attention, a number or of shape (passes,) as the fields of `work`."""
+    kernels, keys, widths = speed.kernels, work.keys, work.width + work.value_width
+    products, widest = _BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
+    rows = rates.block_rows + (rates.wide_block_rows - rates.block_rows) * (widest > NARROW)
+    pair_s = _pair_s(widths, rates, speed, backward) * _slowdown(rates, widest)
     # keys of the longest and of the shortest block: half of those on the diagonal are masked, but computed
-    shortest = np.minimum(keys, keys * np.maximum(0.0, 2 * seen - 1) + rows * 2 * (1 - seen))
-    blocks = np.maximum(1.0, np.ceil(queries / rows) * heads * samples)
-    blocks_s = _in_order_s(blocks / kernels.processors, *(rows * each * pair_s + rates.block_s for each in (keys, shortest)))
-    flops = 2.0 * heads * queries * keys * seen * (width + value_width) * samples * products
-    power_s = flops / (speed.peak_flops * rates.sustained_share)
+    shortest = _smaller(keys, keys * _larger(0.0, 2 * work.seen - 1) + rows * 2 * (1 - work.seen))
+    blocks = _larger(1.0, _ceil(work.queries / rows) * work.heads * work.samples)
+    each_s = rows * pair_s
+    blocks_s = _in_order_s(blocks / kernels.processors, each_s * keys + rates.block_s, each_s * shortest + rates.block_s)
+    output = work.heads * work.queries * work.value_width * work.samples
+    flops = 2.0 * work.heads * work.queries * keys * work.seen * widths * work.samples * products
+    power_s = flops / (speed.peak_flops * _sustained_share(rates, speed))
     busy_s = (blocks_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
-    output, read = heads * queries * value_width, key_heads * keys * (width + value_width)
-    moved = (heads * queries * width + output + read) * samples * products
     launch_s = kernels.launch_s if rates.launch_s is None else rates.launch_s
-    around = rates.backward_moved * output * samples if backward else 0.0
+    around = rates.backward_moved * output if backward else 0.0
     element_s = speed.element_bytes / speed.reached_Bps
-    result: Values = launch_s + np.maximum(busy_s, moved * element_s) + around * element_s
-    return result
+    return launch_s + _larger(busy_s, work.moved * products * element_s) + around * element_s
 
 
-def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> Values:
+def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> Amount:
     """Seconds of the kernel that rotates queries and keys and copies keys and values to a cache; zero without one.
 
-    All that it moves may still be in the L2 cache, or part of it.
+    It reads and writes all three. What it moves may still be in the second-level cache, or part of it.
     """
-    samples, heads, key_heads, queries, keys, width, value_width, _ = (np.asarray(column, dtype=float) for column in work)
     if rates.preparation is None:
-        return np.zeros(np.broadcast(samples, heads).shape)
-    moved_bytes = speed.element_bytes * samples * 2 * (heads * queries * width + key_heads * keys * (width + value_width))
-    cached = np.minimum(1.0, (speed.kernels.l2_bytes or 0.0) / moved_bytes)
+        return 0.0
+    read = work.samples * (
+        work.heads * work.queries * work.width + work.key_heads * work.keys * (work.width + work.value_width)
+    )
+    moved_bytes = 2 * read * speed.element_bytes
+    cached = _smaller(1.0, rates.preparation.cache_bytes / moved_bytes)
     gain = 1 + (rates.preparation.cached_gain - 1) * cached
-    result: Values = moved_bytes / (speed.memory_Bps * rates.preparation.memory_share * gain)
-    return result
+    return moved_bytes / (speed.memory_Bps * rates.preparation.memory_share * gain)
 
 
-def _pair_s(widths: Values, rates: AttentionRates, speed: Speed, backward: bool) -> Values:
+def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool) -> Amount:
     """Seconds in which one processor computes the products and the exponential of one query and one key."""
     kernels = speed.kernels
     products, product_share, exponential_share = 1.0, rates.product_share, rates.exponential_share
@@ -132,26 +144,43 @@ def _pair_s(widths: Values, rates: AttentionRates, speed: Speed, backward: bool)
     products_s = 2 * widths * products / (processor_flops * product_share)
     per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS)
     exponential_s = 1 / (processor_flops * per_flop * exponential_share)
-    pair_s: Values = (products_s**_OVERLAP + exponential_s**_OVERLAP) ** (1 / _OVERLAP)
-    return pair_s
+    return (products_s**_OVERLAP + exponential_s**_OVERLAP) ** (1 / _OVERLAP)
 
 
-def _slowdown(rates: AttentionRates, width: Values) -> Values:
+def _sustained_share(rates: AttentionRates, speed: Speed) -> float:
+    """Share of the peak that power sustains; outside of short bursts at most what it sustains of matrix products."""
+    return rates.sustained_share if speed.burst else min(rates.sustained_share, speed.kernels.sustained_share)
+
+
+def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
     """Slowdown factor of wide heads."""
+    if not isinstance(width, np.ndarray) and width <= NARROW:
+        return 1.0
     points = {NARROW: 1.0} | rates.slowdowns
     widths = sorted(points)
-    return np.interp(width, widths, [points[one] for one in widths])
+    found: Values = np.interp(width, widths, [points[one] for one in widths])
+    return found
 
 
-def _in_order_s(waves: Values, longest_s: Values, shortest_s: Values) -> Values:
+def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:
     """Seconds until the last of `waves` waves of blocks, whose times grow evenly from the shortest to the longest.
 
     A processor that gets the last and longest block had before it blocks of a wave, two waves, ... earlier in the order.
     """
-    whole = np.ceil(waves - 1e-9)
-    earlier = whole * (whole - 1) / (2 * waves)
-    result: Values = whole * shortest_s + (longest_s - shortest_s) * (whole - earlier)
-    return result
+    whole = _ceil(waves - _ROUNDING)
+    return whole * shortest_s + (longest_s - shortest_s) * (whole - whole * (whole - 1) / (2 * waves))
+
+
+def _larger(left: Amount, right: Amount) -> Amount:
+    return np.maximum(left, right) if isinstance(left, np.ndarray) or isinstance(right, np.ndarray) else max(left, right)
+
+
+def _smaller(left: Amount, right: Amount) -> Amount:
+    return np.minimum(left, right) if isinstance(left, np.ndarray) or isinstance(right, np.ndarray) else min(left, right)
+
+
+def _ceil(value: Amount) -> Amount:
+    return np.ceil(value) if isinstance(value, np.ndarray) else math.ceil(value)
 
 
 def _by_shares_s(operator: Attention, samples: float, speed: Speed, backward: bool) -> float:

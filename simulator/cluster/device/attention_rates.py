@@ -6,12 +6,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-import yaml
 from pydantic import Field
 
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Seconds
+from scaleproof.simulator.common.units import Bytes, Seconds
 
 State = Literal["measured", "data sheet", "assumed"]
 
@@ -33,7 +32,8 @@ class Preparation(Spec):
     """A kernel before the forward pass that rotates queries and keys and copies keys and values to a cache."""
 
     memory_share: float = Field(gt=0, le=4, description="share of the memory bandwidth that it reaches")
-    cached_gain: float = Field(1.0, ge=1, le=10, description="rate where all that it moves fits the L2 cache, over that rate")
+    cached_gain: float = Field(1.0, ge=1, le=10, description="rate where all that it moves fits the cache, over that rate")
+    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache")
 
 
 class AttentionRates(Spec):
@@ -77,7 +77,7 @@ class AttentionRates(Spec):
 @functools.cache
 def general_rates() -> dict[str, dict[str, AttentionRates]]:
     """Shipped rates by implementation and generation of devices."""
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "attention.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml_file.read(catalog.ROOT / "kernels" / "attention.yaml").data
     return {
         name: {generation: AttentionRates.model_validate(rates) for generation, rates in by_generation.items()}
         for name, by_generation in found["implementations"].items()

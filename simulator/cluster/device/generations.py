@@ -6,9 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-import yaml
-
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.units import parse_flops, parse_W
 
@@ -50,10 +48,9 @@ def deviation(state: State) -> float:
 def _generation(kernels: Mapping[str, Any]) -> Mapping[str, Any]:
     generations: Mapping[str, Mapping[str, Any]] = _data("generations")["generations"]
     given = kernels.get("generation")
-    if given not in generations:
+    if not isinstance(given, str) or given not in generations:
         problem = "missing" if given is None else f"{given!r} is not known"
-        message = f"kernels.generation: {problem}; give one of {', '.join(generations)}"
-        raise ValueError(f"{message}, or tile_share, memory_share and launch as well")
+        raise ValueError(f"kernels.generation: {problem}; give one of {', '.join(generations)}")
     return generations[given]
 
 
@@ -79,5 +76,5 @@ def _sustained(device: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str,
 
 @functools.cache
 def _data(name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / f"{name}.yaml")
     return found

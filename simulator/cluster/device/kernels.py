@@ -8,9 +8,10 @@ from pydantic import ConfigDict, Field
 
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
 from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates, generation_rates
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Bytes, Seconds, Watts
+from scaleproof.simulator.common.units import Seconds, Watts
 
 Generation = Literal[
     "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
@@ -46,7 +47,6 @@ class Kernels(Spec):
     memory_share: float = Field(
         gt=0, le=1, description="share of the memory bandwidth that kernels reach; the generation's if absent"
     )
-    l2_bytes: Bytes | None = Field(None, alias="l2", description="size of the L2 cache")
     launch_s: Seconds = Field(
         alias="launch", description="time from the end of one kernel to the start of the next; the generation's if absent"
     )
@@ -75,6 +75,11 @@ class Kernels(Spec):
         {},
         description="rates of matrix products by precision; bf16 serves fp16; if absent, those of the generation's measured "
         "GPU, changed as much as tile_share differs",
+    )
+
+    mixtures: dict[str, MixtureRates] = Field(
+        {},
+        description="rates of fused mixtures of experts by precision, of serving software",
     )
 
     def __hash__(self) -> int:

@@ -6,9 +6,7 @@ import functools
 from collections.abc import Collection
 from typing import Final, Literal, NamedTuple
 
-import yaml
-
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 
 Fp8Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 Fp4Recipe = Literal["nvfp4", "mxfp4"]
@@ -39,5 +37,5 @@ def has_scaled_blocks(generation: str, precisions: Collection[str]) -> bool:
 @functools.cache
 def narrow_products() -> NarrowProducts:
     """The numbers of scenarios/kernels/fp8.yaml."""
-    found = yaml.safe_load((catalog.ROOT / "kernels" / "fp8.yaml").read_text(encoding="utf-8"))
+    found = yaml_file.shipped(catalog.ROOT / "kernels" / "fp8.yaml")
     return NarrowProducts(found["peak_share"], found["element_bytes"], found["cast_bytes"])

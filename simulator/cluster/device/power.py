@@ -1,8 +1,9 @@
 """Power: the share of the peak that a device sustains at a power limit.
 
-A device at its limit lowers its clock and, with the clock, its voltage. Dynamic power is C V² f, so that it grows with the
-cube of the clock where the voltage is proportional to it; idle power stays. The rate of long products is proportional to the
-clock.
+A device at its limit lowers its clock. Dynamic power is C V² f: it grows with the cube of the clock where the voltage
+follows the clock, and in proportion to it where the voltage is at its floor. Published products agree with the cube above
+the limit at which a device was measured. Below it they do not decide between both, and the rate is taken to be proportional
+to the limit.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import yaml
-
 from scaleproof.simulator.cluster.device.kernels import Kernels
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common import catalog, yaml_file
 
 
 @functools.lru_cache(maxsize=256)
@@ -22,14 +21,13 @@ def sustained(kernels: Kernels, power_limit_W: float | None) -> Kernels:
     at_W = kernels.sustained_at_W
     if power_limit_W is None or at_W is None or at_W == power_limit_W:
         return kernels
-    idle = constants()["idle_share"]
-    dynamic = max(constants()["least_dynamic_share"], (power_limit_W / at_W - idle) / (1 - idle))
-    share = kernels.sustained_share * dynamic ** (1 / constants()["clock_exponent"])
+    ratio = power_limit_W / at_W
+    share = kernels.sustained_share * min(ratio, ratio ** (1 / constants()["clock_exponent"]))
     return kernels.model_copy(update={"sustained_share": min(1.0, share), "sustained_at_W": power_limit_W})
 
 
 @functools.cache
 def constants() -> dict[str, Any]:
     """The assumptions of scenarios/kernels/power.yaml."""
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / "power.yaml")
     return found

@@ -17,7 +17,8 @@ from scaleproof.simulator.scenario.read import load_cluster
 _USUAL: Final = {
     "V100-16GB": "dgx1-v100-16gb", "V100-32GB": "dgx1-v100", "A100-40GB-SXM": "dgx-a100-40gb", "A100-80GB-SXM": "dgx-a100",
     "H100-80GB-SXM": "dgx-h100", "H100-96GB-HBM2e-500W": "grand-teton-h100", "H200-141GB-SXM": "azure-nd-h200-v5",
-    "B200-SXM": "dgx-b200", "GB200": "gb200-nvl72", "P100-SXM2": "dgx1", "MI300X": "azure-nd-mi300x-v5",
+    "B200-SXM": "dgx-b200", "GB200": "gb200-nvl72", "B300": "b300-cluster", "GB300": "gb300-nvl72", "P100-SXM2": "dgx1",
+    "MI300X": "azure-nd-mi300x-v5", "MI325X": "mi325x-cluster", "MI355X": "mi355x-cluster",
 }  # fmt: skip
 _NETWORK: Final = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*Gbit/s")
 

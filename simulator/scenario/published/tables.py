@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
-import gzip
 import io
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -58,14 +56,29 @@ def opened(path: Path, errors: str = "strict") -> io.StringIO:
     """
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file; give the path of a CSV file")
-    try:
-        with gzip.open(path) if path.suffix == _COMPRESSED else path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be decompressed: {error}; give a CSV file, or one that gzip compressed") from None
+    content = _decompressed(path) if path.suffix == _COMPRESSED else _first_bytes(path)
     if len(content) > _MAX_BYTES:
         raise InputError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a table of fewer rows")
     return io.StringIO(content.decode("utf-8-sig", errors), newline="")
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The bytes of a file up to one more than a table may have."""
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES + 1)
+
+
+def _decompressed(path: Path) -> bytes:
+    """The decompressed bytes of a file up to one more than a table may have."""
+    # predictions do not read compressed tables
+    import gzip
+    import zlib
+
+    try:
+        with gzip.open(path) as file:
+            return file.read(_MAX_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be decompressed: {error}; give a CSV file, or one that gzip compressed") from None
 
 
 def read_table(path: Path) -> tuple[Sequence[str], list[Cells]]:

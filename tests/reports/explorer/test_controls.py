@@ -13,9 +13,9 @@ from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
 from scaleproof.reports.explorer.responses.answer import scenario_of
+from scaleproof.simulator.cluster.device.narrow import Fp8Recipe
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
-from scaleproof.simulator.scenario.schema import Recipe
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
@@ -135,9 +135,9 @@ def test_8_bit_training_offers_scaling_methods() -> None:
     assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
     recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
     assert recipes["value"] == "delayed"
-    assert {option["says"] for option in recipes["options"]} == set(get_args(Recipe)) - {"mxfp8"}
+    assert {option["says"] for option in recipes["options"]} == set(get_args(Fp8Recipe)) - {"mxfp8"}
     blackwell = by_field("mixtral-8x7b-experts-h100", "cluster=dgx-b200", "training.precision=fp8")["training.fp8_recipe"]
-    assert {option["says"] for option in blackwell["options"]} == set(get_args(Recipe))
+    assert {option["says"] for option in blackwell["options"]} == set(get_args(Fp8Recipe))
 
 
 def test_families_offer_their_own_degrees() -> None:

@@ -14,6 +14,7 @@ import scaleproof
 from scaleproof.commands.measuring.score import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
+from scaleproof.simulator.scenario.published.tables import opened
 from scaleproof.validator.published.collectives import network_of, predict
 from scaleproof.validator.published.score import (
     Prediction,
@@ -209,7 +210,7 @@ def test_several_tables_are_scored_in_one_call(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_shipped_tables_are_scored_by_default(tmp_path: Path) -> None:
-    assert [path.stem for path in tables_at([])] == [name for name in shown(ALL) if name != "all tables"]
+    assert [path.name.partition(".")[0] for path in tables_at([])] == [name for name in shown(ALL) if name != "all tables"]
     assert tables_at([TABLE]) == [TABLE]
     with pytest.raises(InputError, match="no table that can be scored"):
         tables_at([tmp_path])
@@ -258,10 +259,10 @@ def test_missing_columns_count_as_blank_cells(tmp_path: Path) -> None:
     assert all(one.scored == 0 and one.skipped for one in score(path).sets.values())
 
 
-@pytest.mark.parametrize("name", [path.stem for path in tables_at([])])
-def test_tables_without_rows_are_rejected(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("table", tables_at([]), ids=lambda table: table.name)
+def test_tables_without_rows_are_rejected(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(TABLE.with_stem(name).read_text().partition("\n")[0] + "\n\n")
+    path.write_text(opened(table).readline() + "\n")
     for options in ([], ["--json"]):
         assert scaleproof.main(["score", str(path), *options]) == 2
         assert capsys.readouterr().err.endswith("t.csv: no rows below its columns; give at least one\n")

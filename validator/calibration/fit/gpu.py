@@ -11,11 +11,16 @@ import numpy as np
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.power import sustained
 from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.simulator.scenario.dump import plain_spec
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit.device import measured_layers, measured_optimizers
 from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped
+from scaleproof.validator.kernels.fit import fit_device
+from scaleproof.validator.kernels.from_points import rows
+from scaleproof.validator.kernels.table import PRODUCT, of_rows
 from scaleproof.validator.probe.points import Point
 
 if TYPE_CHECKING:
@@ -25,11 +30,12 @@ if TYPE_CHECKING:
     # imports torch, which only ranks should do
     from scaleproof.validator.probe.gpu import DeviceFacts
 
-# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing. (CUDA C++ Programming Guide, appendix.)
+# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing, 8.9 is Ada. (CUDA C++ Programming
+# Guide, appendix.)
 _GENERATIONS: Final[dict[int, Generation]] = {
-    3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell",
+    3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell-rtx",
 }  # fmt: skip
-_TURING: Final = [7, 5]
+_MINOR: Final[dict[tuple[int, ...], Generation]] = {(7, 5): "turing", (8, 9): "ada"}
 # Framework of the ranks, if it supports their strategy.
 _FRAMEWORK: Final = "pytorch-ddp"
 # Candidates for shares of the peak, from an eighth to all of it.
@@ -39,6 +45,9 @@ _RATIOS: Final = (
     "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share", "flash_ramp_keys",
     "host_slowdown",
 )  # fmt: skip
+_SIXTEEN_BITS: Final = ("bf16", "fp16")
+# Number of shapes from which rates of products are fitted: several per parameter.
+_LEAST_SHAPES: Final = 24
 _FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
 # Peaks in FLOP/s and bytes/s of a device that does not ship and of which nothing is measured.
 _UNKNOWN: Final = 1e9
@@ -57,7 +66,7 @@ def machine(facts: DeviceFacts, sizes: GpuSizes) -> dict[str, Any]:
     if facts["capability"] == [0, 0] and not sizes.label:
         raise InputError("torch finds no GPU; run this on a machine with one, or in tiny sizes as a dry run")
     known, devices = shipped(facts["name"]), sizes.devices or facts["devices"]
-    kernels = known.kernels if known and known.kernels else _unmeasured(facts)
+    kernels = sustained(known.kernels, known.power_limit_W) if known and known.kernels else _unmeasured(facts)
     link = {"bandwidth": rate_text(nominal_Bps(facts["name"]) or _UNKNOWN), "latency": ASSUMED_LATENCY}
     peaks: dict[Any, float] = known.peak_flops if known else {"fp32": _UNKNOWN}
     return {
@@ -90,7 +99,8 @@ def device_section(points: Sequence[Point], nominal: Device) -> Section:
         "memory": f"{nominal.memory_bytes / 2**30:.5g} GiB",
     }
     if nominal.kernels is not None:
-        fields["kernels"] = _kernel_fields(_kernels(nominal.kernels, points, peak_flops, memory_Bps))
+        kernels = _kernels(nominal.kernels, points, peak_flops, memory_Bps)
+        fields["kernels"] = _kernel_fields(_with_rates(nominal, kernels, peak_flops, memory_Bps, points))
     layers, optimizers = (_by_precision(timed(points, probe)) for probe in ("layer", "optimizer"))
     fields["measured_layers"] = [entry for name, mine in layers.items() for entry in measured_layers(mine, name)]
     fields["measured_optimizers"] = [entry for name, mine in optimizers.items() for entry in measured_optimizers(mine, name)]
@@ -173,19 +183,36 @@ def _kernels(nominal: Kernels, points: Sequence[Point], peak_flops: dict[str, fl
     return kernels
 
 
+def _with_rates(
+    nominal: Device, kernels: Kernels, peak_flops: dict[Any, float], memory_Bps: float, points: Sequence[Point]
+) -> Kernels:
+    """The kernels with rates of products that are fitted to those in 16 bits, if there are enough shapes."""
+    table = of_rows(rows(points, nominal.name, ""))
+    products = table.subset(table.rows(PRODUCT) & np.isin(table.precision, _SIXTEEN_BITS))
+    if len(products.merged()[0]) < _LEAST_SHAPES:
+        return kernels
+    device = nominal.model_copy(update={"kernels": kernels, "peak_flops": peak_flops, "memory_bandwidth_Bps": memory_Bps})
+    fitted = fit_device(device, products).device.kernels
+    assert fitted is not None
+    return fitted
+
+
 def _kernel_fields(kernels: Kernels) -> dict[str, Any]:
+    """The kernels as data of a cluster file."""
+    rates = plain_spec(kernels)
     return {
         "generation": kernels.generation,
         "processors": kernels.processors,
         **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
         **{name: round(value, 4) for name in _RATIOS if (value := getattr(kernels, name)) is not None},
+        **{name: rates[name] for name in ("products", "attention") if name in rates},
     }
 
 
 def _unmeasured(facts: DeviceFacts) -> Kernels:
     """Kernels of a device that does not ship, before measuring."""
     capability = facts["capability"]
-    generation = "turing" if capability == _TURING else _GENERATIONS.get(capability[0], "cpu")
+    generation = _MINOR.get(tuple(capability)) or _GENERATIONS.get(capability[0], "cpu")
     # launch and issue times are those of shipped GPUs
     assumed = {"tile_share": 1.0, "memory_share": 1.0, "launch": "3 us", "issue": "5 us"}
     return Kernels.model_validate({"generation": generation, "processors": facts["processors"], **assumed})

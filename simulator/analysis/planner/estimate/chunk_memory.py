@@ -151,7 +151,7 @@ class ChunkContents:
 
     def parts(self, division: ShardedLayers, inputs: MemoryInputs) -> tuple[StageElements, StageElements]:
         """Parts of the model in each chunk, and on each kind of rank, as arrays."""
-        layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[int]()
+        layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[float]()
         for content in self.all:
             own, _, batch = content.of(division)
             chunks.append([(id(layer.operators), id(layer.tensors), layer.pinned_to_end) for layer in own])

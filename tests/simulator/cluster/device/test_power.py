@@ -34,10 +34,11 @@ def test_the_share_at_the_stated_limit_is_the_stated_one() -> None:
     assert sustained(unstated, 100) == unstated
 
 
-def test_the_rate_grows_with_the_cube_root_of_dynamic_power() -> None:
-    idle_W = constants()["idle_share"] * 500
-    assert share_at(idle_W + 8 * (500 - idle_W)) == 1.0, "no more than the peak"
-    assert share_at(idle_W + (500 - idle_W) / 8) == pytest.approx(0.3)
+def test_the_rate_rises_with_the_cube_root_of_the_limit_and_falls_in_proportion() -> None:
+    assert constants()["clock_exponent"] == 3
+    assert share_at(500 * 1.5**3) == pytest.approx(0.6 * 1.5)
+    assert share_at(500 * 8) == 1.0, "no more than the peak"
+    assert share_at(250) == pytest.approx(0.3)
 
 
 @given(st.floats(1, 2000), st.floats(1, 2000))

@@ -20,6 +20,7 @@ from scaleproof.validator.calibration.cluster_file.files import points_path, wri
 from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
 from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
 from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
 
@@ -82,6 +83,26 @@ def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None
     assert device.kernels.flash_ramp_keys == known.kernels.flash_ramp_keys  # type: ignore[union-attr]
 
 
+def test_rates_of_products_are_fitted_to_many_shapes_and_those_of_attention_kept(tmp_path: Path) -> None:
+    device = shipped("NVIDIA H100 80GB HBM3")
+    assert device is not None
+    assert device.kernels is not None
+    shapes = [*gpu_sizes.FULL.products, *gpu_sizes.FULL.more_products]
+    m, n, k = np.array(shapes, dtype=np.float64).T
+    own = ProductShapes(m, n, k, np.ones_like(m))
+    slower_s = 1.1 * predicted_s(device, "bf16", own)
+    points = [
+        point("matmul", f"bf16 {shape}", 1.0, s, m=shape[0], n=shape[1], k=shape[2])
+        for shape, s in zip(shapes, slower_s.tolist(), strict=True)
+    ]
+    found = read_back(points, tmp_path, facts("NVIDIA H100 80GB HBM3")).device
+    assert found.kernels is not None
+    assert found.kernels.attention == device.kernels.attention
+    assert found.kernels.products["bf16"].state == "measured"
+    assert predicted_s(found, "bf16", own) == pytest.approx(slower_s, rel=0.25)
+    assert np.median(np.abs(predicted_s(found, "bf16", own) / slower_s - 1)) < 0.05
+
+
 @pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
 def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tuple[float, float]) -> None:
     points = timed(speed(*shares))
@@ -91,7 +112,15 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
 
 @pytest.mark.parametrize(
     ("capability", "generation"),
-    [((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((9, 0), "hopper"), ((12, 0), "blackwell")],
+    [
+        ((7, 0), "volta"),
+        ((7, 5), "turing"),
+        ((8, 6), "ampere"),
+        ((8, 9), "ada"),
+        ((9, 0), "hopper"),
+        ((10, 0), "blackwell"),
+        ((12, 0), "blackwell-rtx"),
+    ],
 )
 def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
     capability: tuple[int, int], generation: str, tmp_path: Path

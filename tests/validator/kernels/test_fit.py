@@ -1,0 +1,98 @@
+"""Devices that are fitted to tables of kernels: errors on left-out shapes, notes, and the file that is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.read import load_device
+from scaleproof.validator.kernels import device_file
+from scaleproof.validator.kernels.devices import device_of
+from scaleproof.validator.kernels.fit import cross_validated, fit_device, halves, interval, kinds, left_out
+from scaleproof.validator.kernels.rates import LogError, interval_s, log_error, predicted_s
+from scaleproof.validator.kernels.table import KernelTable, read
+from tests.validator.kernels.made import GEMM, sampled, written
+
+GPU = "A100-80GB-SXM"
+
+
+def nominal(name: str = GPU) -> Device:
+    device = device_of(name)
+    assert device is not None
+    return device
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> KernelTable:
+    return read(sampled(tmp_path_factory.mktemp("tables") / "a100.csv", GPU, 100))
+
+
+def test_halves_are_equal_in_number_and_do_not_depend_on_the_order(table: KernelTable) -> None:
+    half, texts = halves(table), np.array(table.shape_texts())
+    assert half.sum() == -(-len(table) // 2)
+    turned = replace(
+        table,
+        kind=table.kind[::-1],
+        routing=table.routing[::-1],
+        sizes={name: size[::-1] for name, size in table.sizes.items()},
+    )
+    assert set(np.array(turned.shape_texts())[halves(turned)]) == set(texts[half])
+
+
+def test_the_fit_is_scored_on_shapes_that_it_has_not_seen(table: KernelTable) -> None:
+    kind, precision, rows = next(kinds(table))
+    fit = cross_validated(nominal(), kind, precision, rows)
+    residuals = left_out(nominal(), kind, precision, rows)
+    assert (fit.kind, fit.precision, fit.rows) == ("gemm", "bf16", 100)
+    assert fit.median == pytest.approx(np.median(np.abs(np.expm1(-residuals))))
+    assert fit.median < 0.1
+    assert fit.error == interval(residuals)
+    assert 0.7 < fit.coverage <= 1
+
+
+def test_intervals_are_percentiles_of_logarithms() -> None:
+    error = interval(np.linspace(-1, 1, 201))
+    assert error == pytest.approx((-0.9, 0.9))
+    assert LogError(0.0, np.log(2)).shares == pytest.approx((0, 1))
+
+
+def test_a_fitted_device_is_nearer_to_the_table_than_the_shipped_curve(table: KernelTable, tmp_path: Path) -> None:
+    fitted = fit_device(nominal(), table)
+    assert [(fit.kind, fit.precision) for fit in fitted.fits][:2] == [("gemm", "bf16"), ("attention_forward", "bf16")]
+    for fit in fitted.fits[:2]:
+        rows = table.subset(table.rows(fit.kind, fit.precision))
+        error = np.abs(np.log(rows.measured_s / predicted_s(fitted.device, fit.kind, fit.precision, rows)))
+        assert np.median(error) < 0.08
+        assert log_error(fitted.device, fit.kind, fit.precision) == pytest.approx(fit.error, abs=1e-3)
+        low_s, high_s = interval_s(fitted.device, fit.kind, fit.precision, rows.measured_s)
+        assert np.log(high_s / low_s) == pytest.approx(fit.error.high - fit.error.low, abs=1e-3)
+    path = tmp_path / "device.yaml"
+    device_file.write(fitted, "mine", table.path, path)
+    written_device = load_device(path)
+    assert written_device.kernels == fitted.device.kernels
+    assert (written_device.name, written_device.state_of("kernels.products")) == ("mine", "measured")
+    assert "gemm bf16: 100 shapes" in written_device.source
+
+
+def test_what_is_not_fitted_is_noted(tmp_path: Path) -> None:
+    many = [GEMM | {"gpu": GPU, "m": str(512 * number), "latency_us": f"{70.5 * number}"} for number in range(1, 21)]
+    few = [GEMM | {"gpu": GPU, "precision": "fp8", "k": str(64 * number)} for number in range(1, 4)]
+    double = [GEMM | {"gpu": GPU, "precision": "fp64", "latency_us": "9e4"}] * 2
+    fitted = fit_device(nominal(), read(written(tmp_path / "t.csv", *many, *few, *double)))
+    assert [(fit.kind, fit.precision, fit.rows) for fit in fitted.fits] == [("gemm", "bf16", 20)]
+    assert fitted.notes == (
+        "1 row repeats a shape; each shape counts once, with the median of its times",
+        "gemm fp64: not fitted, since fp64 has no rates of its own",
+        "gemm fp8: not fitted, since A100-80GB-SXM has no peak rate in fp8",
+    )
+
+
+def test_a_table_of_few_shapes_is_refused(tmp_path: Path) -> None:
+    table = read(written(tmp_path / "t.csv", GEMM | {"gpu": GPU}))
+    with pytest.raises(InputError, match=r"t.csv: no kind of kernel could be fitted; give more shapes\ngemm bf16: not fitted"):
+        fit_device(nominal(), table)
