@@ -1,0 +1,95 @@
+"""Fits of attention to tables: recovery of known rates, and errors on shapes and on GPUs that were left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, Preparation
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.validator.kernels.attention import (
+    AttentionShapes,
+    Measured,
+    fit_attention,
+    fit_general,
+    log_errors,
+    predicted_s,
+)
+from scaleproof.validator.kernels.devices import device_of
+from scaleproof.validator.kernels.fit import cross_validated
+from scaleproof.validator.kernels.table import ATTENTION, read, shipped
+
+GPUS = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-SXM", "L40S-48GB")
+TRUE = AttentionRates(
+    product_share=0.6, exponential_share=0.7, sustained_share=0.7, block_s="4 us", launch_s="9 us",  # type: ignore[arg-type]
+    slowdowns={256: 1.2}, preparation=Preparation(memory_share=0.8),
+)  # fmt: skip
+
+
+def shipped_device(gpu: str) -> Device:
+    found = device_of(gpu)
+    assert found is not None
+    return found
+
+
+def measured(gpu: str) -> Measured:
+    """The passes of a GPU in the table that ships."""
+    device = shipped_device(gpu)
+    assert device.kernels is not None
+    shapes = read(shipped()).of_gpu(gpu).attentions("bf16")
+    return Measured(device.speed("bf16", device.kernels, burst=True), shapes, device.l2_bytes)
+
+
+def drawn(count: int, noise: float) -> Measured:
+    """Passes on an H100 that runs with known rates."""
+    random = np.random.default_rng(1)
+    heads, lengths, widths = (random.choice(values, count) for values in ([4, 16, 64], [1024, 4096, 16384], [64, 128, 256]))
+    batch = random.choice([1, 2, 8], count)
+    columns = [column.astype(float) for column in (batch, lengths, heads, heads, widths)]
+    shapes = AttentionShapes(*columns, measured_s=np.ones(count))
+    one = measured("H100-80GB-SXM")._replace(shapes=shapes)
+    times_s = np.exp(-log_errors(TRUE, one) + noise * random.standard_normal(count))
+    return one._replace(shapes=AttentionShapes(*columns, measured_s=times_s))
+
+
+def test_a_fit_recovers_the_rates_that_made_the_times() -> None:
+    rates = fit_attention(drawn(300, 0.0))
+    assert rates.product_share == pytest.approx(TRUE.product_share, rel=0.05)
+    assert rates.exponential_share == pytest.approx(TRUE.exponential_share, rel=0.05)
+    assert rates.block_s == pytest.approx(TRUE.block_s, rel=0.1)
+    assert rates.slowdowns[256] == pytest.approx(1.2, rel=0.05)
+    assert np.abs(log_errors(rates, drawn(300, 0.0))).max() < 0.01
+
+
+def test_errors_of_left_out_shapes_are_those_of_the_times() -> None:
+    low, high = fit_attention(drawn(400, 0.1)).log_error
+    assert (low, high) == pytest.approx((-0.164, 0.164), abs=0.04)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_shipped_rates_predict_the_table(gpu: str) -> None:
+    device, one = shipped_device(gpu), measured(gpu)
+    errors = np.abs(predicted_s(device, "bf16", one.shapes) / one.shapes.measured_s - 1)
+    assert np.median(errors) < 0.05
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("gpu", GPUS)
+def test_left_out_shapes(gpu: str) -> None:
+    rows = read(shipped()).of_gpu(gpu)
+    found = cross_validated(shipped_device(gpu), ATTENTION, "bf16", rows.subset(rows.rows(ATTENTION, "bf16")))
+    assert found.median < 0.05
+    assert found.p95 < 0.2
+    assert 0.85 < found.coverage < 0.95
+
+
+@pytest.mark.full
+def test_left_out_gpus() -> None:
+    inside = []
+    for gpu in GPUS:
+        one, others = measured(gpu), [measured(other) for other in GPUS if other != gpu]
+        rates = fit_general(others, one.speed.kernels.generation, one.cache_bytes)
+        errors = log_errors(rates, one)
+        assert np.median(np.abs(np.expm1(-errors))) < 0.15, gpu
+        inside.append((errors >= rates.log_error[0]) & (errors <= rates.log_error[1]))
+    assert 0.8 < np.concatenate(inside).mean() < 0.97
