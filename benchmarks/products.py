@@ -105,7 +105,7 @@ def quantiles(errors: Floats) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints errors, and writes sections if asked."""
+    """Prints errors; with --write, writes sections."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="replace the sections in device files")
     write = parser.parse_args().write

@@ -1,4 +1,7 @@
-"""Draws pictures of docs/gallery.md and of docs/reference/devices.md, from current predictions: `python docs/scripts/gallery.py`."""
+"""Draws the pictures of docs/gallery.md and docs/reference/devices.md from current predictions.
+
+Run: python docs/scripts/gallery.py
+"""
 
 from __future__ import annotations
 

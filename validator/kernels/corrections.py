@@ -35,11 +35,13 @@ def fitted_correction(m: Floats, n: Floats, k: Floats, errors: Callable[[str], F
     falls = _differences()
     smooth = _SMOOTH * falls.T @ falls + _SMALL * np.eye(NODES**3)
     limit = -MOST_FALL / _PER_MILLE
-    weights, stiff, nodes = np.ones(len(m)), np.zeros(len(falls)), np.zeros(NODES**3)
+    weights: Floats = np.ones(len(m))
+    stiff: Floats = np.zeros(len(falls))
+    nodes: Floats = np.zeros(NODES**3)
     for _ in range(_ROUNDS):
         normal = design.T @ (design * weights[:, None]) + smooth + falls.T @ (falls * stiff[:, None])
         nodes = np.linalg.solve(normal, design.T @ (weights * none) + falls.T @ (stiff * limit))
-        weights = 1 / np.sqrt(1 + ((none - design @ nodes) / _ROBUST) ** 2)
+        weights = np.asarray(1 / np.sqrt(1 + ((none - design @ nodes) / _ROBUST) ** 2), dtype=np.float64)
         stiff = np.where(falls @ nodes < limit, _STIFF, stiff)
     return _text(_limited(np.round(_PER_MILLE * nodes)))
 

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.mixture import ExpertWork, mixture_s, parts_s
 from scaleproof.simulator.cluster.device.mixture_rates import TERMS, MixtureRates
+from scaleproof.simulator.cluster.device.product_rates import MEASURED_DEVICES
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]
 
@@ -115,7 +118,7 @@ def _power_law_rows(exponent: float, tokens: int, experts: int, active: int, ran
 def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> Values:
     """Seconds of the forward passes, by the functions that `predict` uses for products."""
     assert device.kernels is not None
-    rates = device.kernels.mixtures.get(precision) or UNMEASURED
+    rates = rates_of(device, precision)
     return mixture_s(shapes.work, rates, device.speed(precision, device.kernels, burst=True), _operand_bytes(precision))
 
 
@@ -154,10 +157,21 @@ def with_rates(device: Device, precision: Precision, rates: MixtureRates) -> Dev
     return device.model_copy(update={"kernels": device.kernels.model_copy(update={"mixtures": mixtures})})
 
 
-def log_error(device: Device, precision: str) -> tuple[float, float]:
-    """5th and 95th percentile of the logarithm of measured over predicted time."""
+def rates_of(device: Device, precision: str) -> MixtureRates:
+    """Rates of a device's mixtures in a precision; if they were not measured, those of its generation's measured GPU."""
     assert device.kernels is not None
-    return device.kernels.mixtures.get(precision, UNMEASURED).log_error
+    if (own := device.kernels.mixtures.get(precision)) is not None:
+        return own
+    like = _of_generation(device.kernels.generation).get(precision)
+    return UNMEASURED if like is None else like.model_copy(update={"log_error": UNMEASURED.log_error, "state": "data sheet"})
+
+
+@functools.cache
+def _of_generation(generation: str) -> dict[str, MixtureRates]:
+    if generation not in MEASURED_DEVICES:
+        return {}
+    measured = load_device(catalog.find_part("device", MEASURED_DEVICES[generation], catalog.ROOT)).kernels
+    return {} if measured is None else measured.mixtures
 
 
 def _operand_bytes(precision: str) -> int:

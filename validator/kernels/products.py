@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,8 @@ def _key(precision: Precision) -> ProductPrecision:
 
 def _rates(values: Mapping[str, float], cache_bytes: float) -> ProductRates:
     """Rates with values of their parameters; those of the cast have names such as cast.fixed_s."""
-    own = {name: value for name, value in values.items() if "." not in name}
-    cast = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+    own: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+    cast: dict[str, Any] = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
     made = CastRates.model_construct(**cast, cache_bytes=cache_bytes) if cast else None
     return ProductRates.model_construct(**own, cast=made, correction="", state="measured")
 

@@ -101,7 +101,7 @@ def log_error(device: Device, kind: str, precision: str) -> LogError:
     if kind == ATTENTION and device.kernels is not None:
         usual = implementations(device.kernels).get(attention.IMPLEMENTATION)
         return LogError(*(attention_error(device) if device.kernels.attention or usual is None else usual.log_error))
-    return LogError(*(UNMEASURED if device.kernels is None else mixture.log_error(device, precision)))
+    return LogError(*(UNMEASURED if device.kernels is None else mixture.rates_of(device, precision).log_error))
 
 
 def interval_s(device: Device, kind: str, precision: str, times_s: Floats) -> tuple[Floats, Floats]:

@@ -99,13 +99,16 @@ def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, bac
     """Seconds of passes of attention, a number or of shape (passes,) as the fields of `work`."""
     kernels, keys, widths = speed.kernels, work.keys, work.width + work.value_width
     products, widest = _BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
-    rows = rates.block_rows + (rates.wide_block_rows - rates.block_rows) * (widest > NARROW)
+    rows: Amount = np.where(np.greater(widest, NARROW), 1.0 * rates.wide_block_rows, 1.0 * rates.block_rows)
     pair_s = _pair_s(widths, rates, speed, backward) * _slowdown(rates, widest)
     # keys of the longest and of the shortest block: half of those on the diagonal are masked, but computed
-    shortest = _smaller(keys, keys * _larger(0.0, 2 * work.seen - 1) + rows * 2 * (1 - work.seen))
+    diagonal: Amount = 2 * rows * (1 - work.seen)
+    shortest = _smaller(keys, keys * _larger(0.0, 2 * work.seen - 1) + diagonal)
     blocks = _larger(1.0, _ceil(work.queries / rows) * work.heads * work.samples)
-    each_s = rows * pair_s
-    blocks_s = _in_order_s(blocks / kernels.processors, each_s * keys + rates.block_s, each_s * shortest + rates.block_s)
+    key_s: Amount = rows * pair_s
+    longest_s: Amount = key_s * keys + rates.block_s
+    shortest_s: Amount = key_s * shortest + rates.block_s
+    blocks_s = _in_order_s(blocks / kernels.processors, longest_s, shortest_s)
     output = work.heads * work.queries * work.value_width * work.samples
     flops = 2.0 * work.heads * work.queries * keys * work.seen * widths * work.samples * products
     power_s = flops / (speed.peak_flops * _sustained_share(rates, speed))
@@ -158,8 +161,8 @@ def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
         return 1.0
     points = {NARROW: 1.0} | rates.slowdowns
     widths = sorted(points)
-    found: Values = np.interp(width, widths, [points[one] for one in widths])
-    return found
+    found: Values = np.interp(np.atleast_1d(width), widths, [points[one] for one in widths])
+    return found if isinstance(width, np.ndarray) else float(found[0])
 
 
 def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:

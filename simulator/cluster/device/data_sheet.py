@@ -56,8 +56,8 @@ class DataSheet:
     @property
     def peak_clock_GHz(self) -> float:
         """The clock at which the device has its stated peak: processors compute a power of two of FLOPs in a cycle."""
-        per_cycle = 2 ** round(math.log2(self.peak_flops / (self.processors * self.clock_Hz)))
-        return self.peak_flops / (self.processors * per_cycle * _GHZ)
+        per_cycle = 2.0 ** round(math.log2(self.peak_flops / (self.processors * self.clock_Hz)))
+        return float(self.peak_flops / (self.processors * per_cycle * _GHZ))
 
 
 class Constants(NamedTuple):

@@ -131,7 +131,7 @@ def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[NDArray[np.i
 
 
 # Device files of the measured GPU of each generation; RTX Blackwell's tensor cores are of Ada's kind.
-_MEASURED: Final = {
+MEASURED_DEVICES: Final = {
     "ampere": "a100-80gb-sxm", "ada": "l40s", "hopper": "h100-80gb-sxm", "blackwell": "b200-180gb-sxm", "blackwell-rtx": "l40s",
 }  # fmt: skip
 
@@ -140,9 +140,9 @@ _MEASURED: Final = {
 def generation_rates(generation: str, precision: str, tile_share: float) -> ProductRates | None:
     """Rates of products of a device without its own: those of its generation's measured GPU, changed as much as `tile_share`
     differs. None if no GPU of the generation was measured in this precision."""
-    if generation not in _MEASURED:
+    if generation not in MEASURED_DEVICES:
         return None
-    known = _measured_kernels(_MEASURED[generation])
+    known = _measured_kernels(MEASURED_DEVICES[generation])
     given = known["products"].get(precision)
     if given is None:
         return None

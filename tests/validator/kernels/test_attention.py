@@ -7,7 +7,14 @@ import pytest
 
 from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, Preparation
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.validator.kernels.attention import AttentionShapes, Measured, fit_attention, fit_general, log_errors, predicted_s
+from scaleproof.validator.kernels.attention import (
+    AttentionShapes,
+    Measured,
+    fit_attention,
+    fit_general,
+    log_errors,
+    predicted_s,
+)
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.fit import cross_validated
 from scaleproof.validator.kernels.table import ATTENTION, read, shipped
