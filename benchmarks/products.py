@@ -95,7 +95,7 @@ def tables() -> Iterator[Table]:
         plain = device.model_copy(update={"kernels": device.kernels.model_copy(update={"products": {}})})
         for precision in ("bf16", "fp8"):
             if precision in own.precisions(PRODUCT):
-                yield Table(gpu, path, plain, precision, own.products(precision))  # type: ignore[arg-type]
+                yield Table(gpu, path, plain, precision, own.products(precision))
 
 
 def quantiles(errors: Floats) -> tuple[float, float]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ RATES = {
 }  # fmt: skip
 
 
-def table(nodes: NDArray[np.float64]) -> str:
+def table(nodes: NDArray[Any]) -> str:
     """A correction with these values at its nodes, per mille."""
     return "\n".join(" ".join(f"{int(value)}" for value in row) for row in nodes.reshape(-1, NODES))
 
@@ -37,9 +39,11 @@ def flat(per_mille: int) -> str:
 KERNELS = {"generation": "ampere", "processors": 100, "tile_share": 1.0, "memory_share": 1.0, "launch": 0}
 
 
-def speed(memory_Bps: float = HUGE, in_burst: bool = True, kernels: dict[str, object] | None = None, **rates: object) -> Speed:
+def speed(
+    memory_Bps: float = HUGE, in_burst: bool = True, kernels: Mapping[str, object] | None = None, **rates: object
+) -> Speed:
     made = ProductRates.model_validate(RATES | rates)
-    return Speed(Kernels.model_validate(KERNELS | (kernels or {})), FLOPS, memory_Bps, 2, products=made, burst=in_burst)
+    return Speed(Kernels.model_validate({**KERNELS, **(kernels or {})}), FLOPS, memory_Bps, 2, products=made, burst=in_burst)
 
 
 def product_s(on: Speed, m: int, n: int, k: int, batch: int = 1) -> float:
@@ -136,14 +140,14 @@ def test_a_correction_scales_the_time_of_tiles() -> None:
 
 
 def test_a_correction_is_multilinear_in_logarithms_and_constant_outside() -> None:
-    nodes = np.zeros((NODES, NODES, NODES))
+    nodes: NDArray[np.float64] = np.zeros((NODES, NODES, NODES))
     nodes[1, 1, 1] = 80  # at 2048 × 2048 × 2048
     rates = ProductRates.model_validate(RATES | {"correction": table(nodes)})
     m = np.array([2048.0, 4096, 4096, 8192, 128, 10**9])
     n = np.array([2048.0, 2048, 4096, 2048, 128, 10**9])
     expected = [0.08, 0.04, 0.02, 0, 0, 0]
     assert np.log(rates.slowdown(m, n, np.full(6, 2048.0))) == pytest.approx(expected)
-    low = np.zeros((NODES, NODES, NODES))
+    low: NDArray[np.float64] = np.zeros((NODES, NODES, NODES))
     low[0, 0, 0] = 50
     assert ProductRates.model_validate(RATES | {"correction": table(low)}).slowdown(8.0, 8.0, 8.0) == pytest.approx(
         math.exp(0.05)
