@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import gzip
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.validator.kernels.table import COLUMNS, SHAPES, KernelTable, check, read, shipped, write
@@ -133,6 +138,35 @@ def test_repeated_shapes_count_once_with_their_median(tmp_path: Path) -> None:
     assert merged.measured_s == pytest.approx(np.array([4500, 120, 190, 1300]) * 1e-6)
     even, _ = table(tmp_path, GEMM, GEMM | {"latency_us": "210"}).merged()
     assert even.measured_s == pytest.approx([200e-6])
+
+
+CELLS = st.sampled_from(
+    ["", "0", "1", "7", "4096", "-1", "1e9", "1e300", "nan", "inf", "gemm", "moe_forward", "bf16", "x", "a,b", "\u2028"]
+)
+
+
+@given(
+    st.lists(st.lists(CELLS, max_size=9), max_size=6),
+    st.permutations(["gpu", "kind", "precision", "m", "n", "k", "latency_us"]),
+)
+def test_any_cells_are_read_or_refused(rows: list[list[str]], columns: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        try:
+            found = read(path)
+        except InputError:
+            assert not any(rows)
+            return
+        assert len(found) == sum(1 for row in rows if row)
+        assert len(found.shape_texts()) == len(found)
+        assert np.isfinite(found.measured_s[found.usable]).all()
+        merged, repeated = found.merged()
+        assert len(merged) + repeated == found.usable.sum()
+        with contextlib.suppress(InputError):
+            check(found)
+            assert found.usable.all()
 
 
 def test_a_written_table_is_read_again(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ from scaleproof.validator.calibration.gpu_check import check, scenarios
 from scaleproof.validator.calibration.gpu_check.__main__ import main
 from scaleproof.validator.calibration.gpu_check.check import Ledger
 from scaleproof.validator.calibration.gpu_check.scenarios import families
+from scaleproof.validator.kernels.from_points import kernels_path
+from scaleproof.validator.kernels.table import check as check_rows
+from scaleproof.validator.kernels.table import read
 from scaleproof.validator.probe import points as tables
 from tests.validator.calibration.fit.test_gpu import facts
 
@@ -88,7 +91,11 @@ def test_the_cluster_file_is_accepted_by_scenarios(dry: Path, tmp_path: Path) ->
     assert cluster.node.devices == 2
     assert cluster.device.measured_layers
     assert cluster.device.measured_optimizers
-    assert {point.probe for point in tables.read(points_path(path))} >= {"matmul", "memory", "launch", "message", "collective"}
+    probes = {point.probe for point in tables.read(points_path(path))}
+    assert probes >= {"matmul", "attention", "memory", "launch", "message", "collective"}
+    kernels = read(kernels_path(path))
+    check_rows(kernels)
+    assert set(kernels.kind.tolist()) == {"gemm", "attention_forward"}
     assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
 
 
