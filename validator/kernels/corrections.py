@@ -40,13 +40,8 @@ def fitted_correction(m: Floats, n: Floats, k: Floats, errors: Callable[[str], F
     nodes: Floats = np.zeros(NODES**3)
     for _ in range(_ROUNDS):
         normal = design.T @ (design * weights[:, None]) + smooth + falls.T @ (falls * stiff[:, None])
-<<<<<<< HEAD
-        nodes = np.linalg.solve(normal, design.T @ (weights * none) + falls.T @ (stiff * limit))
-        weights = np.asarray(1 / np.sqrt(1 + ((none - design @ nodes) / _ROBUST) ** 2), dtype=np.float64)
-=======
         nodes = np.linalg.solve(normal, design.T @ (weights * none) + falls.T @ (stiff * limit)).astype(np.float64)
         weights = 1 / np.sqrt(1 + ((none - design @ nodes) / _ROBUST) ** 2)
->>>>>>> gemm
         stiff = np.where(falls @ nodes < limit, _STIFF, stiff)
     return _text(_limited(np.round(_PER_MILLE * nodes)))
 
