@@ -99,7 +99,7 @@ def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, bac
     """Seconds of passes of attention, a number or of shape (passes,) as the fields of `work`."""
     kernels, keys, widths = speed.kernels, work.keys, work.width + work.value_width
     products, widest = _BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
-    rows: Amount = rates.block_rows + 1.0 * (rates.wide_block_rows - rates.block_rows) * (widest > NARROW)
+    rows = _rows(rates, widest)
     pair_s = _pair_s(widths, rates, speed, backward) * _slowdown(rates, widest)
     # keys of the longest and of the shortest block: half of those on the diagonal are masked, but computed
     diagonal: Amount = 2 * rows * (1 - work.seen)
@@ -163,6 +163,13 @@ def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
     widths = sorted(points)
     found: Values = np.interp(np.atleast_1d(width), widths, [points[one] for one in widths])
     return found if isinstance(width, np.ndarray) else float(found[0])
+
+
+def _rows(rates: AttentionRates, width: Amount) -> Amount:
+    """Queries of a block, of heads of a width."""
+    if isinstance(width, np.ndarray):
+        return np.where(width > NARROW, float(rates.wide_block_rows), float(rates.block_rows))
+    return float(rates.wide_block_rows if width > NARROW else rates.block_rows)
 
 
 def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:

@@ -169,7 +169,7 @@ def test_attention_shares_of_a_device_win_over_those_of_its_generation(name: str
     assert seconds(**half) == pytest.approx([2 * one for one in seconds()], rel=0.01)
     # without shares of its own it has those of the version on its generation
     without = seconds(flash_forward_share=None, flash_backward_share=None)
-    assert without[0] < seconds()[0] or version == "flash-1-triton"
+    assert without[0] != pytest.approx(seconds()[0], rel=0.01)
 
 
 def test_a_device_that_was_measured_already_contains_its_software() -> None:

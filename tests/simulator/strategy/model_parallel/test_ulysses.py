@@ -52,6 +52,15 @@ def test_each_rank_attends_to_all_tokens_with_a_share_of_the_heads(small: Make, 
     assert block(ours).forward_flops * context == block(whole).forward_flops
 
 
+def test_only_a_ring_computes_keys_in_pieces(small: Make) -> None:
+    """Around a ring the keys of one rank arrive after another; else attention is one kernel over all keys."""
+    pieces = {
+        way: attention_of(block(small(llama(), *ON, hybrid(context=4, context_by=way)))).pieces
+        for way in ("ring", "all_gather", "ulysses")
+    }
+    assert pieces == {"ring": 4, "all_gather": 1, "ulysses": 1}
+
+
 @pytest.mark.parametrize(("key_heads", "sent_heads"), [(16, 16), (8, 8), (4, 4), (2, 4)])
 def test_ranks_send_the_expected_bytes(small: Make, key_heads: int, sent_heads: int) -> None:
     """Of N tokens and P ranks each sends N/P of queries, keys and values, and N/P of the output: 4·N·h/P in all where there are
