@@ -120,7 +120,7 @@ def _plain_value(value_and_unit: Value) -> Any:
     if isinstance(value, Spec):
         return _plain(value)
     if isinstance(value, Mapping):
-        return {key if isinstance(key, int) else str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
+        return {str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
     if isinstance(value, tuple):
         return [_plain_value(Value(inner, unit)) for inner in value]
     return unit.exactly(value) if isinstance(value, float) and unit is not None else value

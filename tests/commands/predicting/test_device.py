@@ -20,7 +20,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_facts_name_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "h100-80gb-sxm").splitlines()
     assert lines[0] == "H100-80GB-SXM: NVIDIA H100 80 GB on NVLink (SXM5)"
-    facts = {line[2:28].strip(): line for line in lines[2:25]}
+    facts = {line.strip().partition("  ")[0]: line for line in lines[2 : lines.index("")]}
     assert facts["peak bf16, fp16"].split()[-4:] == ["989", "TFLOP/s", "data", "sheet"]
     assert facts["power limit"].endswith("data sheet")
     assert facts["launch of a kernel"].endswith("assumed")
@@ -34,7 +34,7 @@ def test_rates_grow_with_the_size_of_products(capsys: pytest.CaptureFixture[str]
     assert rates[0] < rates[2] < 312e12
     for rate in line["rates"]:
         assert rate["low"] < rate["burst"] < rate["high"]
-        assert rate["sustained"] <= rate["burst"] * 1.001
+        assert rate["sustained"] <= rate["burst"] * 1.02
     assert all(line["rates"][0]["size"] == 512 for line in plain["attention"])
 
 
