@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.cluster.device.data_sheet import DataSheet
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels import Speed
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.validator.kernels import attention, data_sheets
+from scaleproof.validator.kernels.data_sheet import DataSheet
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.fit import cross_validated, interval, kinds
 from scaleproof.validator.kernels.rates import predicted_s

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common import catalog
 
 _SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates
+from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels import attention

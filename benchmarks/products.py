@@ -17,12 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.data_sheet import DataSheet
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.product_rates import ProductRates
+from scaleproof.simulator.cluster.device.kernels.product_rates import ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.validator.kernels.data_sheets import Measured, fit_constants
+from scaleproof.validator.kernels.data_sheet import DataSheet, Measured, fit_constants
 from scaleproof.validator.kernels.products import ProductShapes, fit_products, predicted_s, with_rates
 from scaleproof.validator.kernels.table import PRODUCT, read, shipped
 

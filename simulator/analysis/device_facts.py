@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from scaleproof.simulator.analysis.device_rates import implementations
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels import Kernels
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,

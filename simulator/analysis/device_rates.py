@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from scaleproof.simulator.cluster.device.attention import running
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, general_rates
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels import Kernels
-from scaleproof.simulator.cluster.device.operator_kernels import forward_kernels
-from scaleproof.simulator.cluster.device.passes import passes_s
-from scaleproof.simulator.cluster.device.products import seconds
+from scaleproof.simulator.cluster.device.kernels.attention import running
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general_rates
+from scaleproof.simulator.cluster.device.kernels.operator_kernels import forward_kernels
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s
+from scaleproof.simulator.cluster.device.kernels.products import seconds
 from scaleproof.simulator.model.operators import Attention, Matmul, Operator
 
 # 5th and 95th percentile of the logarithm of measured over predicted time where no rates are known: assumptions.

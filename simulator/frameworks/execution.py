@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from scaleproof.simulator.cluster.device.attention_rates import USUAL, general
 from scaleproof.simulator.cluster.device.device import (
     Device,
     Optimizer,
@@ -22,9 +21,10 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
-from scaleproof.simulator.cluster.device.narrow import Recipe, narrow_products
-from scaleproof.simulator.cluster.device.passes import kernel_count, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL, general
+from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
 from scaleproof.simulator.model.layers import Layer

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import is_narrow
-from scaleproof.simulator.cluster.device.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.memory.in_flight import WHOLE, InFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes

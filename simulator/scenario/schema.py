@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
-from scaleproof.simulator.cluster.device.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width

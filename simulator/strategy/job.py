@@ -13,7 +13,7 @@ from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
-from scaleproof.simulator.cluster.device.narrow import Recipe
+from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds

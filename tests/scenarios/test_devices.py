@@ -12,8 +12,8 @@ import yaml
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels import Speed
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.predict import predict

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.attention import AttentionWork, attention_s, flash_s, preparation_s, running
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, Preparation, general
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels import Generation, Speed
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s, running
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation, general
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Attention
 
 Values = NDArray[np.float64]

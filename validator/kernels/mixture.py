@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.mixture import ExpertWork, mixture_s, parts_s
-from scaleproof.simulator.cluster.device.mixture_rates import TERMS, MixtureRates
-from scaleproof.simulator.cluster.device.product_rates import MEASURED_DEVICES
+from scaleproof.simulator.cluster.device.kernels.mixture import ExpertWork, mixture_s, parts_s
+from scaleproof.simulator.cluster.device.kernels.mixture_rates import TERMS, MixtureRates
+from scaleproof.simulator.cluster.device.kernels.product_rates import MEASURED_DEVICES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
@@ -29,8 +29,8 @@ _DRAWS: Final = 64
 _SEED: Final = 20_260_502
 # An expert's popularity is drawn between 1 and this share of the tokens.
 _MOST_POPULAR: Final = 0.8
-# Mixtures without a gate, by width of the model and of an expert and the number of experts: those of Nemotron 3, whose
-# activation is a squared ReLU (the source's list of such models). A table does not tell which activation a row has.
+# Experts whose MLP is not gated, by width of the model and of an expert and the number of experts: those of Nemotron 3, whose
+# activation is a squared ReLU (the source's list of such models). A table has no column for the activation.
 _UNGATED: Final = {(2688, 1856, 128), (2048, 5120, 512), (8192, 5120, 512)}
 # Parameters on a logarithmic scale: start, and bounds.
 _FIXED_S: Final = (30e-6, 1e-6, 300e-6)

@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.data_sheet import resident_bytes
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.product_rates import CastRates, ProductPrecision, ProductRates
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.product_rates import CastRates, ProductPrecision, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.validator.kernels.corrections import fitted_correction
 from scaleproof.validator.kernels.least_squares import minimum
 
@@ -24,6 +23,10 @@ _OPERAND_BYTES: Final[Mapping[str, float]] = {"fp64": 8, "fp32": 4, "tf32": 4, "
 _CAST: Final = ("fp8",)
 # Errors of the logarithm count as they are beyond about this, and squared below.
 _ROBUST: Final = 0.05
+
+# Generations whose tensor cores read both operands from shared memory. Their caches have two partitions, which keep copies of
+# each other's data.
+ASYNCHRONOUS: Final = ("hopper", "blackwell")
 
 
 class _Prior(NamedTuple):
@@ -132,3 +135,8 @@ def _errors(device: Device, precision: Precision, shapes: ProductShapes, rates: 
     """Logarithms of measured over predicted times."""
     errors: Floats = np.log(shapes.measured_s / predicted_s(with_rates(device, precision, rates), precision, shapes))
     return errors
+
+
+def resident_bytes(generation: str, l2_bytes: float) -> float:
+    """Bytes of data that a second-level cache keeps for all processors."""
+    return l2_bytes / 2 if generation in ASYNCHRONOUS else l2_bytes

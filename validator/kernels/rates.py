@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from scaleproof.simulator.analysis.device_rates import UNMEASURED, attention_error, implementations, product_error
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.validator.kernels import attention, mixture, products
 from scaleproof.validator.kernels.devices import precision_of

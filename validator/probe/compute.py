@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_work
+from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
@@ -161,8 +161,8 @@ def layers(
     """Points of every kind of layer of the models ("layer") in training steps over `samples` samples; the last layer includes
     the loss.
 
-    A point's numbers: the work of the layer, see simulator.cluster.device.cpu_core, and the number of ranks that compute
-    concurrently. group: group of the points.
+    A point's numbers: the work of the layer, see simulator.cluster.device.kernels.cpu_core, and the number of ranks that
+    compute concurrently. group: group of the points.
     """
     built = [(model, _modules(model, precision)) for model in models]
 

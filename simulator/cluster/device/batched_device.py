@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.generations import State
-from scaleproof.simulator.cluster.device.kernels import Kernels
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
+from scaleproof.simulator.cluster.device.kernels.rates import State
 from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.generations import State, completed
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
-from scaleproof.simulator.cluster.device.passes import passes_s, weights_s
+from scaleproof.simulator.cluster.device.generations import completed
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.rates import State
 from scaleproof.simulator.cluster.device.power import sustained
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Hertz, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from scaleproof.simulator.cluster.device.kernels.rates import State
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.units import parse_flops, parse_W
 
-# How a value of a device is known.
-State = Literal["measured", "data sheet", "assumed"]
 # Kernel parameters without which kernels cannot be timed, in YAML.
 _NEEDED: Final = ("tile_share", "memory_share", "launch")
 # Parameters that are fitted together: a device that states the first has no others from its generation.

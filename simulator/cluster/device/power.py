@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from scaleproof.simulator.cluster.device.kernels import Kernels
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
 from scaleproof.simulator.common import catalog, yaml_file
 
 

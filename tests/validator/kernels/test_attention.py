@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates, Preparation
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation
 from scaleproof.validator.kernels.attention import (
     AttentionShapes,
     Measured,

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.data_sheet import DataSheet
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, ProductRates
+from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.validator.kernels.data_sheets import Measured, fit_constants
+from scaleproof.validator.kernels.data_sheet import DataSheet, Measured, fit_constants
 from scaleproof.validator.kernels.least_squares import minimum
 from scaleproof.validator.kernels.products import ProductShapes, fit_products, predicted_s, with_rates
 from scaleproof.validator.kernels.table import read, shipped

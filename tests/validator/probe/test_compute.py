@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_work
+from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.validator.probe import compute
 from tests.validator.probe.onranks import least_s, probed

@@ -1,8 +1,9 @@
 """Fit of a rank's device to points of its kernels, layers and optimizer steps.
 
-Layers of the given models are stored as measured. For all other layers, the coefficients of simulator.cluster.device.cpu_core
-are fitted by least squares of relative errors to every measured layer: of those models, and of reference models from narrow to
-wide. The error for a layer that the fit has not seen follows from leaving out each kind of layer in turn.
+Layers of the given models are stored as measured. For all other layers, the coefficients of
+simulator.cluster.device.kernels.cpu_core are fitted by least squares of relative errors to every measured layer: of those
+models, and of reference models from narrow to wide. The error for a layer that the fit has not seen follows from leaving out
+each kind of layer in turn.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from scaleproof.simulator.cluster.device import cpu_core
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
+from scaleproof.simulator.cluster.device.kernels import cpu_core
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, seconds_text, timed
 from scaleproof.validator.calibration.fit import curve_fitting

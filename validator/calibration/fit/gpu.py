@@ -10,9 +10,9 @@ import numpy as np
 
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
-from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.cluster.device.power import sustained
-from scaleproof.simulator.cluster.device.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.scenario.dump import plain_spec
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed

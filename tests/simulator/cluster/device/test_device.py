@@ -8,7 +8,7 @@ import yaml
 
 import scaleproof
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.passes import passes_s
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.model import Gpt

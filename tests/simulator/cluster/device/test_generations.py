@@ -13,7 +13,7 @@ import yaml
 
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.generations import deviation
-from scaleproof.simulator.cluster.device.products import TILES
+from scaleproof.simulator.cluster.device.kernels.products import TILES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.kernels import Kernels
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
 from scaleproof.simulator.cluster.device.power import constants, sustained
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import predict

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaleproof.simulator.cluster.device.cpu_core import KINDS, SerialCosts, backward_work, forward_work
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCosts, backward_work, forward_work
 from scaleproof.simulator.common.units import parse_flops
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.validator.calibration.fit.device import device_section, useful_cores

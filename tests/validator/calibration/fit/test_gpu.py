@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.kernels import Speed
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration import gpu_sizes

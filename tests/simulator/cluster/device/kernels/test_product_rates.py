@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
-from scaleproof.simulator.cluster.device.passes import passes_s
-from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, MOST_FALL, NODES, CastRates, ProductRates
-from scaleproof.simulator.cluster.device.products import products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s
+from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, MOST_FALL, NODES, CastRates, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model.operators import Matmul
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field
 
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.cluster.device.kernels.rates import Rates
 from scaleproof.simulator.common.units import Seconds
-
-State = Literal["measured", "data sheet", "assumed"]
 
 # Variables of the correction, logarithms to base 2: rows of an expert, experts of the rank, width of the model, width of an
 # expert's part, and the load of the rank over an even share. Their middles and half ranges: beyond, a variable counts as its
@@ -21,10 +19,10 @@ HALF_RANGES: Final = (5.5, 5.0, 1.5, 3.5, 1.5)
 TERMS: Final = 1 + len(VARIABLES) + len(VARIABLES) * (len(VARIABLES) + 1) // 2
 
 
-class MixtureRates(Spec):
+class MixtureRates(Rates):
     """A fused mixture of experts: routing, permutation, two grouped products with the activation between them, and the sum.
 
-    The grouped products take as long as plain products of their sizes. `simulator.cluster.device.mixture` has the formulae.
+    The grouped products take as long as plain products of their sizes. `mixture.py` has the formulae.
     """
 
     fixed_s: Seconds = Field(alias="fixed", description="fixed time of routing and of all launches")
@@ -32,8 +30,4 @@ class MixtureRates(Spec):
     correction: tuple[float, ...] = Field(
         (), max_length=TERMS, description="coefficients of a polynomial of second order for the logarithm of the time"
     )
-    log_error: tuple[float, float] = Field(
-        (-0.5, 0.8), description="5th and 95th percentile of the logarithm of measured over predicted time"
-    )
-    state: State = "assumed"
-    source: str = ""
+    log_error: tuple[float, float] = (-0.5, 0.8)

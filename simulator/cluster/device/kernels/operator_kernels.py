@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from scaleproof.simulator.cluster.device.attention import flash_s
-from scaleproof.simulator.cluster.device.kernels import Speed
-from scaleproof.simulator.cluster.device.products import BatchedProduct, Kernel
+from scaleproof.simulator.cluster.device.kernels.attention import flash_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.products import BatchedProduct, Kernel
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product
 
 # Bytes of an element of a dropout mask.

@@ -6,10 +6,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.attention_rates import AttentionRates
-from scaleproof.simulator.cluster.device.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.product_rates import ProductPrecision, ProductRates, generation_rates
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates
+from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
+from scaleproof.simulator.cluster.device.kernels.product_rates import ProductPrecision, ProductRates, generation_rates
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 

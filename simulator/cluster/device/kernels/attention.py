@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.attention_rates import NARROW, AttentionRates
-from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.attention_rates import NARROW, AttentionRates
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
 from scaleproof.simulator.model.operators import Attention
 
 Values = NDArray[np.float64]

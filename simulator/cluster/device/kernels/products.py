@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.cluster.device.kernels import Generation, Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Product
 
 _SMALL: Final = ((64, 64), (128, 64), (64, 128))

@@ -1,7 +1,7 @@
 """Rates of matrix products on devices without measurements, from the facts of a data sheet.
 
 The rules hold within 6 to 10 % at the median for each of the four GPUs whose products were measured, if their constants are
-fitted to the other three (`validator.kernels.data_sheets`):
+fitted to the other three (`fit_constants`):
 
 - Long bursts reach the rate of one clock on all of them, some 1.4 GHz, whatever the highest clock is: a GPU at its power limit
   lowers its clock, and those with a higher one lower it more.
@@ -14,17 +14,32 @@ fitted to the other three (`validator.kernels.data_sheets`):
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from scaleproof.simulator.cluster.device.product_rates import LOG_ERROR, CastRates, ProductRates
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, CastRates, ProductRates
+from scaleproof.validator.kernels.least_squares import minimum
+from scaleproof.validator.kernels.products import ASYNCHRONOUS, ProductShapes, predicted_s, resident_bytes, with_rates
 
-# Generations whose tensor cores read both operands from shared memory. Their caches have two partitions, which keep copies of
-# each other's data.
-_ASYNCHRONOUS: Final = ("hopper", "blackwell")
+Floats = NDArray[np.float64]
+
+# Middles of the constants and standard deviations of their logarithms before the fit: round values. Four GPUs do not determine
+# by which exponent shares fall with the clock, so that its deviation is small.
+_PRIORS: Final[Mapping[str, tuple[float, float]]] = {
+    "tile_share": (1, 0.3), "clock_loss": (0.35, 0.1), "synchronous_edge": (20, 0.7), "edge": (5, 0.7),
+    "synchronous_ramp": (200, 0.7), "ramp": (100, 0.7), "bytes_per_cycle": (25, 0.7), "burst_GHz": (1.4, 0.2),
+    "burst_s": (2e-4, 1), "fixed_s": (2e-6, 0.3), "narrow_tile_share": (0.95, 0.1), "narrow_burst_share": (0.95, 0.1),
+    "cast_s": (10e-6, 0.3), "cast_bytes_per_cycle": (14, 0.5),
+}  # fmt: skip
+# Errors of the logarithm count as they are beyond about this, and squared below.
+_ROBUST: Final = 0.08
+# Each table counts as much as this number of products with independent errors.
+_INDEPENDENT: Final = 60
 _GHZ: Final = 1e9
 # Shares stay below this one, smoothly.
 _MOST_SHARE: Final = 0.97
@@ -106,7 +121,7 @@ CONSTANTS: Final = Constants(
 def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constants = CONSTANTS) -> ProductRates:
     """Rates of matrix products in a precision that follow from a data sheet."""
     clock_GHz, narrow = facts.peak_clock_GHz, precision in _NARROW
-    synchronous = facts.generation not in _ASYNCHRONOUS
+    synchronous = facts.generation not in ASYNCHRONOUS
     per_cycle = facts.memory_Bps / (facts.processors * clock_GHz * _GHZ)
     memory_share = 1 / (1 + per_cycle / constants.bytes_per_cycle)
     tile_share = constants.tile_share / clock_GHz**constants.clock_loss * (constants.narrow_tile_share if narrow else 1)
@@ -129,15 +144,41 @@ def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constant
         cast=cast if precision in _CAST else None,
         log_error=LOG_ERROR,
         state="data sheet",
-        source="simulator/cluster/device/data_sheet.py",
+        source="validator/kernels/data_sheet.py",
     )
-
-
-def resident_bytes(generation: str, l2_bytes: float) -> float:
-    """Bytes of data that a second-level cache keeps for all processors."""
-    return l2_bytes / 2 if generation in _ASYNCHRONOUS else l2_bytes
 
 
 def _below_one(share: float) -> float:
     """A share, limited smoothly."""
     return float((share**-_SHARPNESS + _MOST_SHARE**-_SHARPNESS) ** (-1 / _SHARPNESS))
+
+
+class Measured(NamedTuple):
+    """Products that were measured on a GPU with a known data sheet."""
+
+    facts: DataSheet
+    device: Device
+    precision: Precision
+    shapes: ProductShapes
+
+    def errors(self, constants: Constants) -> Floats:
+        """Logarithms of measured over predicted times."""
+        device = with_rates(self.device, self.precision, product_rates(self.facts, self.precision, constants))
+        result: Floats = np.log(self.shapes.measured_s / predicted_s(device, self.precision, self.shapes))
+        return result
+
+
+def fit_constants(tables: Sequence[Measured]) -> Constants:
+    """The constants of the rules that fit measured products best."""
+    middles, deviations = np.array([_PRIORS[name] for name in Constants._fields]).T
+    middles = np.log(middles)
+
+    def residuals(values: Floats) -> Floats:
+        constants, result = Constants(*np.exp(values).tolist()), [(values - middles) / deviations]
+        for table in tables:
+            errors = table.errors(constants) / _ROBUST
+            robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
+            result.append(robust * np.sqrt(_INDEPENDENT / len(errors)))
+        return np.concatenate(result)
+
+    return Constants(*(float(f"{value:.3g}") for value in np.exp(minimum(residuals, middles))))

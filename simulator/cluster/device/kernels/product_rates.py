@@ -12,11 +12,11 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
+from scaleproof.simulator.cluster.device.kernels.rates import Rates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 
-State = Literal["measured", "data sheet", "assumed"]
 # 5th and 95th percentile of the logarithm of measured over predicted time on GPUs that were left out of the fit in turn
 # (`python benchmarks/products.py`).
 LOG_ERROR: Final = (-0.15, 0.22)
@@ -76,10 +76,10 @@ class CastRates(Spec):
         return result
 
 
-class ProductRates(Spec):
+class ProductRates(Rates):
     """Rates of matrix products in one precision. Shares are of the device's peak rate or memory bandwidth.
 
-    A product computes in waves of tiles. `simulator.cluster.device.products` has the formulae.
+    A product computes in waves of tiles. `simulator.cluster.device.kernels.products` has the formulae.
     """
 
     tile_share: float = Field(gt=0, le=1, description="share of the peak that the largest tiles reach on all processors")
@@ -95,11 +95,6 @@ class ProductRates(Spec):
         description="logarithm of measured over modelled time, per mille: a line for each number of rows and of columns, "
         "columns first, a number for each inner dimension, at 512, 2048, 8192 and 32768",
     )
-    log_error: tuple[float, float] = Field(
-        (-0.3, 0.3), description="5th and 95th percentile of the logarithm of measured over predicted time"
-    )
-    state: State = "assumed"
-    source: str = ""
 
     def slowdown(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.float64] | float:
         """Factor of the time of tiles and of the power bound that `correction` gives, multilinear between its nodes."""

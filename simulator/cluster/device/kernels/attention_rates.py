@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import Field
 
+from scaleproof.simulator.cluster.device.kernels.rates import Rates
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
-
-State = Literal["measured", "data sheet", "assumed"]
 
 # Widest head of which a kernel has its usual block of queries.
 NARROW: Final = 128
@@ -36,11 +35,11 @@ class Preparation(Spec):
     cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache")
 
 
-class AttentionRates(Spec):
+class AttentionRates(Rates):
     """Rates of an implementation of flash attention. Shares of products are of the device's peak rate.
 
     A block of queries passes over its keys: products and exponentials of a block overlap in part, and processors work on
-    blocks in order, one at a time. `simulator.cluster.device.attention` has the formulae.
+    blocks in order, one at a time. `simulator.cluster.device.kernels.attention` has the formulae.
     """
 
     product_share: float = Field(gt=0, le=2, description="share of the peak that the products of a block reach alone")
@@ -67,11 +66,7 @@ class AttentionRates(Spec):
         10.0, ge=0, le=100, description="elements moved per element of the output by the kernels around the backward pass"
     )
     preparation: Preparation | None = Field(None, description="a kernel before the forward pass, of serving software")
-    log_error: tuple[float, float] = Field(
-        (-0.25, 0.25), description="5th and 95th percentile of the logarithm of measured over predicted time"
-    )
-    state: State = "assumed"
-    source: str = ""
+    log_error: tuple[float, float] = (-0.25, 0.25)
 
 
 @functools.cache

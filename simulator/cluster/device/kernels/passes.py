@@ -5,10 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from scaleproof.simulator.cluster.device.cpu_core import Work, backward_work, forward_work, weights_work
-from scaleproof.simulator.cluster.device.kernels import Speed
-from scaleproof.simulator.cluster.device.operator_kernels import MASK_BYTES, backward_kernels, dropout_s, forward_kernels
-from scaleproof.simulator.cluster.device.products import seconds
+from scaleproof.simulator.cluster.device.kernels.cpu_core import Work, backward_work, forward_work, weights_work
+from scaleproof.simulator.cluster.device.kernels.operator_kernels import (
+    MASK_BYTES,
+    backward_kernels,
+    dropout_s,
+    forward_kernels,
+)
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.products import seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.attention import AttentionWork, attention_s, flash_s, preparation_s, running
-from scaleproof.simulator.cluster.device.attention_rates import BEST, AttentionRates, general, general_rates
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s, running
+from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, general, general_rates
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.model.operators import Attention
 
 PROCESSORS, PEAK_FLOPS, MEMORY_Bps = 100, 1e15, 3e12

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.cpu_core import KINDS, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
-from scaleproof.simulator.cluster.device.passes import passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, backward_work, forward_work, weights_work
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.quantities import _slowed_device
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.model.layers import Layer

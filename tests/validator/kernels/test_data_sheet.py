@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scaleproof.simulator.cluster.device.data_sheet import DataSheet, product_rates, resident_bytes
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.validator.kernels.data_sheet import DataSheet, product_rates
+from scaleproof.validator.kernels.products import resident_bytes
 
 FACTS = DataSheet("hopper", 132, 1.98e9, 989e12, 3350e9, 50e6)
 

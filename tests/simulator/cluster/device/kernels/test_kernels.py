@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.kernels import Kernels, Speed
-from scaleproof.simulator.cluster.device.passes import passes_s
-from scaleproof.simulator.cluster.device.products import TILES, products_s
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.passes import passes_s
+from scaleproof.simulator.cluster.device.kernels.products import TILES, products_s
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 
 FREE = {"processors": 100, "tile_share": 1.0, "memory_share": 1.0, "launch": 0}

@@ -1,0 +1,1 @@
+"""Devices: time of layers on GPUs, other accelerators and CPU cores."""
