@@ -26,7 +26,7 @@ from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.figures import measured_kernels, product_series
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
-DEVICE: Final = Path(__file__).parents[1] / "pictures" / "device.png"
+DEVICE: Final = Path(__file__).parents[1] / "images" / "device.png"
 FEW_SPARES: Final = ("reliability.spares=8", "reliability.repair=2 d")
 FLEETS: Final = {
     "always a spare node": (),
