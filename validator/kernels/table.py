@@ -50,6 +50,8 @@ COLUMNS: Final = ("system", "gpu", "kind", "precision", *itertools.chain.from_it
 _REQUIRED: Final = ("kind", "precision", TIME)
 _ROUTING: Final = "routing"
 _BALANCED: Final = "balanced"
+# Columns of shapes whose blank cells have a usual value.
+_USUAL: Final = ("kv_heads", "moe_tp", "moe_ep", _ROUTING)
 _ROUTINGS: Final = re.compile(r"balanced|power_law_\d{1,3}(\.\d{1,3})?")
 # Largest sizes, far beyond any kernel, and the longest time in microseconds, an hour.
 _MOST: Final = 1e9
@@ -203,6 +205,10 @@ def _table(
     cells = {name: [cell.strip() for cell in column] for name, column in zip(columns, rows, strict=True) if name in COLUMNS}
     if missing := [name for name in _REQUIRED if name not in cells]:
         raise InputError(f"{path}:1: no column {', '.join(missing)}; a table of kernels needs kind, precision and {TIME}")
+    for kind_name, names in SHAPES.items():
+        needed = [name for name in names if name not in _USUAL]
+        if kind_name in cells["kind"] and (missing := [name for name in needed if name not in cells]):
+            raise InputError(f"{path}:1: no column {', '.join(missing)}; rows of {kind_name} need {', '.join(needed)}")
     blank = [""] * len(lines)
     kind, precision = (np.array(cells[name]) for name in ("kind", "precision"))
     routing = np.array([text or _BALANCED for text in cells.get(_ROUTING, blank)])
