@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from scaleproof.simulator.cluster.device.generations import deviation
+from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
@@ -131,8 +132,8 @@ def _slower_device(cluster: Cluster, slowdown: float) -> Cluster:
 def _slowed_device(device: Device, slowdown: float) -> Device:
     kernels = device.kernels
     if kernels is not None:
-        times = {name: getattr(kernels, name) * slowdown for name in ("launch_s", "issue_s", "burst_s", "host_slowdown")}
-        kernels = kernels.model_copy(update=times)
+        factors = {name: getattr(kernels, name) * slowdown for name in ("host_slowdown", "generation_slowdown")}
+        kernels = slower(kernels, slowdown).model_copy(update=factors)
     layers = tuple(
         layer.model_copy(
             update={

@@ -6,6 +6,7 @@ plan, and times of closed forms.
 
 Exceptions, in which replay times draws instead (`draws`), because the longest path may change, or tasks may queue at servers:
 
+- the points of a study, at the ends of their intervals alone (`LinearResponse.bent_intervals`);
 - the step time of a single scenario: 1,000 draws, or fewer of many tasks;
 - the ratio of two scenarios' throughputs, and the differences of the parts of their steps (`pairwise`, `compare`);
 - elasticities (`sensitivity`), which are derivatives themselves, so that a linear response would make them constant.
@@ -35,6 +36,8 @@ Times = NDArray[np.float64]
 
 # Relative slowdown of a quantity in finite differences.
 _SLOWDOWN: Final = 0.01
+# Relative difference from a linear response beyond which a step time counts as bent.
+_BEND: Final = 2e-3
 # Number of draws; fewer if tasks are replayed for each draw, with at most this number of tasks in total: 0.2 us and 50 bytes
 # per task on a 2-core virtual machine.
 _DRAWS: Final = 1000
@@ -94,16 +97,48 @@ class LinearResponse:
         is at the distance of a 90 % interval, in the direction in which the step time changes most there. That direction is
         taken from the gradient at the prediction, and corrected once by the gradient at the end which that gives.
         """
-        return np.stack([self._end(-DEVIATIONS), self._end(DEVIATIONS)])
+        return np.stack([self._times(self._end(-DEVIATIONS)), self._times(self._end(DEVIATIONS))])
+
+    def bent_intervals(self, step_times: Callable[[Times], Times]) -> Times:
+        """The same ends, shape (2, rows), where another path may become the longest one on the way to an end.
+
+        step_times: the step times as multiples of the predicted ones, shape (rows,), at slowdown factors of shape (quantities,
+        rows). They are compared with the linear response at its end and where one quantity alone is at its end. Where they
+        differ most, their own gradient gives another direction; the end with the larger change is the interval's. Where several
+        paths are nearly the longest at an end, this is still an approximation: intervals come out too narrow by some percent.
+        """
+        low, high = self._bent_ends(-DEVIATIONS, step_times), self._bent_ends(DEVIATIONS, step_times)
+        return np.stack([np.min(low, axis=0), np.max(high, axis=0)])
+
+    def _bent_ends(self, distance: float, step_times: Callable[[Times], Times]) -> list[Times]:
+        """Step times at a distance in standard deviations, in one direction, or in two where they bend."""
+        alone = np.eye(len(self.shares))[:, :, None] * np.ones_like(self.shares)
+        places = np.stack([self._end(distance), *(self._at(distance, direction) for direction in alone)])
+        times = np.stack([step_times(factors) for factors in places])
+        bends = np.abs(times / np.stack([self._times(factors) for factors in places]) - 1)
+        if bends.max() <= _BEND:
+            return [times[0]]
+        most = bends.argmax(axis=0)[None]
+        factors, there = np.take_along_axis(places, most[:, None], axis=0)[0], np.take_along_axis(times, most, axis=0)[0]
+        gradient = np.stack([step_times(factors * (1 + _SLOWDOWN * one)) - there for one in alone])
+        return [times[0], step_times(self._at(distance, self.priors.deviation[:, None] * gradient))]
 
     def _end(self, distance: float) -> Times:
-        """Step times at a distance in standard deviations in the direction of the largest change, shape (rows,)."""
+        """Slowdown factors at a distance in standard deviations in the direction of the largest change, shape (quantities,
+        rows)."""
         factors = np.ones_like(self.shares)
         for _ in range(2):
             direction = self.priors.deviation[:, None] * self.shares * factors
             direction[0] *= self._without_model(factors) / factors[0]
-            direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)
-            factors = self.priors.factors(distance * direction)
+            factors = self._at(distance, direction)
+        return factors
+
+    def _at(self, distance: float, direction: Times) -> Times:
+        """Slowdown factors at a distance in standard deviations in a direction, both of shape (quantities, rows)."""
+        return self.priors.factors(distance * direction / np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny))
+
+    def _times(self, factors: Times) -> Times:
+        """Step times, shape (rows,). factors: slowdown factors, shape (quantities, rows)."""
         return np.asarray(factors[0] * self._without_model(factors))
 
     def _without_model(self, factors: Times) -> Times:

@@ -36,6 +36,8 @@ _TRACKS: Final = 4
 _TRACK_OF: Final = {int(Phase.SEND): _SENT, int(Phase.RECEIVE): _RECEIVED}
 # times are integers in units of this part of the step
 _PARTS: Final = 1_000_000
+# shorter boxes, as shares of the step, are rounding errors of times
+_ROUNDING: Final = 1e-9
 # beyond this number of boxes, crowded ones are merged and lose stage and microbatch
 _MOST_BOXES: Final = 12_000
 _CELLS: Final = 1500
@@ -107,5 +109,5 @@ def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int
     stage, microbatch, communication = (
         np.concatenate([np.full(int(waits.sum()), -1), column]).astype(np.int64) for column in columns
     )
-    shown = boxes.end_ms > boxes.start_ms
+    shown = boxes.end_ms - boxes.start_ms > _ROUNDING * step.length_ms
     return boxes.where(shown), stage[shown], microbatch[shown], communication[shown]

@@ -7,6 +7,7 @@ those of a program that is compiled for the point by itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,8 @@ from scaleproof.simulator.uncertainty.response import added_seconds, replayed_s
 
 Times = NDArray[np.float64]
 
+# Relative slowdown of a quantity with which its effect on task durations is computed.
+_SLOWDOWN: Final = 0.01
 # Programs that are valid for fewer points than this save little; after _MOST_MISSES of them the rest is predicted one by one.
 _FEW: Final = 3
 _MOST_MISSES: Final = 20
@@ -124,16 +127,26 @@ class _Compiled:
         differences = self._differences.take(self.batch.agrees)
         seconds = durations_s(self.program).reshape(len(self.program), -1)
 
-        def slower_s(slowdowns: Mapping[str, float]) -> Times:
+        @functools.cache
+        def more_s(name: str) -> Times:
+            """Derivative of the tasks' seconds with respect to a quantity's slowdown factor, shape (tasks, points)."""
             batch = BatchedPoints(len(differences))
-            longer_s = added_seconds(self.program, self._program(batch, differences, slowdowns))
+            longer_s = added_seconds(self.program, self._program(batch, differences, {name: 1 + _SLOWDOWN}))
             if longer_s is None or not batch.agrees.all():
                 raise PlainNumberNeededError("the program of slower points differs in more than durations")
-            return replayed_s(self.program, seconds + longer_s.reshape(len(seconds), -1))
+            return longer_s.reshape(len(seconds), -1) / _SLOWDOWN
+
+        def slower_s(slowdowns: Mapping[str, float | Times]) -> Times:
+            longer_s = (more_s(name) * (slowdown - 1) for name, slowdown in slowdowns.items())
+            return replayed_s(self.program, sum(longer_s, seconds))
 
         try:
-            names, first_s = quantity_deviations(scenario), replayed_s(self.program, seconds)
-            low, high = linear_response(first_s, slower_s, names, scenario.cluster).intervals
+            names, first_s = quantity_deviations(scenario), slower_s({})
+            response = linear_response(first_s, slower_s, names, scenario.cluster)
+            others = response.priors.names[1:]
+            low, high = response.bent_intervals(
+                lambda factors: factors[0] * slower_s(dict(zip(others, factors[1:], strict=True))) / first_s
+            )
         except (ValueError, PlainNumberNeededError):
             # at some point requests overtake each other, or the slower cluster cannot be compiled for all points together
             return np.full((len(Points._fields), 1), np.nan)

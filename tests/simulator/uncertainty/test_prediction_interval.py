@@ -205,6 +205,24 @@ def test_a_linear_response_has_the_interval_of_its_draws(shares: list[float]) ->
     assert np.log(linear.interval(0)) == pytest.approx(np.log(found[:2]), abs=0.03 * log_width(found))
 
 
+@given(limit=st.floats(1.15, 1.3))
+def test_ends_of_bent_step_times_follow_the_longest_path(limit: float) -> None:
+    """Computation beyond a limit is no longer hidden behind communication, which has a slope of a fifth before."""
+    cluster = plain(2, 2, uncertainty={"device": {"low": "60 %", "high": "170 %"}})
+
+    def times(factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        hidden = 1 + 0.2 * (factors[1] - 1)
+        return np.asarray(np.maximum(hidden, hidden + 0.8 * (factors[1] - limit)) * factors[0])
+
+    def slower_s(slowdowns: dict[str, float]) -> NDArray[np.float64]:
+        return times(np.array([[slowdowns.get(name, 1.0)] for name in ("model", "device")]))
+
+    found = of_step_times(times, Priors.of(("model", "device"), cluster), 4000)
+    response = linear_response(np.ones(1), slower_s, ("device",), cluster)
+    assert response.interval(0)[1] < 0.95 * found.high
+    assert response.bent_intervals(times)[:, 0].tolist() == pytest.approx([found.low, found.high], rel=0.02)
+
+
 def test_intervals_of_a_closed_form_follow_its_quantities() -> None:
     cluster = plain(2, 2, uncertainty={"model": {"low": "100 %", "high": "100 %"}})
     assert cluster.network is not None

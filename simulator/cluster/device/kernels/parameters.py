@@ -6,10 +6,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates
+from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
 from scaleproof.simulator.cluster.device.kernels.product_rates import ProductPrecision, ProductRates, generation_rates
+from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 
@@ -54,6 +55,9 @@ class Kernels(Spec):
     host_slowdown: float = Field(
         1.0, gt=0, le=1000, description="host time per kernel over that of the host that frameworks' files assume"
     )
+    generation_slowdown: float = Field(
+        1.0, gt=0, le=1000, description="fixed times of rates that come from the generation, over those of its measured GPU"
+    )
     flash_forward_share: float | None = Field(
         None, gt=0, le=1, description="share of the peak that flash attention reaches; by version and generation if absent"
     )
@@ -89,7 +93,15 @@ class Kernels(Spec):
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision
         own = self.products.get(known)  # type: ignore[call-overload]
-        return own or generation_rates(self.generation, known, self.tile_share)
+        return own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+
+    def attention_rates(self, implementation: str) -> AttentionRates | None:
+        """Rates of an implementation of flash attention, the device's own or its generation's; None if neither are known."""
+        rates = self.attention.get(implementation)
+        if rates is not None:
+            return rates
+        shipped = general(implementation, self.generation)
+        return None if shipped is None else slower(shipped, self.generation_slowdown)
 
     @property
     def flash_shares(self) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
-from scaleproof.simulator.cluster.device.kernels.rates import Rates
+from scaleproof.simulator.cluster.device.kernels.rates import Rates, slower
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
@@ -132,16 +132,16 @@ MEASURED_DEVICES: Final = {
 
 
 @functools.lru_cache(maxsize=256)
-def generation_rates(generation: str, precision: str, tile_share: float) -> ProductRates | None:
+def generation_rates(generation: str, precision: str, tile_share: float, slowdown: float = 1.0) -> ProductRates | None:
     """Rates of products of a device without its own: those of its generation's measured GPU, changed as much as `tile_share`
-    differs. None if no GPU of the generation was measured in this precision."""
+    differs, with fixed times `slowdown` times as long. None if no GPU of the generation was measured in this precision."""
     if generation not in MEASURED_DEVICES:
         return None
     known = _measured_kernels(MEASURED_DEVICES[generation])
     given = known["products"].get(precision)
     if given is None:
         return None
-    measured, ratio = ProductRates.model_validate(given), tile_share / known["tile_share"]
+    measured, ratio = slower(ProductRates.model_validate(given), slowdown), tile_share / known["tile_share"]
     share = min(1.0, measured.tile_share * ratio)
     return measured.model_copy(update={"tile_share": share, "log_error": LOG_ERROR, "state": "data sheet"})
 
