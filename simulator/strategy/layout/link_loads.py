@@ -54,7 +54,8 @@ class CollectiveLoad(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def modelled_loads(load: CollectiveLoad, nodes: tuple[int, ...]) -> Mapping[Channel, float]:
     """Loads of the links of the modelled nodes. If other nodes are folded into them, each link has the maximum load of its
-    equivalents."""
+    equivalents: an approximation, which overestimates contention, for algorithms that do not load all nodes equally, such as
+    halving and doubling among nodes that are not a power of two."""
     folded, loads, endpoints_per_node = len(nodes) < load.group.nodes, load.by_channel, load.shape.endpoints_per_node
     busiest = _busiest_endpoints(load) if folded else {}
     directions = ("both",) if load.shape.network.duplex == "half" else ("out", "in")
