@@ -39,7 +39,7 @@ _ROUNDED: Final = 1e-3
 # Unit of a number that the file leaves to its base or to a default, by its key or a key above it; otherwise microseconds.
 _UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "bandwidth": (1e9, "GB/s")}
 # Numbers without a unit, by their key.
-_RATIOS: Final = frozenset({"host_slowdown"})
+_RATIOS: Final = frozenset({"host_slowdown", "generation_slowdown"})
 _Path = tuple[str | int, ...]
 
 
