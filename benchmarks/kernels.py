@@ -19,7 +19,7 @@ import numpy as np
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.validator.kernels import attention, data_sheets
+from scaleproof.validator.kernels import attention, data_sheet
 from scaleproof.validator.kernels.data_sheet import DataSheet
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.fit import cross_validated, interval, kinds
@@ -93,9 +93,9 @@ def from_data_sheet(device: Device, others: list[Kernels]) -> Device:
     """The device with rates that follow from its data sheet, by fits to kernels of other GPUs."""
     bare = without_measurements(device)
     assert bare.kernels is not None
-    constants = data_sheets.fit_constants(list(_products(others)))
+    constants = data_sheet.fit_constants(list(_products(others)))
     products = {
-        precision: data_sheets.product_rates(DataSheet.of(bare), precision, constants)
+        precision: data_sheet.product_rates(DataSheet.of(bare), precision, constants)
         for precision in ("bf16", "fp8")
         if precision in device.peak_flops
     }
@@ -104,15 +104,15 @@ def from_data_sheet(device: Device, others: list[Kernels]) -> Device:
     return bare.model_copy(update={"kernels": bare.kernels.model_copy(update=update)})
 
 
-def _products(found: Iterable[Kernels]) -> Iterator[data_sheets.Measured]:
+def _products(found: Iterable[Kernels]) -> Iterator[data_sheet.MeasuredProducts]:
     for one in found:
         precision = precision_of(one.device, one.precision)
         if one.kind == PRODUCT and precision is not None:
             device = without_measurements(one.device)
-            yield data_sheets.Measured(DataSheet.of(device), device, precision, one.rows.products(one.precision))
+            yield data_sheet.MeasuredProducts(DataSheet.of(device), device, precision, one.rows.products(one.precision))
 
 
-def _attentions(found: Iterable[Kernels]) -> Iterator[attention.Measured]:
+def _attentions(found: Iterable[Kernels]) -> Iterator[attention.MeasuredAttention]:
     for one in found:
         precision = precision_of(one.device, one.precision)
         if one.kind == ATTENTION and precision is not None:
@@ -121,7 +121,7 @@ def _attentions(found: Iterable[Kernels]) -> Iterator[attention.Measured]:
             speed = device.speed(precision, device.kernels, burst=True)
             shapes = one.rows.attentions(one.precision)
             few = shapes.subset(np.arange(len(shapes.seq)) % _THINNED == 0)
-            yield attention.Measured(speed, few, device.l2_bytes)
+            yield attention.MeasuredAttention(speed, few, device.l2_bytes)
 
 
 def speed() -> None:

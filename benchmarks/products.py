@@ -21,7 +21,7 @@ from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.product_rates import ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.validator.kernels.data_sheet import DataSheet, Measured, fit_constants
+from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants
 from scaleproof.validator.kernels.products import ProductShapes, fit_products, predicted_s, with_rates
 from scaleproof.validator.kernels.table import PRODUCT, read, shipped
 
@@ -79,9 +79,9 @@ class Table(NamedTuple):
         return errors
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredProducts:
         """The products with the facts of the GPU's data sheet."""
-        return Measured(DataSheet.of(self.device), self.device, self.precision, self.shapes)
+        return MeasuredProducts(DataSheet.of(self.device), self.device, self.precision, self.shapes)
 
 
 def tables() -> Iterator[Table]:

@@ -21,7 +21,7 @@ _ACTIVATIONS: Final = np.array([1, -1, -1, 0, 0])
 _LEFT: Final = np.array([0, 0, 1, -1, 0])
 
 
-class InFlight(NamedTuple):
+class MicrobatchesInFlight(NamedTuple):
     """Counts of microbatches in flight. The last axis of arrays has 2 · chunks entries: for each chunk the microbatches with
     live activations, then those of which only the inputs of weights' gradients are live.
 
@@ -39,7 +39,8 @@ class InFlight(NamedTuple):
 
 
 class InFlightCounts(NamedTuple):
-    """Counts of microbatches in flight before and after each pass, shape (ranks, passes, 2 · chunks); see `InFlight`.
+    """Counts of microbatches in flight before and after each pass, shape (ranks, passes, 2 · chunks); see
+    `MicrobatchesInFlight`.
 
     back: chunk of a backward pass, −1 for other passes, shape (ranks, passes).
     """
@@ -59,7 +60,9 @@ def turns(kind: Counts, chunk: Counts, chunks: int) -> InFlightCounts:
 
 
 @lru_cache(maxsize=64)
-def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL) -> InFlight:
+def flights(
+    schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL
+) -> MicrobatchesInFlight:
     """Counts of microbatches in flight on all ranks. times: of the passes, which the order of some schedules depends on."""
     passes = order(schedule, ranks, microbatches, chunks, times)
     before, after, back = turns(passes.kind, passes.chunk, chunks)
@@ -69,7 +72,7 @@ def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int =
         _largest(before[rank, back[rank] == chunk][1:] - itself[chunk], 2 * chunks)
         for rank in range(ranks) for chunk in range(chunks)
     ]  # fmt: skip
-    return InFlight(
+    return MicrobatchesInFlight(
         before[np.arange(ranks)[:, None], firsts] - itself,
         _stacked(later).reshape(ranks, chunks, -1, 2 * chunks),
         _stacked([_largest(after[rank], 2 * chunks) for rank in range(ranks)]),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.in_flight import WHOLE, InFlight, flights
+from scaleproof.simulator.memory.in_flight import WHOLE, MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
@@ -42,7 +42,7 @@ class MemoryInputs:
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
     @cached_property
-    def flights(self) -> InFlight:
+    def flights(self) -> MicrobatchesInFlight:
         """Counts of microbatches in flight."""
         plan = self.plan
         return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))

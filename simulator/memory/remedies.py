@@ -13,7 +13,7 @@ from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 
 
-class Change(NamedTuple):
+class SettingsChange(NamedTuple):
     """A changed scenario, and the settings that change it, by field, in the words of `--set`."""
 
     settings: dict[str, str]
@@ -22,7 +22,7 @@ class Change(NamedTuple):
 
 # A step changes any scenario, or gives None where that is not possible. A remedy gives the steps that it may take from a
 # scenario, the cheapest first.
-Step = Callable[[Scenario], Change | None]
+Step = Callable[[Scenario], SettingsChange | None]
 Remedy = Callable[[Scenario], Iterator[Step]]
 
 
@@ -75,7 +75,7 @@ def _needed(steps: list[Step], scenario: Scenario) -> dict[str, str]:
     return settings
 
 
-def _taken(steps: Sequence[Step], scenario: Scenario) -> Change | None:
+def _taken(steps: Sequence[Step], scenario: Scenario) -> SettingsChange | None:
     """The change by several steps; None if one of them is not possible."""
     settings: dict[str, str] = {}
     for step in steps:
@@ -83,13 +83,13 @@ def _taken(steps: Sequence[Step], scenario: Scenario) -> Change | None:
         if change is None:
             return None
         settings, scenario = settings | change.settings, change.scenario
-    return Change(settings, scenario)
+    return SettingsChange(settings, scenario)
 
 
 def _training(field: str, value: Any, text: str) -> Step:
     """The step that sets a training field."""
 
-    def step(scenario: Scenario) -> Change | None:
+    def step(scenario: Scenario) -> SettingsChange | None:
         return _built(scenario, {f"training.{field}": text}, training=scenario.training.model_copy(update={field: value}))
 
     return step
@@ -100,7 +100,7 @@ def _strategy(field: str, value: Any) -> Step:
     return lambda scenario: _with_strategy(scenario, {field: value})
 
 
-def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> Change | None:
+def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> SettingsChange | None:
     """The change of strategy fields at a constant global batch. more: settings that go with it."""
     strategy = scenario.strategy.model_copy(update={_name(scenario, field): value for field, value in values.items()})
     settings = {f"strategy.{field}": str(value).lower() for field, value in values.items()}
@@ -110,10 +110,10 @@ def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> C
     return _built(scenario, settings | {"batch.total": f"{total}"} | more, strategy=strategy, batch=Batch(total=total))
 
 
-def _built(scenario: Scenario, settings: dict[str, str], **parts: Any) -> Change | None:
+def _built(scenario: Scenario, settings: dict[str, str], **parts: Any) -> SettingsChange | None:
     """The change to other parts; None if they are not valid."""
     try:
-        return Change(settings, scenario.rebuilt(**parts))
+        return SettingsChange(settings, scenario.rebuilt(**parts))
     except FieldError:
         return None
 
@@ -180,7 +180,7 @@ def _degree(field: str, most: Callable[[Scenario], int], step: Callable[[str, in
 def _on_same_gpus(field: str, degree: int) -> Step:
     """The step to a degree with fewer workers, which have more microbatches of the same size."""
 
-    def step(scenario: Scenario) -> Change | None:
+    def step(scenario: Scenario) -> SettingsChange | None:
         strategy = scenario.strategy
         before = int(getattr(strategy.plan, field))
         workers, rest = divmod(strategy.workers * before, degree)
@@ -197,7 +197,7 @@ def _on_same_gpus(field: str, degree: int) -> Step:
 def _on_more_gpus(field: str, degree: int) -> Step:
     """The step to a degree with the same workers, each on more GPUs of the cluster."""
 
-    def step(scenario: Scenario) -> Change | None:
+    def step(scenario: Scenario) -> SettingsChange | None:
         gpus = scenario.strategy.training_ranks * degree // int(getattr(scenario.strategy.plan, field))
         return _with_strategy(scenario, {field: degree}, **{GPUS: f"{gpus}"})
 

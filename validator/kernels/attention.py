@@ -107,7 +107,7 @@ def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -
     )
 
 
-class Measured(NamedTuple):
+class MeasuredAttention(NamedTuple):
     """Measured passes of a GPU. speed: of short bursts. cache_bytes: its second-level cache."""
 
     speed: Speed
@@ -115,7 +115,7 @@ class Measured(NamedTuple):
     cache_bytes: float | None = None
 
 
-def fit_attention(measured: Measured) -> AttentionRates:
+def fit_attention(measured: MeasuredAttention) -> AttentionRates:
     """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
     percentile of those of left-out shapes."""
     shapes = measured.shapes
@@ -128,7 +128,9 @@ def fit_attention(measured: Measured) -> AttentionRates:
     return rates.model_copy(update={"log_error": _interval(errors), "state": "measured"})
 
 
-def fit_general(measured: Sequence[Measured], generation: Generation, cache_bytes: float | None = None) -> AttentionRates:
+def fit_general(
+    measured: Sequence[MeasuredAttention], generation: Generation, cache_bytes: float | None = None
+) -> AttentionRates:
     """Rates for a generation from measurements of GPUs, which share all parameters but the sustained share of families; with
     the 5th and 95th percentile of the errors on each of the GPUs if the others are fitted. cache_bytes: of the GPU that has
     them."""
@@ -141,7 +143,7 @@ def fit_general(measured: Sequence[Measured], generation: Generation, cache_byte
     return rates.model_copy(update={**interval, "state": "data sheet"})
 
 
-def log_errors(rates: AttentionRates, measured: Measured) -> Values:
+def log_errors(rates: AttentionRates, measured: MeasuredAttention) -> Values:
     """Logarithms of measured over predicted times."""
     shapes = measured.shapes
     result: Values = np.log(shapes.measured_s / _table_s(rates, measured.speed, shapes))
@@ -168,7 +170,7 @@ def _with_rows(rates: AttentionRates, generation: str) -> AttentionRates:
 
 
 def _fitted(
-    measured: Sequence[Measured], other: Generation | None = None, other_cache_bytes: float | None = None
+    measured: Sequence[MeasuredAttention], other: Generation | None = None, other_cache_bytes: float | None = None
 ) -> list[AttentionRates]:
     """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
     from scipy.optimize import least_squares

@@ -153,7 +153,7 @@ def _below_one(share: float) -> float:
     return float((share**-_SHARPNESS + _MOST_SHARE**-_SHARPNESS) ** (-1 / _SHARPNESS))
 
 
-class Measured(NamedTuple):
+class MeasuredProducts(NamedTuple):
     """Products that were measured on a GPU with a known data sheet."""
 
     facts: DataSheet
@@ -168,7 +168,7 @@ class Measured(NamedTuple):
         return result
 
 
-def fit_constants(tables: Sequence[Measured]) -> Constants:
+def fit_constants(tables: Sequence[MeasuredProducts]) -> Constants:
     """The constants of the rules that fit measured products best."""
     middles, deviations = np.array([_PRIORS[name] for name in Constants._fields]).T
     middles = np.log(middles)

@@ -55,7 +55,7 @@ def fitted(device: Device, kind: str, precision: str, rows: KernelTable) -> Devi
         return products.with_rates(device, known, _rounded(rates))
     if kind == ATTENTION:
         speed = device.speed(known, device.kernels, burst=True)
-        measured = attention.Measured(speed, rows.attentions(precision), device.l2_bytes)
+        measured = attention.MeasuredAttention(speed, rows.attentions(precision), device.l2_bytes)
         return _with_attention(device, _rounded(attention.fit_attention(measured)))
     return mixture.with_rates(device, known, mixture.fit_mixtures(device, known, rows.mixtures(precision)))
 

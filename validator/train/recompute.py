@@ -45,7 +45,7 @@ class Sections:
             self._is_inside = False
 
 
-class Segment(nn.Sequential):
+class RecomputedSegment(nn.Sequential):
     """Layers that keep only the first one's input and are recomputed together."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,4 +104,4 @@ def _segments(scenario: Scenario, layers: Mapping[int, nn.Module], recompute: Re
     rows = zip(segments(stage, recompute).tolist(), recompute.concerned(stage), layers.values(), strict=True)
     for (_, is_recomputed), group in itertools.groupby(rows, key=lambda row: row[:2]):
         modules = [module for _, _, module in group]
-        yield from [Segment(*modules)] if is_recomputed else modules
+        yield from [RecomputedSegment(*modules)] if is_recomputed else modules

@@ -39,7 +39,7 @@ def curves(scenario: Scenario) -> dict[str, Any]:
     numbers of GPUs that are `refused`. links: points by multiples of a link's bandwidth.
     """
     begin_s = time.monotonic()
-    now = _Point(scenario, interval=False)
+    now = _CurvePoint(scenario, interval=False)
     with_interval = time.monotonic() - begin_s < _SLOW_S
     points, refused = [], []
     links = {name: [{"factor": 1.0, "rate": now.rate}] for name in _LINKS if _uses(scenario, name)}
@@ -50,11 +50,11 @@ def curves(scenario: Scenario) -> dict[str, Any]:
         if kind == "bandwidth":
             for name, link in links.items():
                 changed = scenario.copied(cluster=QUANTITIES[name].slowed(scenario.cluster, 1 / factor))
-                link.append({"factor": factor, "rate": _Point(changed, interval=False).rate})
+                link.append({"factor": factor, "rate": _CurvePoint(changed, interval=False).rate})
         elif gpus.is_integer():
             try:
                 changed = with_gpus(scenario, int(gpus))
-                points.append({"gpus": int(gpus), **_Point(changed, with_interval).plain(), "fits": memory(changed).fits})
+                points.append({"gpus": int(gpus), **_CurvePoint(changed, with_interval).plain(), "fits": memory(changed).fits})
             except ScaleproofError as error:
                 refused.append({"gpus": int(gpus), "reason": _NEAREST.sub("", str(error))})
     return {
@@ -72,7 +72,7 @@ def quick(program: Program, steps: int, variation: Variation = NONE) -> Timeline
     return events.simulate(program, min(steps, _FEW_STEPS + 1), variation)
 
 
-class _Point:
+class _CurvePoint:
     """A predicted throughput, in tokens or samples per second, and its 90 % interval if that is wanted."""
 
     def __init__(self, scenario: Scenario, interval: bool) -> None:

@@ -69,7 +69,7 @@ class Contention:
     def pass_delays_s(self, computing_s: Times, samples: float, job: Job) -> PassDelays:
         """Additional seconds of passes that take `computing_s` seconds without contention, shape (2, layers)."""
         nothing = np.zeros_like(computing_s)
-        resources = Resources.of(job)
+        resources = ContendedResources.of(job)
         if resources is None:
             return PassDelays(nothing, nothing)
         bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
@@ -124,8 +124,8 @@ class Contention:
 
 
 @dataclass(frozen=True)
-class Resources:
-    """Resources of a device that collectives and kernels share.
+class ContendedResources:
+    """ContendedResources of a device that collectives and kernels share.
 
     processors: share that a collective's channels occupy. memory_Bps: bytes per second that kernels reach. power: None if power
     is not shared.

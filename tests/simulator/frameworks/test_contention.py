@@ -7,7 +7,7 @@ import pytest
 
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.contention import Resources, slowed_by
+from scaleproof.simulator.strategy.data_parallel.contention import ContendedResources, slowed_by
 from scaleproof.simulator.strategy.job import Costs
 from tests.simulator.frameworks.scenarios import scenario
 
@@ -40,7 +40,7 @@ def test_no_contention_without_both_transfer_and_compute() -> None:
 
 def test_the_contention_share_is_between_those_of_processors_and_memory() -> None:
     bound, no_W = np.array([0.0, 0.25, 1.0]), np.zeros(3)
-    resources = Resources(processors=0.1, memory_Bps=1e12)
+    resources = ContendedResources(processors=0.1, memory_Bps=1e12)
     assert resources.taken(np.full(3, 4e11), no_W, bound) == pytest.approx([0.1, 0.175, 0.4])
     # a collective that moves next to nothing still occupies its processors
     assert resources.taken(np.zeros(3), no_W, bound) == pytest.approx(0.1)

@@ -11,7 +11,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
+from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
 from tests.simulator.frameworks.scenarios import scenario
 
@@ -62,12 +62,12 @@ def test_transfer_energy_follows_from_memory_and_link_bits() -> None:
 
 
 def test_kernels_are_slowed_by_the_scarcest_resource() -> None:
-    """Resources do not add up: a collective with a fifth of the processors and of the power takes a fifth."""
+    """ContendedResources do not add up: a collective with a fifth of the processors and of the power takes a fifth."""
     bound, rate = np.array([0.0, 0.5, 1.0]), np.full(3, 3e11)
     watts = np.full(3, 50.0)
     for processors, expected in ((0.3, [0.3, 0.3, 0.3]), (0.05, [0.2, 0.25, 0.3])):
-        assert Resources(processors, 1e12, BUDGET).taken(rate, watts, bound) == pytest.approx(expected)
-    assert Resources(0.05, 1e12).taken(rate, watts, bound) == pytest.approx([0.05, 0.175, 0.3])
+        assert ContendedResources(processors, 1e12, BUDGET).taken(rate, watts, bound) == pytest.approx(expected)
+    assert ContendedResources(0.05, 1e12).taken(rate, watts, bound) == pytest.approx([0.05, 0.175, 0.3])
 
 
 def test_a_power_limit_lengthens_the_step() -> None:

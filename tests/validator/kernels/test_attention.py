@@ -9,7 +9,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation
 from scaleproof.validator.kernels.attention import (
     AttentionShapes,
-    Measured,
+    MeasuredAttention,
     fit_attention,
     fit_general,
     log_errors,
@@ -32,15 +32,15 @@ def shipped_device(gpu: str) -> Device:
     return found
 
 
-def measured(gpu: str) -> Measured:
+def measured(gpu: str) -> MeasuredAttention:
     """The passes of a GPU in the table that ships."""
     device = shipped_device(gpu)
     assert device.kernels is not None
     shapes = read(shipped()).of_gpu(gpu).attentions("bf16")
-    return Measured(device.speed("bf16", device.kernels, burst=True), shapes, device.l2_bytes)
+    return MeasuredAttention(device.speed("bf16", device.kernels, burst=True), shapes, device.l2_bytes)
 
 
-def drawn(count: int, noise: float) -> Measured:
+def drawn(count: int, noise: float) -> MeasuredAttention:
     """Passes on an H100 that runs with known rates."""
     random = np.random.default_rng(1)
     heads, lengths, widths = (random.choice(values, count) for values in ([4, 16, 64], [1024, 4096, 16384], [64, 128, 256]))

@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.validator.kernels.data_sheet import DataSheet, Measured, fit_constants
+from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants
 from scaleproof.validator.kernels.least_squares import minimum
 from scaleproof.validator.kernels.products import ProductShapes, fit_products, predicted_s, with_rates
 from scaleproof.validator.kernels.table import read, shipped
@@ -147,7 +147,7 @@ def test_shipped_rates_are_those_that_the_fit_finds(gpu: str, precision: Precisi
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_left_out_gpu_is_predicted_from_its_data_sheet(gpu: str) -> None:
     tables = {
-        (name, precision): Measured(DataSheet.of(device(name)), device(name), precision, measured(name, precision))
+        (name, precision): MeasuredProducts(DataSheet.of(device(name)), device(name), precision, measured(name, precision))
         for name, precision in CASES
     }
     constants = fit_constants([table for (name, _), table in tables.items() if name != gpu])

@@ -17,7 +17,7 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.models import models
-from scaleproof.validator.train.recompute import Segment, chained
+from scaleproof.validator.train.recompute import RecomputedSegment, chained
 from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import at_night, collectives, deviation, deviation_of, in_bulk, paced
 
@@ -187,7 +187,7 @@ def test_segments_start_again_in_each_stage(make_scenario: MakeScenario) -> None
 
     def recomputed(numbers: range) -> list[bool]:
         modules = models.build(scenario.model, numbers, seed=0)  # type: ignore[arg-type]
-        return [isinstance(one, Segment) for one in chained(scenario, dict(zip(numbers, modules, strict=True)))]
+        return [isinstance(one, RecomputedSegment) for one in chained(scenario, dict(zip(numbers, modules, strict=True)))]
 
     # the embedding and two blocks, two blocks and the head
     assert recomputed(range(3)) == [False, False, True]

@@ -25,7 +25,7 @@ from scaleproof.validator.reconciliation.jobs.trace_phases import Phases
 from scaleproof.validator.reconciliation.jobs.trace_spans import (
     SpanColumns,
     TracedRank,
-    Transfer,
+    TracedTransfer,
     add_rank,
     transfer_times_s,
     transfers,
@@ -95,7 +95,7 @@ def _rank(trace: Trace, number: int, scenario: Scenario) -> TracedRank:
 
 
 def _run(
-    ranks: Sequence[TracedRank], moving: Sequence[Sequence[Sequence[Transfer]]], scenario: Scenario, notes: ImportNotes
+    ranks: Sequence[TracedRank], moving: Sequence[Sequence[Sequence[TracedTransfer]]], scenario: Scenario, notes: ImportNotes
 ) -> Run:
     to, dimensions = SpanColumns(), Dimensions(scenario)
     for index, (rank, own) in enumerate(zip(ranks, moving, strict=True)):

@@ -35,7 +35,7 @@ class TracedRank:
     phases: Phases
 
 
-class Transfer(NamedTuple):
+class TracedTransfer(NamedTuple):
     """A call of a collective on one rank. key: the same on all ranks that take part. waiting_s: before the transfer begins."""
 
     key: CallKey
@@ -51,7 +51,7 @@ class Transfer(NamedTuple):
 class ExposedPiece(NamedTuple):
     """A part of a transfer in which the rank computes nothing."""
 
-    transfer: Transfer
+    transfer: TracedTransfer
     start_s: float
     end_s: float
 
@@ -88,14 +88,15 @@ def transfer_times_s(ranks: Sequence[TracedRank]) -> Mapping[CallKey, float]:
     }
 
 
-def transfers(rank: TracedRank, times_s: Mapping[CallKey, float]) -> list[list[Transfer]]:
+def transfers(rank: TracedRank, times_s: Mapping[CallKey, float]) -> list[list[TracedTransfer]]:
     """Calls of each step with their waiting."""
     return [
-        [Transfer(key, work, max(0.0, work.end_s - work.start_s - times_s[key])) for key, work in own] for own in calls(rank)
+        [TracedTransfer(key, work, max(0.0, work.end_s - work.start_s - times_s[key])) for key, work in own]
+        for own in calls(rank)
     ]
 
 
-def exposed(works: Sequence[DeviceWork], moving: Sequence[Transfer]) -> Iterator[ExposedPiece]:
+def exposed(works: Sequence[DeviceWork], moving: Sequence[TracedTransfer]) -> Iterator[ExposedPiece]:
     """Pieces of transfers during which a rank computes nothing, each moment once, in order."""
     computes = [work for work in works if work.exchange is None]
     starts, ends = np.array([work.start_s for work in computes]), np.array([work.end_s for work in computes])
@@ -128,7 +129,7 @@ class SpanColumns:
 
 
 def add_rank(
-    index: int, rank: TracedRank, moving: Sequence[Sequence[Transfer]], dimensions: Dimensions, to: SpanColumns
+    index: int, rank: TracedRank, moving: Sequence[Sequence[TracedTransfer]], dimensions: Dimensions, to: SpanColumns
 ) -> None:
     """Adds the spans of a rank. index: its number among the traced ranks. Seconds count from the end of the warm-up step."""
     zero_s = rank.steps.ends_s[0]
@@ -151,7 +152,9 @@ def add_rank(
             _add_transfer(to, place, transfer, dimensions, zero_s)
 
 
-def _add_transfer(to: SpanColumns, place: Mapping[str, int], transfer: Transfer, dimensions: Dimensions, zero_s: float) -> None:
+def _add_transfer(
+    to: SpanColumns, place: Mapping[str, int], transfer: TracedTransfer, dimensions: Dimensions, zero_s: float
+) -> None:
     exchange, start_s = transfer.key[1], transfer.begin_s - zero_s
     phase = Phase.SYNCHRONISE if exchange.op != "sendrecv" else _MOVING[transfer.work.way]
     to.add(
@@ -166,7 +169,7 @@ def sent_bytes(exchange: TracedCollective) -> float:
     return exchange.size_bytes * (bus_factor(exchange.op, exchange.size) if exchange.op and exchange.size > 1 else 1.0)
 
 
-def _main_phase(transfer: Transfer) -> Phase:
+def _main_phase(transfer: TracedTransfer) -> Phase:
     """What a rank does that waits for a transfer; for messages of unknown direction it receives."""
     if transfer.key[1].op != "sendrecv":
         return Phase.SYNCHRONISE

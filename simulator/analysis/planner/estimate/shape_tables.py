@@ -21,7 +21,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import pass_w
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import StageMessages
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.memory.in_flight import WHOLE
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
+from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
@@ -197,7 +197,7 @@ class SyncTable:
         and energy of them: of each microbatch from ZeRO's stage 2 on, else of a step.
         """
         c, kept = shape.sync_rows, shape.kept
-        self.resources = Resources.of(job)
+        self.resources = ContendedResources.of(job)
         if self.resources is None:
             return
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
