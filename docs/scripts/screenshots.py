@@ -23,7 +23,6 @@ FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
 # name, the results that are shown, width and height in pixels, and theme
 VIEWS: Final = (
     ("report.png", "study", 1280, 1340, "light"),
-    ("report-phone.png", "study", 390, 1340, "dark"),
     ("plan.png", "plan", 1280, 1200, "light"),
 )
 # the commands that write the results, without the folder
