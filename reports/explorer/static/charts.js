@@ -15,10 +15,24 @@ function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** @param {number} value @returns {string} such as '12.3k' */
+/** @param {number} value @returns {[number, string]} size and prefix of a number's unit; thousands have one from ten thousand on */
+function shortUnit(value) {
+  return value >= 999.5e6 ? [1e9, "G"] : value >= 999.5e3 ? [1e6, "M"] : value >= 9995 ? [1e3, "k"] : [1, ""];
+}
+
+/** @param {number} value @returns {string} three significant digits, as format_short of units.py writes them: '1,234', '12.3k' */
 export function short(value) {
-  const [size, unit] = value >= 999.5e6 ? [1e9, "G"] : value >= 999.5e3 ? [1e6, "M"] : value >= 999.5 ? [1e3, "k"] : [1, ""];
-  return `${Number((value / size).toPrecision(3))}${unit}`;
+  const [size, prefix] = shortUnit(value);
+  const number = value / size;
+  const digits = number >= 99.95 ? 0 : number >= 9.995 ? 1 : 2;
+  const text = number.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return number >= 0.9995 ? `${text}${prefix}` : String(Number(number.toPrecision(3)));
+}
+
+/** @param {number} value @returns {string} the label of a tick, in the unit of short numbers: '1,500', '20k' */
+function tickText(value) {
+  const [size, prefix] = shortUnit(value);
+  return `${(value / size).toLocaleString("en", { maximumSignificantDigits: 3 })}${prefix}`;
 }
 
 /** The labels that do not overlap earlier ones. @param {[number, string][]} labels middles in pixels, and texts, the most important
@@ -159,7 +173,7 @@ function ticks(least, most) {
     for (const digit of leading) {
       const value = digit * 10 ** power;
       const share = (Math.log2(value) - least) / (most - least);
-      if (share >= 0 && share <= 1) found.push([share, short(value)]);
+      if (share >= 0 && share <= 1) found.push([share, tickText(value)]);
     }
   }
   return found;

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from scaleproof.simulator.common.units import format_short
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -320,6 +322,15 @@ def test_labels_of_charts_do_not_overlap(page: Page, explorer: str, scenario: st
     wait_for_everything(page)
     assert page.locator(".chart text").count() > 10
     assert page.locator(".chart").evaluate_all(_OVERLAPS) == []
+
+
+def test_charts_write_short_numbers_like_all_pages(page: Page, explorer: str) -> None:
+    page.goto(explorer)
+    numbers = [0.01234, 0.9996, 9.996, 41.23, 99.96, 1_234.4, 9_994.0, 9_996.0, 308_351.0, 999_600.0, 1.531e12]
+    texts = page.evaluate(
+        "async (numbers) => { const { short } = await import('./charts.js'); return numbers.map(short); }", numbers
+    )
+    assert texts == [format_short(number) for number in numbers]
 
 
 def test_markup_in_names_is_escaped(page: Page, explorer: str) -> None:
