@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from io import StringIO
 
 import pytest
@@ -88,25 +87,6 @@ def test_list_shows_files_of_a_kind_or_with_words_in_120_columns(capsys: pytest.
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
     assert scaleproof.main(["list", "modles"]) == 2
     assert capsys.readouterr().err == "no files with 'modles'; did you mean 'models'?\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("scaleproof pre", "predict"),
-        ("scaleproof predict resnet50-ri", "resnet50-ring-p100"),
-        ("scaleproof plan resnet50-ring-p100 --obj", "--objective"),
-        ("scaleproof plan resnet50-ring-p100 --objective en", "energy"),
-    ],
-)
-def test_bash_completes_commands_names_options_and_values(
-    words: str, completed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert scaleproof.main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    complete = f'COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _scaleproof; echo "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", f"{script}\n{complete}"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == completed
 
 
 def test_a_terminal_shows_out_of_memory_in_red_and_other_places_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
