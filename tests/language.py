@@ -43,9 +43,7 @@ RETIRED: Final = {
     r"glued": "pinned to the end of a stage",
 }
 _SUFFIXES: Final = (".py", ".md", ".yaml", ".toml", ".html", ".js", ".css")
-_WORD: Final = re.compile(
-    "|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I
-)
+_WORD: Final = re.compile(rf"(?<![a-z])(?:{'|'.join(RETIRED)})(?![a-z])")
 # Names of fields that users write, or that a library has.
 _ALLOWED: Final = re.compile(
     r"float_gates|gated?_"
@@ -65,10 +63,11 @@ def files(folders: list[str]) -> Iterator[Path]:
 
 
 def found(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line, word and what to write instead, of each retired word in a file."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    """Line, word in small letters and what to write instead, of each retired word in a file."""
+    # ignoring case in the patterns takes ten times as long
+    for number, line in enumerate(path.read_text(encoding="utf-8").lower().splitlines(), 1):
         for match in _WORD.finditer(_ALLOWED.sub("", line)):
-            yield number, match[0], list(RETIRED.values())[int(match.lastgroup[1:])] if match.lastgroup else ""
+            yield number, match[0], next(instead for word, instead in RETIRED.items() if re.fullmatch(word, match[0]))
 
 
 def main(folders: list[str]) -> int:
