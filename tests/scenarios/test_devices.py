@@ -146,16 +146,26 @@ def test_newer_gpus_are_faster() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_device_trains_a_small_gpt(name: str) -> None:
-    own = device(name)
+    precisions = list(device(name).peak_flops)
+    trains_a_small_gpt(name, "bf16" if "bf16" in precisions else precisions[0])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_every_device_trains_a_small_gpt_in_each_precision(name: str) -> None:
+    for precision in device(name).peak_flops:
+        trains_a_small_gpt(name, precision)
+
+
+def trains_a_small_gpt(name: str, precision: str) -> None:
     model = {"kind": "gpt", "layers": 2, "hidden": 256, "heads": 4, "vocabulary": 1024, "sequence": 128}
     cluster = {
         "nodes": 1, "node": {"devices": 2, "link": {"bandwidth": "10 GB/s", "latency": "5 us"}}, "device": {"base": name},
     }  # fmt: skip
-    for precision in own.peak_flops:
-        run = predict(load({
-            "model": model, "cluster": cluster, "strategy": {"kind": "data_parallel", "workers": 2}, "batch": 8,
-            "training": {"precision": precision}, "framework": "ideal",
-        }))  # fmt: skip
-        assert run.prediction_interval_s is not None
-        low_s, high_s = run.prediction_interval_s
-        assert 0 < low_s < run.step_time_s < high_s
+    run = predict(load({
+        "model": model, "cluster": cluster, "strategy": {"kind": "data_parallel", "workers": 2}, "batch": 8,
+        "training": {"precision": precision}, "framework": "ideal",
+    }))  # fmt: skip
+    assert run.prediction_interval_s is not None
+    low_s, high_s = run.prediction_interval_s
+    assert 0 < low_s < run.step_time_s < high_s

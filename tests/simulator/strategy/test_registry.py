@@ -91,14 +91,12 @@ def test_kinds_are_listed_without_importing_them(install: Install, small: Callab
 
 def test_the_schema_contains_installed_strategies(install: Install) -> None:
     plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain, json_schema())
+    assert not jsonschema.Draft202012Validator(json_schema()).is_valid(plain)
     vars(KINDS).pop("_installed")
     install()
-    jsonschema.validate(plain, json_schema())
-    jsonschema.validate(plain | {"strategy": "alone"}, json_schema())
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, json_schema())
+    validator = jsonschema.Draft202012Validator(json_schema())
+    strategies = ({"kind": "alone", "passes": 2}, "alone", {"kind": "alone", "passes": "x"})
+    assert [validator.is_valid(plain | {"strategy": strategy}) for strategy in strategies] == [True, True, False]
 
 
 def test_a_scenario_with_an_installed_strategy_is_dumped_completely(install: Install, small: Callable[..., Scenario]) -> None:

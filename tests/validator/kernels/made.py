@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
-from scaleproof.validator.kernels.table import read, shipped
+from scaleproof.validator.kernels.table import KernelTable, read, shipped
 
 GEMM = {"gpu": "H100-80GB-SXM", "kind": "gemm", "precision": "bf16", "m": "4096", "n": "4096", "k": "4096", "latency_us": "190"}
 ATTENTION = {
@@ -17,6 +18,12 @@ MIXTURE = {
     "gpu": "H100-80GB-SXM", "kind": "moe_forward", "precision": "bf16", "tokens": "4096", "hidden": "4096", "inter": "14336",
     "experts": "8", "topk": "2", "moe_tp": "1", "moe_ep": "1", "routing": "balanced", "latency_us": "4500",
 }  # fmt: skip
+
+
+@cache
+def all_shipped() -> KernelTable:
+    """The table that ships, which is read once."""
+    return read(shipped())
 
 
 def written(path: Path, *rows: Mapping[str, str]) -> Path:
@@ -30,7 +37,7 @@ def written(path: Path, *rows: Mapping[str, str]) -> Path:
 
 def sampled(path: Path, gpu: str, count: int, factor: float = 1.0) -> Path:
     """A table of `count` kernels of each kind of a GPU from the table that ships. factor: on their times."""
-    table = read(shipped()).of_gpu(gpu)
+    table = all_shipped().of_gpu(gpu)
     rows = []
     for kind in ("gemm", "attention_forward", "moe_forward"):
         own = table.subset(table.rows(kind, "bf16"))

@@ -17,7 +17,8 @@ from scaleproof.validator.kernels.attention import (
 )
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.fit import cross_validated
-from scaleproof.validator.kernels.table import ATTENTION, read, shipped
+from scaleproof.validator.kernels.table import ATTENTION
+from tests.validator.kernels.made import all_shipped
 
 GPUS = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-SXM", "L40S-48GB")
 TRUE = AttentionRates(
@@ -36,7 +37,7 @@ def measured(gpu: str) -> MeasuredAttention:
     """The passes of a GPU in the table that ships."""
     device = shipped_device(gpu)
     assert device.kernels is not None
-    shapes = read(shipped()).of_gpu(gpu).attentions("bf16")
+    shapes = all_shipped().of_gpu(gpu).attentions("bf16")
     return MeasuredAttention(device.speed("bf16", device.kernels, burst=True), shapes, device.l2_bytes)
 
 
@@ -76,7 +77,7 @@ def test_shipped_rates_predict_the_table(gpu: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("gpu", GPUS)
 def test_left_out_shapes(gpu: str) -> None:
-    rows = read(shipped()).of_gpu(gpu)
+    rows = all_shipped().of_gpu(gpu)
     found = cross_validated(shipped_device(gpu), ATTENTION, "bf16", rows.subset(rows.rows(ATTENTION, "bf16")))
     assert found.median < 0.05
     assert found.p95 < 0.2

@@ -9,7 +9,8 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.fit import cross_validated
 from scaleproof.validator.kernels.mixture import MixtureShapes, expert_groups, predicted_s
-from scaleproof.validator.kernels.table import MIXTURE, read, shipped
+from scaleproof.validator.kernels.table import MIXTURE
+from tests.validator.kernels.made import all_shipped
 
 GPUS = ("A100-80GB-SXM", "H100-80GB-SXM", "B200-SXM", "L40S-48GB")
 
@@ -59,7 +60,7 @@ def test_mixtures_take_longer_with_more_of_anything() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("gpu", GPUS)
 def test_left_out_shapes(gpu: str) -> None:
-    table = read(shipped()).of_gpu(gpu)
+    table = all_shipped().of_gpu(gpu)
     for precision in table.precisions(MIXTURE):
         found = cross_validated(shipped_device(gpu), MIXTURE, precision, table.subset(table.rows(MIXTURE, precision)))
         assert found.median < 0.12, precision

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, NotFoundError
-from scaleproof.validator.kernels.table import COLUMNS, SHAPES, KernelTable, check, read, shipped, write
-from tests.validator.kernels.made import ATTENTION, GEMM, MIXTURE, written
+from scaleproof.validator.kernels.table import COLUMNS, SHAPES, KernelTable, check, read, write
+from tests.validator.kernels.made import ATTENTION, GEMM, MIXTURE, all_shipped, written
 
 
 def table(folder: Path, *rows: dict[str, str]) -> KernelTable:
@@ -23,7 +23,7 @@ def table(folder: Path, *rows: dict[str, str]) -> KernelTable:
 
 
 def test_the_table_that_ships_can_be_used_as_a_whole() -> None:
-    found = read(shipped())
+    found = all_shipped()
     check(found)
     assert len(found) == 21208
     assert found.gpus == ["A100-80GB-SXM", "B200-SXM", "H100-80GB-SXM", "L40S-48GB"]

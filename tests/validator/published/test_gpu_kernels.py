@@ -11,17 +11,17 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.kernels.table import read, shipped
+from scaleproof.validator.kernels.table import shipped
 from scaleproof.validator.published.gpu_kernels import predict_table
 from scaleproof.validator.published.score import score, tables_at
-from tests.validator.kernels.made import ATTENTION, GEMM, MIXTURE, sampled, written
+from tests.validator.kernels.made import ATTENTION, GEMM, MIXTURE, all_shipped, sampled, written
 
 
 def test_all_rows_that_ship_are_predicted_in_seconds() -> None:
     begin_s = time.perf_counter()
     predictions = predict_table(shipped())
     assert time.perf_counter() - begin_s < 20
-    assert len(predictions) == len(read(shipped()))
+    assert len(predictions) == len(all_shipped())
     skipped = Counter(one.skipped for one in predictions if one.skipped)
     assert all(reason.startswith("no device ships for the GPU") for reason in skipped)
     assert {one.set_name for one in predictions if not one.skipped} >= {

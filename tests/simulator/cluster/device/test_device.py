@@ -203,8 +203,7 @@ def test_the_schema_accepts_devices_by_name_and_base(tmp_path: Path) -> None:
 
     from scaleproof.simulator.scenario.schema import json_schema
 
-    for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN):
-        data = yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": given}}
-        jsonschema.validate(data, json_schema())
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": 7}}, json_schema())
+    validator = jsonschema.Draft202012Validator(json_schema())
+    plain = yaml.safe_load(SCENARIO)
+    for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN, 7):
+        assert validator.is_valid(plain | {"cluster": {"node": {}, "device": given}}) is (given != 7)
