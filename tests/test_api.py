@@ -92,8 +92,8 @@ def test_results_have_a_short_text_a_table_a_frame_and_a_figure() -> None:
 def test_the_other_results_have_a_short_text() -> None:
     results = [
         sp.sensitivity(FIELDS),
-        sp.crossover("resnet50-ring-p100", points=2),
-        sp.goodput("llama3-405b-54-days"),
+        sp.crossover("resnet50-ring-p100", points=2, strategies=["ring"]),
+        sp.goodput("llama3-405b-54-days", days=2),
     ]
     for result in results:
         assert 2 <= len(repr(result).splitlines()) <= 4, repr(result)

@@ -6,7 +6,10 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,9 +17,19 @@ import scaleproof
 from tests.conftest import SMALL
 
 
-def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A whole `scaleproof` process."""
-    return subprocess.run([sys.executable, "-m", "scaleproof", *arguments], capture_output=True, text=True, cwd=folder)
+class Done(NamedTuple):
+    """What a command returned and printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str) -> Done:
+    """A command, run in this process."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = scaleproof.main(list(arguments))
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def test_only_public_names_are_importable() -> None:
@@ -41,7 +54,8 @@ def test_help_lists_every_command_without_importing_numpy() -> None:
 
 
 def test_predict_prints_text_and_json(tmp_path: Path) -> None:
-    people = run("predict", "resnet50-ring-p100")
+    command = [sys.executable, "-m", "scaleproof", "predict", "resnet50-ring-p100"]
+    people = subprocess.run(command, capture_output=True, text=True)
     assert people.returncode == 0
     assert "step time" in people.stdout
     assert re.search(r"weak scaling [\d.]+ % \([\d.]+x of 1 GPU\)", people.stdout)
@@ -68,9 +82,12 @@ def test_predict_prints_text_and_json(tmp_path: Path) -> None:
         ("model: [", "scenario.yaml:2:1: not valid YAML"),
     ],
 )
-def test_bad_input_gives_a_one_line_error_and_writes_no_files(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").write_text(text)
-    done = run("predict", "scenario.yaml", "--out", "out", folder=tmp_path)
+def test_bad_input_gives_a_one_line_error_and_writes_no_files(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scenario.yaml").write_text(text)
+    done = run("predict", "scenario.yaml", "--out", "out")
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -113,6 +113,8 @@ def naming_extras() -> Iterator[None]:
 
 def printable(text: str) -> str:
     """Text that is safe to print on a terminal: control characters are escaped, long lines are cut in the middle."""
+    if len(text) <= _MAX_LINE and text.isprintable():
+        return text
     half = _MAX_LINE // 2
     lines = [line if len(line) <= _MAX_LINE else f"{line[:half]} … {line[-half:]}" for line in text.split("\n")]
     return "\n".join("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line) for line in lines)

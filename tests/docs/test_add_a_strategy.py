@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import scaleproof
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "add-a-strategy.md").read_text()
 EXAMPLE = ROOT / "examples" / "gossip-strategy"
@@ -42,11 +44,13 @@ def test_the_page_quotes_the_example_exactly(path: Path) -> None:
     assert quoted == path.read_text()
 
 
+@pytest.mark.full
 def test_the_examples_own_tests_pass_with_the_package_installed(installed: Path) -> None:
     done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE))
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.full
 def test_the_example_passes_mypy(installed: Path) -> None:
     done = run(installed, "mypy", "--strict", *map(str, EXAMPLE.glob("*.py")))
     assert done.returncode == 0, done.stdout
@@ -64,14 +68,13 @@ def test_commands_of_the_example_print_what_the_page_shows(installed: Path, tmp_
         assert done.stdout == shown
 
 
-def test_without_the_package_its_kind_is_unknown() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scaleproof", "predict", str(EXAMPLE / "gossip.yaml")], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 2
-    assert "gossip.yaml:9:12: strategy: unknown kind 'gossip'; give one of parameter_server" in done.stderr
+def test_without_the_package_its_kind_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["predict", str(EXAMPLE / "gossip.yaml")]) == 2
+    message = "gossip.yaml:9:12: strategy: unknown kind 'gossip'; give one of parameter_server"
+    assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_schema_and_errors_of_the_example_look_like_builtin_ones(installed: Path) -> None:
     assert '"gossip": "#/$defs/Gossip"' in run(installed, "scaleproof", "schema").stdout
     done = run(installed, "scaleproof", "predict", str(EXAMPLE / "gossip.yaml"), "--set", "strategy.workers=0")

@@ -6,6 +6,8 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+
 import scaleproof
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,7 @@ def test_the_examples_of_the_page_give_the_texts_shown() -> None:
     assert SCRIPT["rewritten"](PAGE) == PAGE, "run examples/run_notebook.py"
 
 
+@pytest.mark.full
 def test_the_notebook_has_the_outputs_of_its_cells() -> None:
     text = (ROOT / "examples" / "notebook.ipynb").read_text()
     notebook = json.loads(text)

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "what-if.md").read_text()
 
 
+@pytest.mark.full
 def test_the_example_prints_the_output_shown_on_the_page() -> None:
     done = subprocess.run([sys.executable, "examples/what_if.py"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

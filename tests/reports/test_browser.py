@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.analysis.study.sweep import sweep
 from tests.reports.studies import STUDY, without_pictures
+from tests.validator.verdicts import in_bulk
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -173,7 +175,7 @@ def test_axe_finds_no_serious_accessibility_violation(
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in faults] == []
 
 
-@pytest.mark.parametrize("width_px", [360, 800])
+@pytest.mark.parametrize("width_px", [360, *in_bulk(800)])
 @pytest.mark.parametrize("kind", ["built_study", "built_results"])
 def test_pages_fit_a_phone_and_a_tablet(chromium: Browser, kind: str, width_px: int, request: pytest.FixtureRequest) -> None:
     view = {"viewport": {"width": width_px, "height": 740}, "has_touch": True, "color_scheme": "dark"}
@@ -218,6 +220,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return build(folder).path
 
 
+def test_a_page_of_a_study_is_below_1_megabyte_without_its_pictures_and_scripts(built_study: Path) -> None:
+    text = (built_study / "index.html").read_text(encoding="utf-8")
+    assert len(re.sub(r"<script>.*?</script>|data:image/[^\"]*", "", text, flags=re.DOTALL)) < 1e6
+
+
+@pytest.mark.full
 def test_a_page_of_2000_points_is_below_4_megabytes(large: Path) -> None:
     assert large.stat().st_size < 4e6
 

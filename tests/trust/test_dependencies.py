@@ -6,7 +6,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from typing import Any, Final
@@ -41,17 +42,25 @@ def _declared(*extras: str) -> set[str]:
     return names
 
 
-def _imported(package: str) -> Iterator[tuple[str, str]]:
+@cache
+def _imported(package: str) -> frozenset[tuple[str, str]]:
     """Imported external modules, each with the file that imports it."""
-    files = sorted((ROOT / package).rglob("*.py"))
-    for file in files:
+    found = set()
+    for file in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
             for name in names:
                 top = name.partition(".")[0]
                 if top not in sys.stdlib_module_names and top not in OWN:
-                    yield _PARTS.get(top, top), file.relative_to(ROOT).as_posix()
+                    found.add((_PARTS.get(top, top), file.relative_to(ROOT).as_posix()))
+    return frozenset(found)
+
+
+@cache
+def _brought() -> Mapping[str, list[str]]:
+    """Names of the packages that bring each module."""
+    return packages_distributions()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +74,7 @@ def _imported(package: str) -> Iterator[tuple[str, str]]:
     ],
 )
 def test_every_imported_package_is_declared(package: str, extras: tuple[str, ...]) -> None:
-    brought, declared = packages_distributions(), _declared(*extras)
+    brought, declared = _brought(), _declared(*extras)
     unknown = {
         f"{file}: {module}"
         for module, file in _imported(package)
@@ -76,7 +85,7 @@ def test_every_imported_package_is_declared(package: str, extras: tuple[str, ...
 
 def test_the_base_package_imports_extras_only_where_declared() -> None:
     """`pip install .` is enough to predict and to plan."""
-    brought, declared = packages_distributions(), _declared()
+    brought, declared = _brought(), _declared()
     extra = {
         module
         for package in ("simulator", "commands")

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from scaleproof.simulator.common.units import format_short
+from tests.validator.verdicts import in_bulk
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -36,7 +37,7 @@ def throughput(page: Page) -> float:
     return float(text.split()[0].replace(",", ""))
 
 
-@pytest.mark.parametrize("scenario", [RING, SERVERS, DEEP])
+@pytest.mark.parametrize("scenario", [SERVERS, *in_bulk(RING, DEEP)])
 def test_the_page_opens_with_a_forecast(page: Page, explorer: str, scenario: str) -> None:
     opened(page, address(explorer, scenario))
     assert throughput(page) > 0
@@ -254,7 +255,7 @@ def test_terms_are_explained_on_focus(page: Page, explorer: str) -> None:
     assert page.is_hidden("#tip")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark", *in_bulk("light")])
 def test_axe_finds_no_serious_accessibility_violation(page: Page, explorer: str, scheme: str) -> None:
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     pinned = urlencode([("a", "?scenario=gpt3-175b-servers-selene")])
@@ -286,7 +287,7 @@ def test_the_theme_follows_the_system_or_the_saved_choice(page: Page, explorer: 
     assert page.evaluate(background) == dark
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", *in_bulk("dark")])
 def test_both_themes_have_enough_contrast(page: Page, explorer: str, theme: str) -> None:
     opened(page, address(explorer, RING))
     page.get_by_label("Theme", exact=True).select_option(theme)
@@ -314,8 +315,8 @@ _OVERLAPS = """(charts) => charts.flatMap((chart) => {
 })"""
 
 
-@pytest.mark.parametrize("width_px", [360, 800, 1280])
-@pytest.mark.parametrize("scenario", [RING, "megatron-175b-3d-selene", "gpt3-175b-servers-selene"])
+@pytest.mark.parametrize("width_px", [360, *in_bulk(800, 1280)])
+@pytest.mark.parametrize("scenario", [RING, *in_bulk("megatron-175b-3d-selene", "gpt3-175b-servers-selene")])
 def test_labels_of_charts_do_not_overlap(page: Page, explorer: str, scenario: str, width_px: int) -> None:
     page.set_viewport_size({"width": width_px, "height": 900})
     opened(page, address(explorer, scenario))

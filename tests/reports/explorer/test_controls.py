@@ -16,6 +16,7 @@ from scaleproof.reports.explorer.responses.answer import scenario_of
 from scaleproof.simulator.cluster.device.kernels.narrow import Fp8Recipe
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
+from tests.validator.verdicts import in_bulk
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
@@ -28,14 +29,16 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
     [
         ("resnet50-servers-p100", ()),
         ("megatron-175b-3d-selene", ()),
-        ("gpt3-1.3b-diloco-wan", ()),
-        ("resnet50-async-straggler-p100", ()),
-        ("horovod", ()),
-        ("llama-2-7b-fsdp-a100", ()),
-        ("mixtral-8x7b-experts-h100", ("training.precision=fp8",)),
         ("mixtral-8x7b-experts-h100", ("training.precision=fp8", "training.fp8_recipe=current")),
-        ("mixtral-8x7b-experts-h100", ("cluster=dgx-b200", "training.precision=fp8", "training.fp8_recipe=mxfp8")),
-        ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
+        *in_bulk(
+            ("gpt3-1.3b-diloco-wan", ()),
+            ("resnet50-async-straggler-p100", ()),
+            ("horovod", ()),
+            ("llama-2-7b-fsdp-a100", ()),
+            ("mixtral-8x7b-experts-h100", ("training.precision=fp8",)),
+            ("mixtral-8x7b-experts-h100", ("cluster=dgx-b200", "training.precision=fp8", "training.fp8_recipe=mxfp8")),
+            ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
+        ),
     ],
 )
 def test_every_offered_choice_gives_a_valid_scenario(reference: str, given: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from scaleproof.simulator.common import catalog
 from scaleproof.validator.published.pipeline_schedules import PipelineRow, parse_row, predict, step_s
 from tests.docs.accuracy_page import ALL, shown
+from tests.validator.verdicts import in_bulk
 
 TABLE = catalog.ROOT / "published" / "pipeline_schedules.csv"
 
@@ -36,9 +37,10 @@ def test_every_row_is_scored_within_the_bound() -> None:
     assert found.worst < 8
 
 
-def test_predicted_ratios_of_schedules_equal_measured_ones() -> None:
-    """All pairs that differ by their schedule alone, and by more than two percent."""
-    predictions = sorted((predict(each) for each in rows()), key=lambda one: one.pairs)
+@pytest.mark.parametrize("model", ["6.2B", *in_bulk("")])
+def test_predicted_ratios_of_schedules_equal_measured_ones(model: str) -> None:
+    """All pairs, of a model or of all models, that differ by their schedule alone, and by more than two percent."""
+    predictions = sorted((predict(each) for each in rows() if model in each["model"]), key=lambda one: one.pairs)
     compared = 0
     for _, group in groupby(predictions, key=lambda one: one.pairs):
         for a, b in combinations(group, 2):

@@ -20,6 +20,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.reconciliation.refit import Refit, refit, update
+from tests.validator.verdicts import in_bulk
 
 CLUSTER: dict[str, Any] = {
     "name": "lab",
@@ -59,7 +60,9 @@ def slowdown_interval(found: Refit) -> dict[str, float]:
     return {one.quantity: one.slowdown for one in found.changes}
 
 
-@pytest.mark.parametrize("truth", [{"network.bandwidth": 1.3, "device": 1.25}, {"network.bandwidth": 0.8, "device": 1.0}])
+@pytest.mark.parametrize(
+    "truth", [{"network.bandwidth": 1.3, "device": 1.25}, *in_bulk({"network.bandwidth": 0.8, "device": 1.0})]
+)
 def test_the_refit_recovers_quantities_within_noise(truth: dict[str, float]) -> None:
     noise = 0.015
     found = refitted(runs(truth, noise))

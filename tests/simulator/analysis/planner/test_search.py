@@ -25,6 +25,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.priors import common_error_share
+from tests.validator.verdicts import in_bulk
 
 SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")
 
@@ -92,7 +93,7 @@ def test_cost_ranks_like_time_with_equal_node_counts() -> None:
 
 
 def test_energy_objective_returns_the_least_energy_first() -> None:
-    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW"), 8, "energy", top=2)
+    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=16"), 4, "energy", top=2)
     first, second = (choice.run.energy_J for choice in found.best)
     assert first is not None
     assert second is not None
@@ -223,7 +224,7 @@ def served(*overrides: str) -> PlanResult:
     return plan(load("resnet50-servers-p100", [*SERVERS, *overrides]), 8, top=3, servers=3, strategies=("parameter_server",))
 
 
-@pytest.mark.parametrize("overrides", [(), ("strategy.overlap=true",)])
+@pytest.mark.parametrize("overrides", [("strategy.overlap=true",), *in_bulk(((),))])
 def test_the_best_servers_are_the_best_of_all_predictions(overrides: tuple[str, ...]) -> None:
     found = served(*overrides)
     fastest_s = min(timed(found.configurations.scenario(row)).step_time_s for row in range(len(found.configurations)))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Wiring
+from tests.validator.verdicts import in_bulk
 
 Edge = tuple[Any, Any]
 
@@ -141,7 +142,7 @@ print(json.dumps([sorted(map(repr, net.route(0, target).shares.items())) for tar
 """
 
 
-@pytest.mark.parametrize("routing", ["spread", "hashed"])
+@pytest.mark.parametrize("routing", ["hashed", *in_bulk("spread")])
 def test_routes_are_the_same_in_every_process(routing: str) -> None:
     code = HASHED.replace("ROUTING", routing)
     found = [

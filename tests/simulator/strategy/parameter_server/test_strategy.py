@@ -21,6 +21,7 @@ from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets
+from tests.validator.verdicts import in_bulk
 
 Make = Callable[..., Scenario]
 
@@ -96,8 +97,8 @@ def test_overlapped_servers_are_steady_from_the_second_step_on(small: Make, work
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-@pytest.mark.parametrize("bucket", ["20 KB", "100 KB", "300 KB"])
-@pytest.mark.parametrize(("workers", "count"), [(1, 1), (4, 2), (6, 3)])
+@pytest.mark.parametrize("bucket", ["100 KB", *in_bulk("20 KB", "300 KB")])
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (4, 2), *in_bulk((6, 3))])
 def test_overlap_is_never_slower(small: Make, mode: str, bucket: str, workers: int, count: int) -> None:
     after, overlapped = (
         predict(small(servers(workers, count, mode=mode, **fields), *ALONE, *PLAIN))

@@ -21,6 +21,7 @@ from scaleproof.validator.calibration.gpu_check.scenarios import RANKS, families
 from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from tests.validator.calibration.fit.test_gpu import facts
+from tests.validator.verdicts import in_bulk
 
 
 def written(folder: Path, devices: int) -> dict[str, Scenario]:
@@ -40,7 +41,7 @@ def test_what_one_device_trains_fits_and_can_be_measured(tmp_path: Path) -> None
         assert run.step_time_s * (scenarios.FULL.steps + 3) < 20.0
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("devices", [3, *in_bulk(2, 4, 6, 8)])
 def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int, tmp_path: Path) -> None:
     found = written(tmp_path, devices)
     replicated = [scenario for name, scenario in found.items() if name not in {t.name for t in scenarios.FULL.single}]

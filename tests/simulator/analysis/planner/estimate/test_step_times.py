@@ -16,6 +16,7 @@ from scaleproof.simulator.engine import replay
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
+from tests.validator.verdicts import in_bulk
 
 # Five models on three kinds of clusters: NVLink and InfiniBand, 10 Gbit/s between nodes, PCIe.
 SCENARIOS = {
@@ -68,7 +69,7 @@ def test_replayed_times_are_above_the_bound_and_near_estimates(name: str) -> Non
     assert (errors >= least).all()
 
 
-@pytest.mark.parametrize("name", list(SCENARIOS)[:3])
+@pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
 def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None:
     reference, overrides, ranks = SCENARIOS[name]
     forms = (
@@ -87,7 +88,7 @@ def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None
     assert np.abs(errors).max() <= 0.10
 
 
-@pytest.mark.parametrize("name", list(SCENARIOS)[:3])
+@pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
 def test_schedules_without_a_closed_form_are_estimated_too(name: str) -> None:
     reference, overrides, ranks = SCENARIOS[name]
     scenario = load(reference, overrides)
