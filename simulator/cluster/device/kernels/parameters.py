@@ -113,7 +113,8 @@ class Kernels(Spec):
 class Speed(NamedTuple):
     """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32.
     products: rates of matrix products, if they are known. burst: whether kernels run in short bursts, at high clocks, as in
-    tables of kernels; training is bound by what the power limit sustains."""
+    tables of kernels; training is bound by what the power limit sustains. operand_bytes: of an element that products read, if
+    it is not `element_bytes`, as in 8 bits."""
 
     kernels: Kernels
     peak_flops: float
@@ -122,6 +123,7 @@ class Speed(NamedTuple):
     winograd: bool = False
     products: ProductRates | None = None
     burst: bool = False
+    operand_bytes: float | None = None
 
     @property
     def reached_Bps(self) -> float:
