@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general
+from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, best, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
 from scaleproof.simulator.cluster.device.kernels.product_rates import ProductPrecision, ProductRates, generation_rates
@@ -96,12 +96,19 @@ class Kernels(Spec):
         return own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
 
     def attention_rates(self, implementation: str) -> AttentionRates | None:
-        """Rates of an implementation of flash attention, the device's own or its generation's; None if neither are known."""
+        """Rates of an implementation of flash attention: the device's own, else its generation's, else those of the first
+        implementation that was measured on the device; None if none are known."""
         rates = self.attention.get(implementation)
         if rates is not None:
             return rates
         shipped = general(implementation, self.generation)
-        return None if shipped is None else slower(shipped, self.generation_slowdown)
+        if shipped is not None:
+            shipped = slower(shipped, self.generation_slowdown)
+        if implementation == BEST:
+            return best([*([shipped] if shipped else []), *self.attention.values()]) or next(
+                iter(self.attention.values()), None
+            )
+        return shipped or next(iter(self.attention.values()), None)
 
     @property
     def flash_shares(self) -> tuple[float, float]:

@@ -158,6 +158,25 @@ def test_the_fastest_implementation_is_no_slower_than_any_that_trains(generation
                 assert seconds(best, on, backward, **shape) <= seconds(of[generation], on, backward, **shape) * 1.001, name
 
 
+def test_a_measured_implementation_stands_for_those_that_are_not_known() -> None:
+    """The device's own rates come first, then its generation's, then those of the first implementation that was measured."""
+    own = rates(product_share=0.3)
+    for generation, expected in (("hopper", general("cudnn", "hopper")), ("cdna", own)):
+        kernels = speed(generation=generation).kernels.model_copy(update={"attention": {"flash-2": own}})
+        assert kernels.attention_rates("flash-2") == own
+        assert kernels.attention_rates("cudnn") == expected
+    assert speed(generation="cdna").kernels.attention_rates("cudnn") is None
+
+
+def test_the_fastest_implementation_may_be_a_measured_one() -> None:
+    own = rates(product_share=1.5, block_rows=64)
+    kernels = speed(generation="hopper").kernels.model_copy(update={"attention": {"flash-2": own}})
+    fastest = kernels.attention_rates(BEST)
+    assert fastest is not None
+    assert fastest.product_share == 1.5
+    assert general("flash-3", "hopper") is not None
+
+
 def test_no_rates_are_known_of_other_generations() -> None:
     assert general("flash-2", "kepler") is None
     assert general(BEST, "kepler") is None
