@@ -85,6 +85,9 @@ def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
         yield Fact(what, tiles, device.state_of("kernels.tile_share"))
     limited = f"{format_percent(kernels.sustained_share)} of the peak"
     yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
+    if kernels.exponential_gain != 1:
+        gain = f"{kernels.exponential_gain:g} times the rate of others of {kernels.generation}"
+        yield Fact("exponentials", gain, device.state_of("kernels.exponential_gain"))
     for name, mixtures in kernels.mixtures.items():
         yield Fact(f"mixtures of experts {name}", _interval(mixtures.log_error), mixtures.state)
     if kernels.flash_forward_share is not None:

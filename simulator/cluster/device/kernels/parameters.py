@@ -68,6 +68,9 @@ class Kernels(Spec):
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
     )
+    exponential_gain: float = Field(
+        1.0, gt=0, le=16, description="exponentials that a processor computes in a clock, over those of its generation"
+    )
     attention: dict[str, AttentionRates] = Field(
         {}, description="rates of implementations of flash attention; the first one runs unless the framework names another"
     )

@@ -94,6 +94,22 @@ def test_exponentials_bound_narrow_heads_and_products_wide_ones() -> None:
     assert seconds(slow, **wide) < 1.1 * seconds(rates(), **wide)
 
 
+def test_faster_exponentials_shorten_attention_that_they_bound() -> None:
+    """Narrow heads have the most exponentials per product; the backward pass has other elementwise work next to them."""
+    given, twice = (speed(generation="blackwell", exponential_gain=gain) for gain in (1, 2))
+    of = general("cudnn", "blackwell")
+    assert of is not None
+
+    def gain(width: int, backward: bool = False) -> float:
+        shape = {"width": width, "value_width": width}
+        return seconds(of, given, backward, **shape) / seconds(of, twice, backward, **shape)
+
+    assert 2 > gain(64) > gain(128) > gain(256) > 1
+    assert gain(64) > gain(64, backward=True) > 1
+    only = rates(product_share=2.0, exponential_share=0.01)
+    assert seconds(only, given) == pytest.approx(2 * seconds(only, twice), rel=0.01)
+
+
 def test_the_rate_never_exceeds_its_share_of_the_peak() -> None:
     of = rates(product_share=0.6)
     for tokens, width in itertools.product((512, 4096, 32768), (64, 128, 256)):
