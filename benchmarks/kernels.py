@@ -24,7 +24,7 @@ from scaleproof.validator.kernels.data_sheet import DataSheet
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.fit import cross_validated, interval, kinds
 from scaleproof.validator.kernels.rates import predicted_s
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, Floats, KernelTable, read, shipped
+from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, Floats, KernelTable, read, shipped
 
 _PARTS: Final = ("halves", "gpus", "speed")
 # Of the other GPUs' attention every n-th shape is used, which is enough for a few parameters.
@@ -74,19 +74,25 @@ def left_out_halves(found: Iterable[Kernels]) -> None:
 
 
 def left_out_gpus(found: list[Kernels]) -> None:
-    """Prints errors on each GPU, by its data sheet and fits to the other GPUs."""
+    """Prints errors on each GPU, by its data sheet and fits to the other GPUs. Intervals are those of the others' errors, by
+    fits to which neither they nor the GPU belong: as a fifth GPU relates to the four that were measured."""
     print("one GPU left out: shapes, median and 95th percentile of the error, share of times in their intervals")
-    errors = []
-    for gpu in dict.fromkeys(one.gpu for one in found):
-        own = [one for one in found if one.gpu == gpu]
-        device = from_data_sheet(own[0].device, [one for one in found if one.gpu != gpu])
-        errors += [(one, one.errors(device)) for one in own]
-    for one, residuals in errors:
-        others = [other for of, other in errors if of.kind == one.kind and of.gpu != one.gpu]
-        low, high = interval(np.concatenate(others))
-        error = np.abs(np.expm1(-residuals))
-        inside = ((residuals >= low) & (residuals <= high)).mean()
-        print(f"{_name(one)}: {len(error)}, {np.median(error):.1%}, {np.percentile(error, 95):.1%}, {inside:.0%}")
+    found = [one for one in found if one.kind != MIXTURE]  # rates of mixtures do not follow from data sheets
+    gpus = list(dict.fromkeys(one.gpu for one in found))
+    for gpu in gpus:
+        others = [pair for other in gpus if other != gpu for pair in _left_out(found, other, {gpu, other})]
+        for one, residuals in _left_out(found, gpu, {gpu}):
+            low, high = interval(np.concatenate([other for of, other in others if of.kind == one.kind]))
+            error = np.abs(np.expm1(-residuals))
+            inside = ((residuals >= low) & (residuals <= high)).mean()
+            print(f"{_name(one)}: {len(error)}, {np.median(error):.1%}, {np.percentile(error, 95):.1%}, {inside:.0%}")
+
+
+def _left_out(found: list[Kernels], gpu: str, without: set[str]) -> list[tuple[Kernels, Floats]]:
+    """Kernels of a GPU, with logarithms of measured over predicted times by fits to all GPUs but those `without`."""
+    own = [one for one in found if one.gpu == gpu]
+    device = from_data_sheet(own[0].device, [one for one in found if one.gpu not in without])
+    return [(one, one.errors(device)) for one in own]
 
 
 def from_data_sheet(device: Device, others: list[Kernels]) -> Device:

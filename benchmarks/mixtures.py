@@ -4,16 +4,21 @@ Prints errors on halves of the shapes that were left out; with --write also repl
 the GPUs' device files by new fits. Mixtures consist of matrix products: fit them after those, by `python benchmarks/products.py
 --write`.
 
-Run: python benchmarks/mixtures.py [--write]
+With --slow it prints instead how rows are related that take far longer than predicted: whether other rows are slow of the same
+mixture, group and routing on the same GPU, and the same row in the other precision and on other GPUs.
+
+Run: python benchmarks/mixtures.py [--write | --slow]
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates
@@ -22,7 +27,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels import attention
 from scaleproof.validator.kernels.fit import KindFit, cross_validated, kinds
-from scaleproof.validator.kernels.rates import fitted, with_error
+from scaleproof.validator.kernels.rates import fitted, predicted_s, with_error
 from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, KernelTable, read, shipped
 
 # Device files of the GPUs in the table.
@@ -31,6 +36,8 @@ GPUS: Final = {
 }  # fmt: skip
 _SECTIONS: Final = {ATTENTION: "attention", MIXTURE: "mixtures"}
 _NAMES: Final = {ATTENTION: "passes of attention", MIXTURE: "mixtures of experts"}
+# A row is slow if it takes this number of times as long as predicted.
+_SLOW: Final = 1.5
 # Coefficients in a line of a device file.
 _IN_LINE: Final = 7
 
@@ -42,6 +49,35 @@ def fits(device: Device, table: KernelTable) -> Iterator[tuple[Device, KindFit]]
             error = cross_validated(device, kind, precision, rows)
             device = with_error(fitted(device, kind, precision, rows), kind, precision, error.error)
             yield device, error
+
+
+def slow_rows(table: KernelTable) -> None:
+    """Prints the share of rows that take more than `_SLOW` times as long as predicted, and that share among rows that differ
+    from a slow one in one respect."""
+    slow: dict[tuple[str, str, str], bool] = {}
+    for gpu, name in GPUS.items():
+        for kind, precision, rows in kinds(table.of_gpu(gpu)):
+            if kind == MIXTURE:
+                ratios = rows.measured_s / predicted_s(load_device(_path(name)), kind, precision, rows)
+                shapes = zip(rows.shape_texts(), (ratios > _SLOW).tolist(), strict=True)
+                slow |= {(gpu, precision, shape): is_slow for shape, is_slow in shapes}
+    print(f"slow: {np.mean(list(slow.values())):.1%} of {len(slow):,} rows")
+    respects: dict[str, Callable[[str, str, str], Hashable]] = {
+        "tokens": lambda gpu, precision, shape: (gpu, precision, shape.split(maxsplit=1)[1]),
+        "precision": lambda gpu, precision, shape: (gpu, shape),
+        "GPU": lambda gpu, precision, shape: (precision, shape),
+    }
+    for name, key in respects.items():
+        groups: dict[Hashable, list[bool]] = {}
+        for row, is_slow in slow.items():
+            groups.setdefault(key(*row), []).append(is_slow)
+        pairs = sum(sum(group) * (len(group) - 1) for group in groups.values())
+        both = sum(sum(group) * (sum(group) - 1) for group in groups.values())
+        print(f"slow if a row is slow that differs in {name} alone: {both / pairs:.0%} of {pairs:,}")
+
+
+def _path(name: str) -> Path:
+    return catalog.ROOT / "devices" / f"{name}.yaml"
 
 
 def source(fit: KindFit) -> str:
@@ -109,9 +145,13 @@ def main() -> None:
     """Prints errors, and writes device files if this is wanted."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    write, table = parser.parse_args().write, read(shipped())
+    parser.add_argument("--slow", action="store_true")
+    options, table = parser.parse_args(), read(shipped())
+    if options.slow:
+        slow_rows(table)
+        return
     for gpu, name in GPUS.items():
-        path: Path = catalog.ROOT / "devices" / f"{name}.yaml"
+        path = _path(name)
         device, texts, attended = load_device(path), {}, ""
         for fitted_device, fit in fits(device, table.of_gpu(gpu)):
             device = fitted_device
@@ -121,7 +161,7 @@ def main() -> None:
                 attended = source(fit)
             else:
                 texts[fit.precision] = source(fit)
-        if write:
+        if options.write:
             assert device.kernels is not None
             rates = device.kernels.attention[attention.IMPLEMENTATION]
             text = written(path.read_text(encoding="utf-8"), "attention", attention_lines(rates, attended))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,12 @@ def mount(tools: Any) -> None:
     kernels.add(
         "--device NAME", "GPU of the table to fit, if it has several; name of the GPU, if the table has none", default=""
     )
+    kernels.add(
+        "--attention NAME",
+        "implementation of attention of rows without one, as files of frameworks name it: flash-2, flash-3, cudnn or another "
+        "(trtllm)",
+        default="",
+    )
     kernels.add("--like NAME", "device with the facts of the data sheet (the shipped one of the GPU's name)", default="")
     kernels.add("--out DEVICE.yaml", "the device file to write", type=Path)
     kernels.add("--json", "print the fit as JSON")
@@ -48,7 +54,7 @@ def _kernels(options: argparse.Namespace) -> int:
 
     if options.out is not None and options.out.suffix not in (".yaml", ".yml"):
         raise InputError(f"--out {options.out}: give the name of a device file that ends in .yaml")
-    found = read(options.file, options.device)
+    found = read(options.file, options.device, *filter(None, [options.attention]))
     check(found)
     gpu = _gpu(found, options.device)
     rows, nominal = found.of_gpu(gpu), _nominal(gpu, options.like)
@@ -58,11 +64,25 @@ def _kernels(options: argparse.Namespace) -> int:
     if options.out is not None:
         with locked_file(options.out, "import", PATIENCE_S):
             write(fitted, gpu, options.file, options.out)
-    for note in fitted.notes:
+    notes = [*fitted.notes, *_unused(fitted)]
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    data = {"gpu": gpu, "like": nominal.name, "fits": [fit.plain() for fit in fitted.fits], "notes": list(fitted.notes)}
+    data = {"gpu": gpu, "like": nominal.name, "fits": [fit.plain() for fit in fitted.fits], "notes": notes}
     data |= {"assumed": _ASSUMED, "out": str(options.out or "")}
     return print_result(options, lambda: data, lambda: describe(fitted, gpu, nominal.name, options.out))
+
+
+def _unused(fitted: FittedDevice) -> Iterator[str]:
+    """Notes on implementations of attention that no framework runs."""
+    from scaleproof.simulator.frameworks import attention_versions
+
+    known = attention_versions()
+    for name in dict.fromkeys(fit.implementation for fit in fitted.fits):
+        if name and name not in known:
+            yield (
+                f"no framework that ships runs attention called {name}, so that predictions of training do not use its times; "
+                f"if they are of another, name it with --attention: {', '.join(known)}"
+            )
 
 
 def _gpu(found: KernelTable, named: str) -> str:
@@ -102,7 +122,7 @@ def describe(fitted: FittedDevice, gpu: str, like: str, out: Path | None) -> str
     for fit in fitted.fits:
         low, high = (format_change(end) for end in fit.error.shares)
         cells = format_percent(fit.median), format_percent(fit.p95), format_range(low, high), format_percent(fit.coverage, 0)
-        rows.append((f"{fit.kind} {fit.precision}", f"{fit.rows:,}", *cells))
+        rows.append((fit.name, f"{fit.rows:,}", *cells))
     lines = [f"{gpu}: data sheet of {like}; errors are those of shapes that were left out of the fit", *table(rows)]
     lines += wrapped(f"assumed, as in {like}: {_ASSUMED}")
     return "\n".join([*lines, *([f"wrote {out}"] if out else [])])

@@ -85,6 +85,9 @@ def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
         yield Fact(what, tiles, device.state_of("kernels.tile_share"))
     limited = f"{format_percent(kernels.sustained_share)} of the peak"
     yield Fact("power limit sustains", limited, device.state_of("kernels.sustained_share"))
+    if kernels.exponential_gain != 1:
+        gain = f"{kernels.exponential_gain:g} times the rate of others of {kernels.generation}"
+        yield Fact("exponentials", gain, device.state_of("kernels.exponential_gain"))
     for name, mixtures in kernels.mixtures.items():
         yield Fact(f"mixtures of experts {name}", _interval(mixtures.log_error), mixtures.state)
     if kernels.flash_forward_share is not None:
@@ -92,8 +95,13 @@ def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
         value = f"{shares[0]} of the peak forward, {shares[1]} backward"
         yield Fact("flash attention", value, device.state_of("kernels.flash_forward_share"))
         return
-    for name, implementation in implementations(kernels).items():
+    known = implementations(kernels)
+    for name, implementation in known.items():
         yield Fact(f"attention {name}", _interval(implementation.log_error), implementation.state)
+    if kernels.attention:
+        first, others = next(iter(kernels.attention)), known.keys() - kernels.attention.keys()
+        reason = f"as on other devices of {kernels.generation}" if others else f"as {first}: no rates of {kernels.generation}"
+        yield Fact("other attention", f"{reason}, since it was not measured", "data sheet" if others else "assumed")
 
 
 def _flat(device: Device, kernels: Kernels) -> Iterator[Fact]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.device import Device, Precision, is_narrow
 from scaleproof.simulator.cluster.device.kernels.attention import running
 from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general_rates
 from scaleproof.simulator.cluster.device.kernels.operator_kernels import forward_kernels
@@ -141,7 +141,10 @@ def _kernel_s(device: Device, precision: Precision, operator: Operator, samples:
     kernels = device.kernels
     if kernels is None or device.efficiency is not None:
         return operator.forward_flops * samples / (device.peak_flops[precision] * (device.efficiency or 1.0))
-    speed = device.speed(precision, kernels, burst=burst)
+    if is_narrow(precision) and not burst and {"bf16", precision} <= device.peak_flops.keys():
+        speed = device.narrow_speed(precision, kernels, "mxfp4" if precision == "fp4" else "delayed")
+    else:
+        speed = device.speed(precision, kernels, burst=burst)
     if kernels.serial is not None:
         return passes_s(speed, (operator,), (), samples)[0]
     return sum(seconds(forward_kernels(operator, samples, speed), speed))

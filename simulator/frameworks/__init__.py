@@ -2,6 +2,8 @@
 
 from scaleproof.simulator.frameworks.execution import Execution, TrainingWork
 from scaleproof.simulator.frameworks.framework import ABLATIONS, IDEAL, Framework, Loss, MemoryBehaviour
-from scaleproof.simulator.frameworks.library import shipped
+from scaleproof.simulator.frameworks.library import attention_versions, shipped
 
-__all__ = ["ABLATIONS", "IDEAL", "Execution", "Framework", "Loss", "MemoryBehaviour", "TrainingWork", "shipped"]
+__all__ = [
+    "ABLATIONS", "IDEAL", "Execution", "Framework", "Loss", "MemoryBehaviour", "TrainingWork", "attention_versions", "shipped",
+]  # fmt: skip

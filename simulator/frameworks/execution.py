@@ -151,11 +151,15 @@ class Execution:
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
-    def _operators_s(self, operators: Sequence[Operator], samples: float, faster: float = 1.0) -> tuple[float, float]:
-        return passes_s(self._speed(faster), tuple(operators), (), samples)
+    def _operators_s(self, operators: Sequence[Operator], samples: float) -> tuple[float, float]:
+        return passes_s(self._speed(), tuple(operators), (), samples)
 
-    def _speed(self, faster: float = 1.0) -> Speed:
-        return self.device.speed(self.precision, self._kernels, faster)
+    def _speed(self) -> Speed:
+        return self.device.speed(self.precision, self._kernels)
+
+    @functools.cached_property
+    def _narrow_speed(self) -> Speed:
+        return self.device.narrow_speed(self.work.precision, self._kernels, self.work.recipe)
 
     def _unfused_scores(self, operator: Operator, samples: float) -> float:
         """Attention scores whose softmax the framework would fuse but cannot."""
@@ -169,9 +173,7 @@ class Execution:
         products = tuple(o for o in layer.operators if isinstance(o, Matmul))
         recipes = narrow_products()
         slow = self._operators_s(products, samples)
-        peaks = self.device.peak_flops
-        faster = max(1.0, peaks[self.work.precision] / peaks[self.precision] * recipes.peak_share)
-        fast = self._operators_s(products, samples, faster)
+        fast = passes_s(self._narrow_speed, products, (), samples)
         read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
         written = sum(written_elements(o) for o in products) * samples
         cast_bytes = recipes.cast_bytes[self.work.recipe]

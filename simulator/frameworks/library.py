@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, USUAL
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
@@ -87,6 +88,13 @@ def names() -> tuple[str, ...]:
 def supporting(features: frozenset[str]) -> list[str]:
     """Names of the shipped frameworks that support all `features`, sorted."""
     return [name for name in names() if features <= set(shipped(name).supports)]
+
+
+@functools.cache
+def attention_versions() -> tuple[str, ...]:
+    """Implementations of flash attention that shipped frameworks run, sorted."""
+    named = {version for name in names() for version in shipped(name).attention.values()}
+    return tuple(sorted((named | {USUAL}) - {BEST, "none"}))
 
 
 def renamed(framework: Framework) -> Framework:

@@ -1,7 +1,7 @@
 """Forward passes of causal attention in a table: their shapes, the fit of rates to them, and their predicted times.
 
-The tables' implementation is TensorRT-LLM's, whose kernel is preceded by one that rotates queries and keys and copies keys and
-values to a cache: a row has the time of both.
+Tables that do not name the implementation have TensorRT-LLM's, whose kernel is preceded by one that rotates queries and keys
+and copies keys and values to a cache: a row has the time of both.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s, running
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s
 from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation, general
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Attention
 
 Values = NDArray[np.float64]
 
+# Implementation of tables that name none.
 IMPLEMENTATION: Final = "trtllm"
 # Generations whose tensor cores read operands from registers, and from shared memory: what a processor sustains differs.
 FAMILIES: Final[Mapping[str, tuple[Generation, ...]]] = {
@@ -86,15 +87,17 @@ _PARAMETERS: Final[Mapping[str, _Parameter]] = {
     "slowdown_192": _Parameter(1.1, 0.5, 3.0),
     "slowdown_256": _Parameter(1.0, 0.5, 3.0),
 }
+# Parameters of the kernel before that of attention.
+_OF_PREPARATION: Final = ("memory_share", "cached_gain")
 # Parameters that families of generations do not share.
 _OF_FAMILY: Final = ("sustained_share",)
 
 
-def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -> Values:
-    """Seconds of the forward passes, by the functions that `predict` uses."""
+def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes, implementation: str = IMPLEMENTATION) -> Values:
+    """Seconds of the forward passes of an implementation, by the functions that `predict` uses."""
     assert device.kernels is not None
     speed = device.speed(precision, device.kernels, burst=True)
-    rates = running(device.kernels) or general(IMPLEMENTATION, device.kernels.generation)
+    rates = rates_of(device, implementation)
     if rates is not None:
         return _table_s(rates, speed, shapes)
     columns = (shapes.batch, shapes.seq, shapes.heads, shapes.kv_heads, shapes.head_dim)
@@ -107,12 +110,19 @@ def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes) -
     )
 
 
+def rates_of(device: Device, implementation: str) -> AttentionRates | None:
+    """Rates of an implementation on a device, or of the one that stands for it; None if none are known."""
+    assert device.kernels is not None
+    return device.kernels.attention_rates(implementation)
+
+
 class MeasuredAttention(NamedTuple):
     """Measured passes of a GPU. speed: of short bursts. cache_bytes: its second-level cache."""
 
     speed: Speed
     shapes: AttentionShapes
     cache_bytes: float | None = None
+    implementation: str = IMPLEMENTATION
 
 
 def fit_attention(measured: MeasuredAttention) -> AttentionRates:
@@ -125,7 +135,21 @@ def fit_attention(measured: MeasuredAttention) -> AttentionRates:
         rates = _fitted([measured._replace(shapes=shapes.subset(fold != left))])[0]
         errors[fold == left] = log_errors(rates, measured._replace(shapes=shapes.subset(fold == left)))
     rates = _fitted([measured])[0]
-    return rates.model_copy(update={"log_error": _interval(errors), "state": "measured"})
+    backward = _backward(rates, general(measured.implementation, measured.speed.kernels.generation))
+    return rates.model_copy(update={**backward, "log_error": _interval(errors), "state": "measured"})
+
+
+def _backward(rates: AttentionRates, known: AttentionRates | None) -> dict[str, float]:
+    """Rates of the backward pass, which tables do not have: as far from those of the forward pass as known ones are."""
+    if known is None or known.backward_product_share is None or known.backward_exponential_share is None:
+        return {}
+    product = rates.product_share * known.backward_product_share / known.product_share
+    exponential = rates.exponential_share * known.backward_exponential_share / known.exponential_share
+    return {
+        "backward_product_share": float(f"{product:.{_DIGITS}g}"),
+        "backward_exponential_share": float(f"{exponential:.{_DIGITS}g}"),
+        "backward_moved": known.backward_moved,
+    }
 
 
 def fit_general(
@@ -164,8 +188,9 @@ def _family(generation: str) -> str:
     return next((name for name, members in FAMILIES.items() if generation in members), "registers")
 
 
-def _with_rows(rates: AttentionRates, generation: str) -> AttentionRates:
-    narrow, wide = _BLOCK_ROWS.get(generation, _USUAL_ROWS)
+def _with_rows(rates: AttentionRates, generation: str, implementation: str) -> AttentionRates:
+    known = None if implementation == IMPLEMENTATION else general(implementation, generation)
+    narrow, wide = (known.block_rows, known.wide_block_rows) if known else _BLOCK_ROWS.get(generation, _USUAL_ROWS)
     return rates.model_copy(update={"block_rows": narrow, "wide_block_rows": wide})
 
 
@@ -175,17 +200,19 @@ def _fitted(
     """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
     from scipy.optimize import least_squares
 
+    implementation = measured[0].implementation
+    absent = () if implementation == IMPLEMENTATION else _OF_PREPARATION
     widths = np.concatenate([one.shapes.head_dim for one in measured])
     wide = [f"slowdown_{width}" for width in _WIDE if (widths == width).sum() >= _FEWEST_WIDE]
     families = sorted({_family(one.speed.kernels.generation) for one in measured})
-    shared = [name for name in _PARAMETERS if name not in _OF_FAMILY and ("slowdown" not in name or name in wide)]
+    shared = [name for name in _PARAMETERS if name not in (*_OF_FAMILY, *absent) and ("slowdown" not in name or name in wide)]
     keys = [(name, "") for name in shared] + [(name, family) for name in _OF_FAMILY for family in families]
     start, least, most = (np.log([_PARAMETERS[name][i] for name, _ in keys]) for i in range(3))
 
     def of(logs: Values, generation: str, cache_bytes: float | None) -> AttentionRates:
         family = _family(generation) if _family(generation) in families else families[0]
         values = {name: value for (name, of), value in zip(keys, np.exp(logs).tolist(), strict=True) if of in ("", family)}
-        return _with_rows(_rates(values, cache_bytes or 0.0), generation)
+        return _with_rows(_rates(values, cache_bytes or 0.0), generation, implementation)
 
     def errors(logs: Values) -> Values:
         return np.concatenate([log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured])
@@ -199,12 +226,7 @@ def _fitted(
 
 
 def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:
-    preparation = _USUAL_PREPARATION.model_copy(
-        update={
-            "memory_share": values.pop("memory_share"),
-            "cached_gain": values.pop("cached_gain"),
-            "cache_bytes": cache_bytes,
-        }
-    )
+    parameters = {name: values.pop(name) for name in _OF_PREPARATION if name in values}
+    preparation = _USUAL_PREPARATION.model_copy(update={**parameters, "cache_bytes": cache_bytes}) if parameters else None
     slowdowns = {width: value for width in _WIDE if (value := values.pop(f"slowdown_{width}", None)) is not None}
     return _USUAL.model_copy(update={**values, "preparation": preparation, "slowdowns": slowdowns})

@@ -23,7 +23,7 @@ def write(fitted: FittedDevice, gpu: str, table: Path, path: Path) -> None:
     """
     like = fitted.device
     errors = "; ".join(
-        f"{fit.kind} {fit.precision}: {fit.rows} shapes, left out {format_percent(fit.median)} at the median and "
+        f"{fit.name}: {fit.rows} shapes, left out {format_percent(fit.median)} at the median and "
         f"{format_percent(fit.p95)} at the 95th percentile"
         for fit in fitted.fits
     )

@@ -85,13 +85,15 @@ def _spread(counts: Counter[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
     """Rates of causal attention in 16 bits by tokens of a sequence, for the widths of heads with most measurements; of the
-    implementation that tables of kernels have."""
+    implementation with most measurements."""
     precision = sixteen_bits(device)
     if precision is None or device.kernels is None:
         return []
-    if attention.IMPLEMENTATION in implementations(device.kernels):
-        device = running_only(device, attention.IMPLEMENTATION)
     rows, series = _in_16_bits(measured, ATTENTION), []
+    [(name, _)] = Counter(rows.implementation.tolist()).most_common(1) or [(attention.IMPLEMENTATION, 0)]
+    rows = rows.subset(rows.implementation == name)
+    if name in implementations(device.kernels):
+        device = running_only(device, name)
     columns = [rows.sizes[name].astype(np.int64).tolist() for name in _COLUMNS]
     counts = Counter(zip(*columns, strict=True))
     widths = [width for width, _ in Counter(columns[0]).most_common(_MOST_LINES)]
@@ -102,18 +104,19 @@ def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
         tokens = np.array(_LENGTHS, dtype=np.float64)
         fixed = {name: np.full_like(tokens, size) for name, size in zip(_COLUMNS, shape, strict=True)}
         shapes = AttentionShapes(seq=tokens, **fixed, measured_s=np.ones_like(tokens))
-        rates_flops = 2 * batch * heads * tokens**2 * width / attention.predicted_s(device, precision, shapes)
-        name = f"{batch} × {heads} heads of {width}, {key_heads} of keys"
-        series.append(_series(device, ATTENTION, precision, name, (tokens, rates_flops), _points(rows, mask, "seq")))
+        rates_flops = 2 * batch * heads * tokens**2 * width / attention.predicted_s(device, precision, shapes, name)
+        label = f"{batch} × {heads} heads of {width}, {key_heads} of keys"
+        series.append(_series(device, ATTENTION, precision, label, (tokens, rates_flops), _points(rows, mask, "seq"), name))
     return series
 
 
 def _series(
-    device: Device, kind: str, precision: Precision, name: str, line: tuple[Floats, Floats], measured: Sequence[RatePoint]
-) -> RateSeries:
-    """Sizes and rates of a line with its 90 % interval. line: sizes and rates in FLOP/s."""
+    device: Device, kind: str, precision: Precision, name: str, line: tuple[Floats, Floats], measured: Sequence[RatePoint],
+    implementation: str = "",
+) -> RateSeries:  # fmt: skip
+    """Sizes and rates of a line with its 90 % interval. line: sizes and rates in FLOP/s. implementation: of attention."""
     sizes, rates_flops = line
-    error = log_error(device, kind, precision)
+    error = log_error(device, kind, precision, implementation)
     low, high = rates_flops * np.exp(-error.high), rates_flops * np.exp(-error.low)
     columns = {"sizes": sizes, "rates_flops": rates_flops, "low_flops": low, "high_flops": high}
     lists: dict[str, Any] = {column: tuple(values.tolist()) for column, values in columns.items()}

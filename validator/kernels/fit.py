@@ -25,7 +25,8 @@ _ENDS: Final = (5.0, 95.0)
 class KindFit:
     """Errors of predictions for one kind and precision, on shapes that were left out of the fit.
 
-    median, p95: of absolute relative errors of the time. coverage: share of times in the 90 % intervals.
+    median, p95: of absolute relative errors of the time. coverage: share of times in the 90 % intervals. implementation: of
+    attention; empty for other kinds.
     """
 
     kind: str
@@ -35,6 +36,12 @@ class KindFit:
     p95: float
     error: LogError
     coverage: float
+    implementation: str = ""
+
+    @property
+    def name(self) -> str:
+        """Kind, precision and implementation, such as "gemm bf16"."""
+        return _name(self.kind, self.precision, self.implementation)
 
     def plain(self) -> dict[str, Any]:
         """The fit as data for JSON."""
@@ -61,16 +68,18 @@ def fit_device(nominal: Device, table: KernelTable) -> FittedDevice:
         repeat = "repeats" if repeated == 1 else "repeat"
         notes.append(f"{counted(repeated, 'row')} {repeat} a shape; each shape counts once, with the median of its times")
     for kind, precision, own in kinds(rows):
+        implementation = str(own.implementation[0])
+        name = _name(kind, precision, implementation)
         if reason := _reason(nominal, precision):
-            notes.append(f"{kind} {precision}: not fitted, since {reason}")
+            notes.append(f"{name}: not fitted, since {reason}")
             continue
         if len(own) < LEAST_ROWS:
             few = f"{counted(len(own), 'shape')} {'is' if len(own) == 1 else 'are'} fewer than {LEAST_ROWS}"
-            notes.append(f"{kind} {precision}: not fitted, since {few}")
+            notes.append(f"{name}: not fitted, since {few}")
             continue
         one = cross_validated(device, kind, precision, own)
         fits.append(one)
-        device = with_error(fitted(device, kind, precision, own), kind, precision, one.error)
+        device = with_error(fitted(device, kind, precision, own), kind, precision, one.error, implementation)
     if not fits:
         raise InputError("\n".join([f"{table.path}: no kind of kernel could be fitted; give more shapes", *notes]))
     return FittedDevice(device, tuple(fits), tuple(notes))
@@ -85,10 +94,17 @@ def _reason(nominal: Device, precision: str) -> str:
 
 
 def kinds(table: KernelTable) -> Iterator[tuple[str, str, KernelTable]]:
-    """Rows of each kind and precision; 16 bits first, from which others may take parameters."""
+    """Rows of each kind and precision, and of each implementation of attention; 16 bits first, from which others may take
+    parameters."""
     for kind in SHAPES:
         for precision in sorted(table.precisions(kind), key=lambda name: (name not in ("bf16", "fp16"), name)):
-            yield kind, precision, table.subset(table.rows(kind, precision))
+            rows = table.subset(table.rows(kind, precision))
+            for implementation in dict.fromkeys(rows.implementation.tolist()):
+                yield kind, precision, rows.subset(rows.implementation == implementation)
+
+
+def _name(kind: str, precision: str, implementation: str) -> str:
+    return " ".join(filter(None, (kind, precision, implementation)))
 
 
 def cross_validated(nominal: Device, kind: str, precision: str, rows: KernelTable) -> KindFit:
@@ -99,7 +115,8 @@ def cross_validated(nominal: Device, kind: str, precision: str, rows: KernelTabl
     inside = [_inside(residuals[part], interval(residuals[~part])) for part in (half, ~half)]
     errors = np.abs(np.expm1(-residuals))
     median, p95 = (float(np.percentile(errors, percent)) for percent in (50, 95))
-    return KindFit(kind, precision, len(rows), median, p95, interval(residuals), float(np.concatenate(inside).mean()))
+    coverage, implementation = float(np.concatenate(inside).mean()), str(rows.implementation[0])
+    return KindFit(kind, precision, len(rows), median, p95, interval(residuals), coverage, implementation)
 
 
 def left_out(nominal: Device, kind: str, precision: str, rows: KernelTable) -> Floats:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, SHAPES, TIME
 from scaleproof.validator.probe.points import Point
@@ -27,6 +28,8 @@ def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str |
             "kind": kind,
             "precision": point.what.split()[0],
             **{name: int(point.numbers[name]) for name in SHAPES[kind]},
+            # torch.nn.functional.scaled_dot_product_attention runs version 2
+            **({"implementation": USUAL} if kind == ATTENTION else {}),
             TIME: float(f"{point.median_s * 1e6:.6g}"),
             "source": source,
         }

@@ -23,7 +23,7 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, printable
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario.published.tables import find_table, folder, opened
-from scaleproof.validator.kernels.attention import AttentionShapes
+from scaleproof.validator.kernels.attention import IMPLEMENTATION, AttentionShapes
 from scaleproof.validator.kernels.mixture import MixtureShapes
 from scaleproof.validator.kernels.products import ProductShapes
 
@@ -46,13 +46,20 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
 # Number formats of operands, as tables name them.
 PRECISIONS: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp4")
 # Columns of a written table, in order; those of shapes may be missing if no row is of their kind.
-COLUMNS: Final = ("system", "gpu", "kind", "precision", *itertools.chain.from_iterable(SHAPES.values()), TIME, "source")
+COLUMNS: Final = (
+    "system", "gpu", "kind", "precision", *itertools.chain.from_iterable(SHAPES.values()), "implementation", TIME, "source"
+)  # fmt: skip
 _REQUIRED: Final = ("kind", "precision", TIME)
 _ROUTING: Final = "routing"
 _BALANCED: Final = "balanced"
 # Columns of shapes whose blank cells have a usual value.
 _USUAL: Final = ("kv_heads", "moe_tp", "moe_ep", _ROUTING)
+_IMPLEMENTATION: Final = "implementation"
+# Names of implementations of attention; those in files of frameworks with another meaning are not among them.
+_NAMES: Final = re.compile(r"(?!(none|best)$)[a-z0-9][a-z0-9._-]{0,63}")
 _ROUTINGS: Final = re.compile(r"balanced|power_law_\d{1,3}(\.\d{1,3})?")
+# Columns of each row but for its sizes.
+_COLUMNS_OF_ROWS: Final = ("lines", "gpu", "kind", "precision", "routing", "implementation", "measured_s")
 # Largest sizes, far beyond any kernel, and the longest time in microseconds, an hour.
 _MOST: Final = 1e9
 _LONGEST_US: Final = 3.6e9
@@ -77,7 +84,7 @@ class Problem(NamedTuple):
 @dataclass(frozen=True)
 class KernelTable:
     """Rows of a table as columns, each of shape (rows,). lines: of each row in the file. sizes: by column, NaN where blank.
-    problems: by index, of rows that cannot be used."""
+    implementation: of attention; empty in rows of other kinds. problems: by index, of rows that cannot be used."""
 
     path: Path
     lines: Indices
@@ -85,6 +92,7 @@ class KernelTable:
     kind: Texts
     precision: Texts
     routing: Texts
+    implementation: Texts
     sizes: Mapping[str, Floats]
     measured_s: Floats
     problems: Mapping[int, Problem]
@@ -111,7 +119,7 @@ class KernelTable:
     def subset(self, mask: Mask) -> Self:
         """The rows in which the mask is true."""
         kept = np.flatnonzero(mask)
-        columns = {name: getattr(self, name)[kept] for name in ("lines", "gpu", "kind", "precision", "routing", "measured_s")}
+        columns = {name: getattr(self, name)[kept] for name in _COLUMNS_OF_ROWS}
         problems = {new: self.problems[old] for new, old in enumerate(kept.tolist()) if old in self.problems}
         sizes = {name: column[kept] for name, column in self.sizes.items()}
         return replace(self, **columns, sizes=sizes, problems=problems)
@@ -119,6 +127,15 @@ class KernelTable:
     def of_gpu(self, gpu: str) -> Self:
         """The rows of a GPU."""
         return self.subset(self.gpu == gpu)
+
+    def implementations(self) -> list[str]:
+        """Implementations of attention of rows that can be used, in order."""
+        return _distinct(self.implementation[self.rows(ATTENTION)])
+
+    @property
+    def _names(self) -> tuple[Texts, ...]:
+        """Columns of text by which rows differ."""
+        return self.gpu, self.kind, self.precision, self.routing, self.implementation
 
     def rows(self, kind: str, precision: str | None = None) -> Mask:
         """Whether each row can be used and is of a kind, and of a precision if it is given."""
@@ -162,7 +179,7 @@ class KernelTable:
         rows = self.subset(self.usable)
         if not len(rows):
             return rows, 0
-        texts = [np.unique(column, return_inverse=True)[1] for column in (rows.gpu, rows.kind, rows.precision, rows.routing)]
+        texts = [np.unique(column, return_inverse=True)[1] for column in rows._names]
         key = np.column_stack([*texts, *(np.nan_to_num(column, nan=-1.0) for column in rows.sizes.values())])
         _, first, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
         order = np.lexsort((rows.measured_s, group.ravel()))
@@ -180,8 +197,9 @@ def shipped() -> Path:
     return folder() / _NAME
 
 
-def read(path: Path, gpu: str = "") -> KernelTable:
+def read(path: Path, gpu: str = "", attention: str = IMPLEMENTATION) -> KernelTable:
     """Reads a table, given by its path or by the name of one that ships. gpu: name of the GPU of rows without one.
+    attention: implementation of attention of rows without one.
 
     Raises NotFoundError or InputError if there is no such file, if it is no CSV, or if it lacks columns or rows.
     """
@@ -189,7 +207,7 @@ def read(path: Path, gpu: str = "") -> KernelTable:
     columns, lines, rows = _cells(path)
     if not lines and columns:
         raise InputError(f"{path}: no rows below its columns; give at least one")
-    return _table(path, columns, lines, rows, gpu)
+    return _table(path, columns, lines, rows, gpu, attention)
 
 
 def of_rows(rows: Sequence[Mapping[str, str | float]]) -> KernelTable:
@@ -199,9 +217,14 @@ def of_rows(rows: Sequence[Mapping[str, str | float]]) -> KernelTable:
 
 
 def _table(
-    path: Path, columns: Sequence[str], lines: Sequence[int], rows: Sequence[tuple[str, ...]], gpu: str = ""
+    path: Path,
+    columns: Sequence[str],
+    lines: Sequence[int],
+    rows: Sequence[tuple[str, ...]],
+    gpu: str = "",
+    attention: str = IMPLEMENTATION,
 ) -> KernelTable:
-    """The table of cells by column. gpu: name of the GPU of rows without one."""
+    """The table of cells by column. gpu, attention: names of the GPU and the implementation of rows without one."""
     cells = {name: [cell.strip() for cell in column] for name, column in zip(columns, rows, strict=True) if name in COLUMNS}
     if missing := [name for name in _REQUIRED if name not in cells]:
         raise InputError(f"{path}:1: no column {', '.join(missing)}; a table of kernels needs kind, precision and {TIME}")
@@ -212,12 +235,13 @@ def _table(
     blank = [""] * len(lines)
     kind, precision = (np.array(cells[name]) for name in ("kind", "precision"))
     routing = np.array([text or _BALANCED for text in cells.get(_ROUTING, blank)])
+    versions = np.array([text or attention for text in cells.get(_IMPLEMENTATION, blank)])
     sizes = {name: _numbers(cells.get(name, blank)) for names in SHAPES.values() for name in names if name != _ROUTING}
     _fill(sizes, kind)
     measured_us = _numbers(cells[TIME])
     table = KernelTable(
         path, np.array(lines), np.array([printable(name) or gpu for name in cells.get("gpu", blank)]), kind, precision, routing,
-        sizes, measured_us * 1e-6, {},
+        np.where(kind == ATTENTION, versions, ""), sizes, measured_us * 1e-6, {},
     )  # fmt: skip
     return replace(table, problems=dict(reversed(list(_problems(table, cells)))))
 
@@ -291,6 +315,11 @@ def _problems(table: KernelTable, cells: Mapping[str, Sequence[str]]) -> Iterato
     strange = sorted(text for text in set(table.routing.tolist()) if not _ROUTINGS.fullmatch(text))
     unknown = (table.kind == MIXTURE) & np.isin(table.routing, strange)
     yield from wrong(unknown, _ROUTING, "unknown routing", "give balanced, or power_law_ with its exponent, such as 1.2")
+    nameless = sorted(text for text in set(table.implementation.tolist()) if not _NAMES.fullmatch(text))
+    unnamed = (table.kind == ATTENTION) & np.isin(table.implementation, nameless)
+    yield from wrong(
+        unnamed, _IMPLEMENTATION, "no name of an implementation of attention", "give one such as flash-2, flash-3 or cudnn"
+    )
     heads, shared = table.sizes["heads"], table.sizes["kv_heads"]
     with np.errstate(invalid="ignore", divide="ignore"):
         uneven = (table.kind == ATTENTION) & (np.mod(heads, shared) != 0)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.validator.kernels.attention import IMPLEMENTATION
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.plausibility import check_units, flops
 from scaleproof.validator.kernels.rates import interval_s, predicted_s
@@ -35,14 +36,15 @@ def predict_table(path: Path) -> list[Prediction]:
     for gpu in table.gpus:
         for kind in SHAPES:
             of_kind = table.rows(kind) & (table.gpu == gpu)
-            for precision in dict.fromkeys(table.precision[of_kind].tolist()):
-                rows = np.flatnonzero(of_kind & (table.precision == precision))
+            keys = zip(table.precision[of_kind].tolist(), table.implementation[of_kind].tolist(), strict=True)
+            for precision, name in dict.fromkeys(keys):
+                rows = np.flatnonzero(of_kind & (table.precision == precision) & (table.implementation == name))
                 found.update(zip(rows.tolist(), _of_set(table, rows, devices.get(gpu)), strict=True))
     return [found[row] for row in range(len(table))]
 
 
 def _of_set(table: KernelTable, rows: Indices, device: Device | None) -> Iterator[Prediction]:
-    """Predictions of rows of one GPU, kind and precision."""
+    """Predictions of rows of one GPU, kind, precision and implementation."""
     kind, precision, name = str(table.kind[rows[0]]), str(table.precision[rows[0]]), _set_name(table, rows[0])
     reason = _reason(device, table, int(rows[0]))
     if device is None or reason:
@@ -50,7 +52,7 @@ def _of_set(table: KernelTable, rows: Indices, device: Device | None) -> Iterato
         return
     own = table.subset(np.isin(np.arange(len(table)), rows))
     times_s = predicted_s(device, kind, precision, own)
-    low_s, high_s = interval_s(device, kind, precision, times_s)
+    low_s, high_s = interval_s(device, kind, precision, times_s, str(table.implementation[rows[0]]))
     columns = (times_s, own.measured_s, low_s, high_s, flops(own))
     for shape, (predicted, measured, low, high, work) in zip(
         own.shape_texts(), np.stack(columns, axis=1).tolist(), strict=True
@@ -74,4 +76,5 @@ def _reason(device: Device | None, table: KernelTable, row: int) -> str:
 
 
 def _set_name(table: KernelTable, row: int) -> str:
-    return f"{table.gpu[row]} {table.kind[row]} {table.precision[row]}"
+    words = [str(column[row]) for column in (table.gpu, table.kind, table.precision, table.implementation)]
+    return " ".join(word for word in words if word not in ("", IMPLEMENTATION))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.device.generations import completed
+from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.rates import State
@@ -26,9 +27,10 @@ Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
 # A number or an array of numbers.
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 
-# Bytes of a stored element, by precision: operands of products in 8 or 4 bits are stored in 16 bits.
+# Bytes of a stored element, by precision: operands of products in 8 or 4 bits are stored in 16 bits, and cast before.
 ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2}
-_NARROW: Final = ("fp8", "fp4")
+# Bytes of an element that products in 8 or 4 bits read.
+_NARROW: Final = {"fp8": 1.0, "fp4": 0.5}
 # Elements that an optimizer reads and writes per parameter: sgd reads w and g and writes w; momentum and Adam also read and
 # write states. LAMB writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once
 # more for its sums.
@@ -196,7 +198,20 @@ class Device(Spec):
         peak_flops = self.peak_flops[precision] * faster
         winograd, rates = precision == "fp32", kernels.product_rates(precision)
         kernels = sustained(kernels, self.power_limit_W)
-        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst)
+        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst, _NARROW.get(precision))
+
+    def narrow_speed(self, precision: Precision, kernels: Kernels, recipe: Recipe) -> Speed:
+        """Rates of products in 8 or 4 bits that training sustains: those that were measured in this precision, else those in 16
+        bits with the higher peak. What training sustains is known in 16 bits; fewer bits sustain as much less of their peak
+        as their best products reach."""
+        recipes, wide = narrow_products(), storage_precision(precision)
+        if kernels.product_rates(precision) is None:
+            faster = self.peak_flops[precision] / self.peak_flops[wide] * recipes.peak_share
+            return self.speed(wide, kernels, max(1.0, faster))
+        speed = self.speed(precision, kernels)
+        shares = {name: getattr(speed.kernels, name) * recipes.peak_share for name in ("tile_share", "sustained_share")}
+        operand_bytes = recipes.element_bytes[recipe]
+        return speed._replace(kernels=speed.kernels.model_copy(update=shares), operand_bytes=operand_bytes)
 
     def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""

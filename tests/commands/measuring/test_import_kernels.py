@@ -26,7 +26,7 @@ def test_a_device_is_fitted_and_written(tmp_path: Path, table: Path, capsys: pyt
     assert scaleproof.main(["import", "kernels", str(table), "--out", str(out)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"{GPU}: data sheet of {GPU}; errors are those of shapes that were left out of the fit"
-    assert [line.split()[:3] for line in printed[2:4]] == [["gemm", "bf16", "60"], ["attention_forward", "bf16", "60"]]
+    assert [line.split()[:3] for line in printed[2:4]] == [["gemm", "bf16", "60"], ["attention_forward", "bf16", "trtllm"]]
     assert any(line.startswith("assumed, as in A100-80GB-SXM: backward passes of attention") for line in printed)
     assert printed[-1] == f"wrote {out}"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
@@ -44,8 +44,27 @@ def test_the_fit_is_printed_as_json_without_a_file(table: Path, capsys: pytest.C
     plain = json.loads(capsys.readouterr().out)
     assert (plain["gpu"], plain["like"], plain["out"]) == (GPU, "A100-40GB-SXM", "")
     fit = plain["fits"][0]
-    assert set(fit) == {"kind", "precision", "rows", "median", "p95", "error", "coverage"}
+    assert set(fit) == {"kind", "precision", "rows", "median", "p95", "error", "coverage", "implementation"}
     assert fit["error"][0] < fit["error"][1]
+
+
+def test_attention_has_the_name_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = sampled(tmp_path / "t.csv", GPU, 20)
+    assert scaleproof.main(["import", "kernels", str(table), "--json"]) == 0
+    assert "no framework that ships runs attention called trtllm" in json.loads(capsys.readouterr().out)["notes"][-1]
+    out = tmp_path / "mine.yaml"
+    assert scaleproof.main(["import", "kernels", str(table), "--attention", "flash-2", "--out", str(out)]) == 0
+    assert capsys.readouterr().err == ""
+    device = load_device(out)
+    assert device.kernels is not None
+    assert next(iter(device.kernels.attention)) == "flash-2"
+    assert scaleproof.main(["device", str(out)]) == 0
+    lines = {" ".join(line.split()[:2]): line for line in capsys.readouterr().out.splitlines()}
+    assert lines["attention flash-2"].endswith("measured")
+    assert lines["attention cudnn"].endswith("data sheet") or lines["attention cudnn"].endswith("assumed")
+    assert "as on other devices of ampere, since it was not measured" in lines["other attention"]
+    assert scaleproof.main(["import", "kernels", str(table), "--attention", "best"]) == 2
+    assert "no name of an implementation of attention" in capsys.readouterr().err
 
 
 def several(folder: Path) -> Path:

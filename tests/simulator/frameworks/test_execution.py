@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, shipped
@@ -125,6 +126,33 @@ def test_8_bit_products_are_faster_in_large_layers(hidden: int) -> None:
         )
         # products at most twice as fast, and all else as fast
         assert plain / 2 < narrow < plain
+
+
+def test_8_bit_products_have_the_rates_that_were_measured_in_8_bits() -> None:
+    """Training sustains at most what 8-bit products reach in bursts, and of 16-bit shares as much as the best products do."""
+    h100 = device()
+    assert h100.kernels is not None
+    speed = h100.narrow_speed("fp8", h100.kernels, "mxfp8")
+    assert speed.products == h100.kernels.products["fp8"]
+    assert speed.operand_bytes == 1 + 1 / 32
+    assert speed.peak_flops == h100.peak_flops["fp8"]
+    assert speed.kernels.sustained_share == pytest.approx(h100.kernels.sustained_share * narrow_products().peak_share)
+    slower = h100.kernels.products["fp8"].model_copy(update={"burst_share": 0.4})
+    limited = h100.kernels.model_copy(update={"products": {**h100.kernels.products, "fp8": slower}})
+    layer, work = block(8192, sequence=2048), TrainingWork("fp8", "adam", NO_RECOMPUTE)
+    times_s = [
+        sum(Execution(h100.model_copy(update={"kernels": kernels}), IDEAL, work).layer_s(layer, 4))
+        for kernels in (h100.kernels, limited)
+    ]
+    assert times_s[1] > 1.3 * times_s[0]
+
+
+def test_8_bit_products_that_were_not_measured_have_the_rates_of_16_bits() -> None:
+    amd = device("mi300x-192gb-oam")
+    assert amd.kernels is not None
+    speed = amd.narrow_speed("fp8", amd.kernels, "delayed")
+    assert speed.products is None
+    assert speed.peak_flops == pytest.approx(amd.peak_flops["fp8"] * narrow_products().peak_share)
 
 
 def test_8_bit_products_save_little_in_small_layers() -> None:

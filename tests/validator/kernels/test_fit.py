@@ -39,6 +39,7 @@ def test_halves_are_equal_in_number_and_do_not_depend_on_the_order(table: Kernel
         table,
         kind=table.kind[::-1],
         routing=table.routing[::-1],
+        implementation=table.implementation[::-1],
         sizes={name: size[::-1] for name, size in table.sizes.items()},
     )
     assert set(np.array(turned.shape_texts())[halves(turned)]) == set(texts[half])
@@ -65,6 +66,7 @@ def test_a_fitted_device_is_nearer_to_the_table_than_the_shipped_curve(table: Ke
     fitted = fit_device(nominal(), table)
     assert [(fit.kind, fit.precision) for fit in fitted.fits][:2] == [("gemm", "bf16"), ("attention_forward", "bf16")]
     for fit in fitted.fits[:2]:
+        assert fit.implementation in ("", "trtllm")
         rows = table.subset(table.rows(fit.kind, fit.precision))
         error = np.abs(np.log(rows.measured_s / predicted_s(fitted.device, fit.kind, fit.precision, rows)))
         assert np.median(error) < 0.08
@@ -77,6 +79,32 @@ def test_a_fitted_device_is_nearer_to_the_table_than_the_shipped_curve(table: Ke
     assert written_device.kernels == fitted.device.kernels
     assert (written_device.name, written_device.state_of("kernels.products")) == ("mine", "measured")
     assert "gemm bf16: 100 shapes" in written_device.source
+
+
+def test_attention_is_stored_by_its_implementation(table: KernelTable) -> None:
+    """Each implementation has a fit of its own, and the rates that a framework runs that names it."""
+    attentions = table.subset(table.rows("attention_forward"))
+    names = np.where(np.arange(len(attentions)) % 2, "cudnn", "flash-2")
+    slower = np.where(names == "flash-2", 1.6, 1.0)
+    fitted = fit_device(nominal(), replace(attentions, implementation=names, measured_s=attentions.measured_s * slower))
+    assert [fit.name for fit in fitted.fits] == ["attention_forward bf16 flash-2", "attention_forward bf16 cudnn"]
+    kernels = fitted.device.kernels
+    assert kernels is not None
+    flash, cudnn = (kernels.attention[name] for name in ("flash-2", "cudnn"))
+    assert flash.preparation is None, "only serving software copies keys and values before"
+    assert flash.product_share < cudnn.product_share
+    assert kernels.attention_rates("flash-2") == flash
+    known = nominal().kernels
+    assert known is not None
+    usual = known.attention_rates("flash-2")
+    assert usual is not None
+    assert usual.backward_product_share is not None
+    assert flash.backward_product_share == pytest.approx(
+        flash.product_share * usual.backward_product_share / usual.product_share, rel=1e-3
+    )
+    bound = kernels.attention_rates("best")
+    assert bound is not None
+    assert bound.product_share >= max(flash.product_share, cudnn.product_share)
 
 
 def test_what_is_not_fitted_is_noted(tmp_path: Path) -> None:

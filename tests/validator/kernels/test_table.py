@@ -55,6 +55,7 @@ def test_blank_cells_have_their_usual_values(tmp_path: Path) -> None:
     found = table(tmp_path, ATTENTION | {"kv_heads": ""}, bare)
     check(found)
     assert found.attentions("bf16").kv_heads.tolist() == [32]
+    assert found.implementations() == ["trtllm"]
     mixture = found.mixtures("bf16")
     assert (mixture.moe_tp[0], mixture.moe_ep[0], mixture.routing[0]) == (1, 1, "balanced")
 

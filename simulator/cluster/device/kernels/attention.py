@@ -146,7 +146,9 @@ def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool)
     processor_flops = speed.peak_flops / kernels.processors
     products_s = 2 * widths * products / (processor_flops * product_share)
     per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS)
-    exponential_s = 1 / (processor_flops * per_flop * exponential_share)
+    # only exponentials gain from faster units, not the elementwise work next to them in the backward pass
+    unit_s = 1 / (processor_flops * per_flop * rates.exponential_share)
+    exponential_s = 1 / (processor_flops * per_flop * exponential_share) - unit_s * (1 - 1 / kernels.exponential_gain)
     return (products_s**_OVERLAP + exponential_s**_OVERLAP) ** (1 / _OVERLAP)
 
 

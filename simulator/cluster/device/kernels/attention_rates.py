@@ -83,13 +83,14 @@ def general(implementation: str, generation: str) -> AttentionRates | None:
     """Shipped rates of an implementation on a generation; None if none ships. "best" is no slower than any that trains."""
     if implementation != BEST:
         return general_rates().get(implementation, {}).get(generation)
-    known = [rates[generation] for rates in general_rates().values() if generation in rates]
+    return best([rates[generation] for rates in general_rates().values() if generation in rates])
+
+
+def best(known: Sequence[AttentionRates]) -> AttentionRates | None:
+    """Rates whose parameters are each the best of implementations that train; None if there are none."""
     known = [rates for rates in known if rates.preparation is None]
-    return _bound(known) if known else None
-
-
-def _bound(known: Sequence[AttentionRates]) -> AttentionRates:
-    """Rates whose parameters are each the best of several implementations."""
+    if not known:
+        return None
     widths = {width for rates in known for width in rates.slowdowns}
     fastest = {name: max(getattr(rates, name) for rates in known) for name in _FASTER if all(getattr(r, name) for r in known)}
     least = {name: min(getattr(rates, name) for rates in known) for name in _SLOWER}

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general
+from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, best, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
 from scaleproof.simulator.cluster.device.kernels.product_rates import ProductPrecision, ProductRates, generation_rates
@@ -68,6 +68,9 @@ class Kernels(Spec):
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="fixed time of each block of queries, as a number of additional keys"
     )
+    exponential_gain: float = Field(
+        1.0, gt=0, le=16, description="exponentials that a processor computes in a clock, over those of its generation"
+    )
     attention: dict[str, AttentionRates] = Field(
         {}, description="rates of implementations of flash attention; the first one runs unless the framework names another"
     )
@@ -96,12 +99,19 @@ class Kernels(Spec):
         return own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
 
     def attention_rates(self, implementation: str) -> AttentionRates | None:
-        """Rates of an implementation of flash attention, the device's own or its generation's; None if neither are known."""
+        """Rates of an implementation of flash attention: the device's own, else its generation's, else those of the first
+        implementation that was measured on the device; None if none are known."""
         rates = self.attention.get(implementation)
         if rates is not None:
             return rates
         shipped = general(implementation, self.generation)
-        return None if shipped is None else slower(shipped, self.generation_slowdown)
+        if shipped is not None:
+            shipped = slower(shipped, self.generation_slowdown)
+        if implementation == BEST:
+            return best([*([shipped] if shipped else []), *self.attention.values()]) or next(
+                iter(self.attention.values()), None
+            )
+        return shipped or next(iter(self.attention.values()), None)
 
     @property
     def flash_shares(self) -> tuple[float, float]:
@@ -113,7 +123,8 @@ class Kernels(Spec):
 class Speed(NamedTuple):
     """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32.
     products: rates of matrix products, if they are known. burst: whether kernels run in short bursts, at high clocks, as in
-    tables of kernels; training is bound by what the power limit sustains."""
+    tables of kernels; training is bound by what the power limit sustains. operand_bytes: of an element that products read, if
+    it is not `element_bytes`, as in 8 bits."""
 
     kernels: Kernels
     peak_flops: float
@@ -122,6 +133,7 @@ class Speed(NamedTuple):
     winograd: bool = False
     products: ProductRates | None = None
     burst: bool = False
+    operand_bytes: float | None = None
 
     @property
     def reached_Bps(self) -> float:

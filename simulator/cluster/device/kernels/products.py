@@ -212,5 +212,6 @@ def seconds(kernels: Iterable[Kernel], speed: Speed) -> list[float]:
     begins = np.cumsum([0, *map(len, parts[:-1])]) if any(product.loads for product in products) else None
     m, n, k, batch = np.array(list(itertools.chain.from_iterable(parts)), dtype=np.float64).T
     read, written = np.array([(product.read, product.written) for product in products], dtype=np.float64).T
-    timed = iter(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes, begins).tolist())
+    operand_bytes = speed.element_bytes if speed.operand_bytes is None else speed.operand_bytes
+    timed = iter(products_s(speed, m, n, k, batch, read * operand_bytes, written * speed.element_bytes, begins).tolist())
     return [next(timed) if isinstance(kernel, BatchedProduct) else kernel for kernel in queued]

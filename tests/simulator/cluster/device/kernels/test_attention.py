@@ -94,6 +94,22 @@ def test_exponentials_bound_narrow_heads_and_products_wide_ones() -> None:
     assert seconds(slow, **wide) < 1.1 * seconds(rates(), **wide)
 
 
+def test_faster_exponentials_shorten_attention_that_they_bound() -> None:
+    """Narrow heads have the most exponentials per product; the backward pass has other elementwise work next to them."""
+    given, twice = (speed(generation="blackwell", exponential_gain=gain) for gain in (1, 2))
+    of = general("cudnn", "blackwell")
+    assert of is not None
+
+    def gain(width: int, backward: bool = False) -> float:
+        shape = {"width": width, "value_width": width}
+        return seconds(of, given, backward, **shape) / seconds(of, twice, backward, **shape)
+
+    assert 2 > gain(64) > gain(128) > gain(256) > 1
+    assert gain(64) > gain(64, backward=True) > 1
+    only = rates(product_share=2.0, exponential_share=0.01)
+    assert seconds(only, given) == pytest.approx(2 * seconds(only, twice), rel=0.01)
+
+
 def test_the_rate_never_exceeds_its_share_of_the_peak() -> None:
     of = rates(product_share=0.6)
     for tokens, width in itertools.product((512, 4096, 32768), (64, 128, 256)):
@@ -156,6 +172,25 @@ def test_the_fastest_implementation_is_no_slower_than_any_that_trains(generation
             for tokens, width, backward in itertools.product((256, 2048, 16384), (64, 128, 256), (False, True)):
                 shape = {"queries": tokens, "keys": tokens, "width": width, "value_width": width}
                 assert seconds(best, on, backward, **shape) <= seconds(of[generation], on, backward, **shape) * 1.001, name
+
+
+def test_a_measured_implementation_stands_for_those_that_are_not_known() -> None:
+    """The device's own rates come first, then its generation's, then those of the first implementation that was measured."""
+    own = rates(product_share=0.3)
+    for generation, expected in (("hopper", general("cudnn", "hopper")), ("cdna", own)):
+        kernels = speed(generation=generation).kernels.model_copy(update={"attention": {"flash-2": own}})
+        assert kernels.attention_rates("flash-2") == own
+        assert kernels.attention_rates("cudnn") == expected
+    assert speed(generation="cdna").kernels.attention_rates("cudnn") is None
+
+
+def test_the_fastest_implementation_may_be_a_measured_one() -> None:
+    own = rates(product_share=1.5, block_rows=64)
+    kernels = speed(generation="hopper").kernels.model_copy(update={"attention": {"flash-2": own}})
+    fastest = kernels.attention_rates(BEST)
+    assert fastest is not None
+    assert fastest.product_share == 1.5
+    assert general("flash-3", "hopper") is not None
 
 
 def test_no_rates_are_known_of_other_generations() -> None:
