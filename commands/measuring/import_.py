@@ -35,6 +35,7 @@ def mount(commands: Any) -> None:
     import_kernels.mount(tools)
     for tool in (nccl, topo, kineto):
         tool.add("--gpu NAME", "the GPU, if the files do not name it, such as h100-80gb-sxm", default="")
+    nccl.add("--median", "keep the median of logs that contradict one another, or that several releases of the library wrote")
     kineto.add("--model NAME", "the trained model; also writes a scenario next to the cluster file")
     kineto.add("--samples N", "samples per step and rank", type=int)
     kineto.add("--precision NAME", "number format of training (that of the largest collective)", default="")
@@ -55,7 +56,7 @@ def _tool(tools: Any, name: str, what: str, files: str, run: Action, nargs: int 
 def _nccl_tests(options: argparse.Namespace) -> int:
     from scaleproof.validator.calibration.imports import nccl_tests
 
-    return _finish(options, _of_gpu(nccl_tests.read(options.files), options.gpu))
+    return _finish(options, _of_gpu(nccl_tests.read(options.files, options.median), options.gpu))
 
 
 def _topo(options: argparse.Namespace) -> int:
