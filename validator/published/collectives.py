@@ -12,8 +12,7 @@ from typing import Final
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
 from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts
-from scaleproof.simulator.cluster.collectives.nccl import CALIBRATION as NCCL_CALIBRATION
+from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.nccl import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
@@ -38,6 +37,14 @@ _USUAL: Final[dict[Generation, str]] = {
 _NVLINK_GBps: Final = {"P100": 80, "V100": 150, "A800": 200, "H800": 200, "GB200": 900, "GB300": 900, "B200": 900, "H20": 450}
 _PCIE_GBps: Final = {"volta": 15.75, "ampere": 31.5, "hopper": 63.0, "blackwell": 63.0}  # generation 3, 4, 5, 5; x16
 _CARD_GBITps: Final = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+# Transports by a word of a row's network, and the generation of EFA by that of the GPUs that it comes with.
+_TRANSPORTS: Final = {
+    "infiniband": "infiniband", "roce": "roce", "tcpxo": "tcpxo", "tcpx": "tcpx", "slingshot": "slingshot",
+    "omni-path": "omni-path", "tcp": "sockets", "gbe": "sockets",
+}  # fmt: skip
+_EFA: Final[dict[Generation, str]] = {
+    "volta": "efa-1", "ampere": "efa-1", "hopper": "efa-2", "blackwell": "efa-3",
+}  # fmt: skip
 _FASTEST_CARD_Bps: Final = 800e9 / 8
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
@@ -46,7 +53,7 @@ _RATE: Final = re.compile(
 _PYTORCH_S: Final = 23.7e-6
 _PYTORCH_SUBSET: Final = "all_reduce from PyTorch on one node of eight H200, below 1 MiB"
 _MOST_RANKS: Final = 10_000_000
-CALIBRATION: Final = (NCCL_CALIBRATION, _PYTORCH_SUBSET)
+CALIBRATION: Final = (_PYTORCH_SUBSET,)
 
 
 def predict(row: Row) -> Prediction:
@@ -143,7 +150,8 @@ def _joined(cluster: Cluster, devices: int) -> Cluster:
     """The cluster with nodes that are NVLink domains of `devices` GPUs, with all their cards."""
     times = devices // cluster.node.devices
     node = cluster.node.model_copy(update={"devices": devices, "cards": cluster.node.cards * times})
-    return cluster.model_copy(update={"node": node, "network": _link(_rate_Bps(cluster.network) * times)})
+    network = _link(_rate_Bps(cluster.network) * times).model_copy(update={"transport": transport_of(cluster)})
+    return cluster.model_copy(update={"node": node, "network": network})
 
 
 def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
@@ -188,12 +196,20 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
     if network_Bps == 0:
         network_Bps, cards = _rate_Bps(usual.network) / usual.node.cards * per_node, per_node
         assumed += ["inter_node"] if spans_nodes else []
+    network = _link(network_Bps).model_copy(update={"transport": _transport(between, facts)})
     update = {
         "node": usual.node.model_copy(update={"devices": per_node, "cards": cards, "link": _link(port_Bps)}),
-        "network": _link(network_Bps),
+        "network": network,
         "collectives": CollectiveSettings(nccl=facts),
     }
     return usual.model_copy(update=update), assumed
+
+
+def _transport(between: str, facts: Nccl) -> str:
+    """Name of the transport that a row's network states, else InfiniBand."""
+    if "EFA" in between:
+        return _EFA[facts.generation]
+    return next((name for word, name in _TRANSPORTS.items() if word in between.lower()), "infiniband")
 
 
 def _rate_Bps(link: Link | None) -> float:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl import (
-    Curve,
+    Choice,
+    Constants,
     GroupLinks,
     Nccl,
     candidates,
     channels,
-    curves,
+    choices,
+    chosen,
+    constants_of,
+    default_transport,
     facts_of,
     rccl_facts_of,
 )
@@ -76,6 +80,16 @@ def chosen_nccl(cluster: Cluster) -> Nccl | None:
         message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
         raise FieldError(("cluster", "collectives", "library"), message)
     return facts
+
+
+def transport_of(cluster: Cluster) -> str:
+    """Name of the transport between nodes: the network's own, else the usual one of such a network."""
+    return cluster.network.transport or default_transport(cluster.network, cluster.node) if cluster.network else "infiniband"
+
+
+def timing_constants(cluster: Cluster, facts: Nccl) -> Constants:
+    """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
+    return constants_of(facts, transport_of(cluster), cluster.collectives.adjust)
 
 
 def processors_taken(cluster: Cluster) -> float:
@@ -193,25 +207,22 @@ def _cheapest(costings: Sequence[Costing]) -> Costing:
 
 def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> Costing:
     """Cost by NCCL's model; a given algorithm that NCCL does not have uses the links' model."""
-    usable = candidates(op, group, facts)
     links = GroupLinks(group, cluster.node, cluster.network)
-    if names := [name for name in usable if algorithm in (None, name)]:
-        return _fastest([(name, curve) for name in names for curve in curves(op, links, facts, name)])
+    if usable := choices(op, links, facts, timing_constants(cluster, facts), algorithm):
+        return _chosen_costing(usable)
     if algorithm is not None and algorithm.startswith("nvls"):
-        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
+        names = ", ".join(candidates(op, group, facts))
+        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {names}")
     return _link_costing(op, group, cluster, algorithm or GLOO[op])
 
 
-def _fastest(named: Sequence[tuple[str, Curve]]) -> Costing:
+def _chosen_costing(usable: Sequence[Choice]) -> Costing:
+    """Cost of what NCCL's tuner chooses for each size; only the choice is timed."""
+
     def cost(size_bytes: float) -> CollectiveCost:
-        # called for thousands of sizes: only the chosen curve becomes a CollectiveCost
-        latency_s, seconds, chosen = 0.0, math.inf, ""
-        for name, curve in named:
-            curve_latency_s, curve_s = curve.seconds(size_bytes)
-            # `not chosen`: all durations may be infinite
-            if not chosen or curve_s < seconds:
-                latency_s, seconds, chosen = curve_latency_s, curve_s, name
-        return CollectiveCost(chosen, latency_s, seconds)
+        choice = chosen(usable, size_bytes)
+        timing = choice.at(size_bytes)
+        return CollectiveCost(choice.algorithm, timing.latency_s, timing.seconds(size_bytes))
 
     return cost
 
