@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
-from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
+from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.nccl import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
@@ -56,38 +57,68 @@ _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = (_PYTORCH_SUBSET,)
 
 
-def predict(row: Row) -> Prediction:
-    """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
-    system = row.get("instance_or_system") or "not named"
+@dataclass(frozen=True)
+class RowCase:
+    """A row as a collective on a cluster. called_s: seconds of the call beyond the library's own. assumed: columns that were
+    blank."""
+
+    op: Op
+    size_bytes: int
+    ranks: int
+    algorithm: str | None
+    cluster: Cluster
+    measured_s: float
+    called_s: float
+    assumed: tuple[str, ...]
+
+    def seconds(self, on: Cluster) -> float:
+        """Predicted seconds on a cluster."""
+        return collective_time(self.op, self.size_bytes, self.ranks, on, self.algorithm) + self.called_s
+
+
+def case_of(row: Row) -> RowCase:
+    """The case of a row. Raises ScaleproofError, which begins with the reason, if it has no time or cannot be predicted."""
+    size_bytes, ranks = _size_and_ranks(row)
+    if size_bytes < 0:
+        raise InputError("no size or number of GPUs")
+    op = parse_op(row["collective"])
+    measured_s = _measured_s(row, size_bytes, ranks)
+    if not measured_s > 0:
+        raise InputError("no time or bandwidth")
+    cluster, assumed = _cluster(row, ranks)
+    algorithm = _algorithm(row.get("algorithm", ""))
+    called_s = _PYTORCH_S if _is_pytorch(row) else 0.0
+    unstated = (*assumed, *([] if algorithm else ["algorithm"]))
+    return RowCase(op, size_bytes, ranks, algorithm, cluster, measured_s, called_s, unstated)
+
+
+def _size_and_ranks(row: Row) -> tuple[int, int]:
+    """Size in bytes and number of ranks; (-1, 0) if one of them is missing or out of range."""
     try:
         size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
     except (ValueError, OverflowError):
-        size_bytes, ranks = -1, 0
-    if not (0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS):
+        return -1, 0
+    return (size_bytes, ranks) if 0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS else (-1, 0)
+
+
+def predict(row: Row) -> Prediction:
+    """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
+    system = row.get("instance_or_system") or "not named"
+    size_bytes, ranks = _size_and_ranks(row)
+    if size_bytes < 0:
         return Prediction(system, skipped="no size or number of GPUs")
     set_name = f"{system} {'>=' if size_bytes >= 2**20 else '<'}1MiB"
     if _is_calibration(row, size_bytes):
         return Prediction(set_name, skipped="constants were fitted on it")
     try:
-        op = parse_op(row["collective"])
-        measured_s = _measured_s(row, size_bytes, ranks)
-        if not measured_s > 0:
-            return Prediction(set_name, skipped="no time or bandwidth")
-        cluster, assumed = _cluster(row, ranks)
-        algorithm = _algorithm(row.get("algorithm", ""))
-        called_s = _PYTORCH_S if _is_pytorch(row) else 0.0
-
-        def seconds(on: Cluster) -> float:
-            return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
-
-        predicted_s = seconds(cluster)
-        interval_s = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+        case = case_of(row)
+        predicted_s = case.seconds(case.cluster)
+        interval_s = of_closed_form(case.seconds, case.cluster) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
-    unstated = (*assumed, *([] if algorithm else ["algorithm"]))
-    key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
-    inputs, nodes = (*key, str(size_bytes)), cluster.nodes
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
+    key = (case.op, row["gpu"], str(ranks), row.get("n_nodes", ""), case.algorithm or "")
+    inputs, nodes = (*key, str(size_bytes)), case.cluster.nodes
+    return Prediction(set_name, predicted_s, case.measured_s, "", case.assumed, inputs, key[:3], interval_s, nodes=nodes)
 
 
 def _algorithm(text: str) -> str | None:
