@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
     from scaleproof.simulator.analysis.collective.time import CollectiveTime
     from scaleproof.simulator.cluster import Cluster
-    from scaleproof.validator.calibration.fit.collective_posterior import MeasuredTime
+    from scaleproof.simulator.cluster.collectives.algorithms import Op
 
 _TABLE: Final = "collectives.csv"
 _US: Final = 1e6
@@ -101,21 +102,19 @@ def _curves(options: argparse.Namespace) -> Sequence[CollectiveCurve]:
     from scaleproof.validator.published.collective_curves import curves_of, measured_times, published_curves
 
     if options.published or (options.measured.suffix == ".csv" and not options.cluster):
-        curves = published_curves(options.measured or find_table(Path(_TABLE)))
-        return [one for one in curves if _is_chosen(options, one)]
+        return published_curves(options.measured or find_table(Path(_TABLE)), partial(_is_chosen, options))
     reference = options.cluster or str(options.measured)
     cluster = _cluster(reference)
-    times = [one for one in measured_times(options.measured) if _is_chosen(options, one)]
+    times = [one for one in measured_times(options.measured) if _is_chosen(options, one.op, one.ranks)]
     return curves_of(cluster, cluster.name or Path(reference).stem, times)
 
 
-def _is_chosen(options: argparse.Namespace, one: CollectiveCurve | MeasuredTime) -> bool:
-    """Whether OP and --ranks, where given, select a curve or a time."""
+def _is_chosen(options: argparse.Namespace, op: Op, count: int) -> bool:
+    """Whether OP and --ranks, where given, select an operation over a number of ranks."""
     from scaleproof.simulator.analysis.collective.time import parse_op, parse_ranks
 
-    ranks = parse_ranks(options.ranks) if options.ranks else one.ranks
-    count = ranks if isinstance(ranks, int) else len(ranks)
-    return (not options.op or parse_op(options.op) == one.op) and count == one.ranks
+    ranks = parse_ranks(options.ranks) if options.ranks else count
+    return (not options.op or parse_op(options.op) == op) and count == (ranks if isinstance(ranks, int) else len(ranks))
 
 
 def _write(curves: Sequence[CollectiveCurve], folder: Path) -> None:

@@ -16,7 +16,8 @@ _US: Final = 1e6
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SHOWN: Final = ("time", "measured over predicted")
 _MARGIN: Final = 1.25
-# Octaves between labels of sizes, and the smallest octave of a label.
+_RATIOS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+# Octaves between labels of sizes.
 _OCTAVES: Final = 5
 
 
@@ -42,8 +43,10 @@ def _view(curve: CollectiveCurve, shown: str, choices: tuple[str, ...]) -> View:
     marks = _times(curve) if shown == _SHOWN[0] else _ratios(curve)
     found = [end for mark in marks for ends in _values(mark) for end in ends if end > 0]
     low, high = _widened(min(found), max(found))
-    title = "time in us" if shown == _SHOWN[0] else "measured over predicted time"
-    y_axis = ChartAxis(title, log=True, ticks=log_ticks(low, high), limits=(low, high))
+    is_time = shown == _SHOWN[0]
+    ticks = log_ticks(low, high) if is_time else tuple((ratio, f"{ratio:g}") for ratio in _RATIOS if low <= ratio <= high)
+    title = "time in us" if is_time else "measured over predicted time"
+    y_axis = ChartAxis(title, log=True, ticks=ticks, limits=(low, high))
     finding = f"{curve.op}, {curve.group}" + (f": {curve.finding}" if curve.finding else "")
     return View(x_axis, y_axis, marks, finding, choices)
 

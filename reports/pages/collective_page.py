@@ -40,7 +40,7 @@ def _headline(systems: Mapping[str, Sequence[CollectiveCurve]]) -> str:
         return f"Collectives on {names}."
     median = percent(float(np.median([abs(one.error) for one in found])))
     inside = percent(sum(one.is_inside for one in found) / len(found))
-    return f"Collectives on {names}: {len(found)} times, {median} off at the median, {inside} in the 90 % interval."
+    return f"Collectives on {names}: {len(found)} times, {median} off at the median, {inside} in the {percent(0.9)} interval."
 
 
 def _section(system: str, curves: Sequence[CollectiveCurve]) -> Section:

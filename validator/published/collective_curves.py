@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,10 @@ from scaleproof.validator.published.collectives import Row, RowCase, case_of
 _NEEDED: Final = frozenset({"collective", "n_gpus", "size_bytes", "gpu"})
 
 
-def published_curves(table: Path) -> list[CollectiveCurve]:
+def published_curves(table: Path, is_chosen: Callable[[Op, int], bool]) -> list[CollectiveCurve]:
     """A curve for each system, operation, group, algorithm and release of a table like the published one.
 
-    Rows that cannot be predicted are left out. Raises InputError for a table of another kind.
+    is_chosen: whether an operation over a number of ranks is wanted. Rows that cannot be predicted are left out. Raises InputError for a table of another kind.
     """
     groups: defaultdict[tuple[str, ...], list[tuple[Row, RowCase]]] = defaultdict(list)
     columns, rows = read_table(table)
@@ -41,10 +41,10 @@ def published_curves(table: Path) -> list[CollectiveCurve]:
             case = case_of(row)
         except ScaleproofError:
             continue
-        system = f"{row.get('instance_or_system') or 'not named'} ({row['gpu']})"
+        system = f"{row.get('instance_or_system') or 'not named'}, {row['gpu']}"
         release = row.get("nccl_version") or ""
         key = (system, case.op, str(case.ranks), case.algorithm or "", release, "PyTorch" if case.called_s else "")
-        if case.size_bytes:
+        if case.size_bytes and is_chosen(case.op, case.ranks):
             groups[key].append((row, case))
     return [_published(key, [case for _, case in found]) for key, found in groups.items()]
 
