@@ -30,7 +30,8 @@ _NEEDED: Final = frozenset({"collective", "n_gpus", "size_bytes", "gpu"})
 def published_curves(table: Path, is_chosen: Callable[[Op, int], bool]) -> list[CollectiveCurve]:
     """A curve for each system, operation, group, algorithm and release of a table like the published one.
 
-    is_chosen: whether an operation over a number of ranks is wanted. Rows that cannot be predicted are left out. Raises InputError for a table of another kind.
+    is_chosen: whether an operation over a number of ranks is wanted. Rows that cannot be predicted are left out. Raises
+    InputError for a table of another kind.
     """
     groups: defaultdict[tuple[str, ...], list[tuple[Row, RowCase]]] = defaultdict(list)
     columns, rows = read_table(table)
