@@ -149,6 +149,16 @@ def default_transport(network: Link, node: Node) -> str:
     return "sockets" if network.bandwidth_Bps / node.cards_used < _SLOWEST_RDMA_Bps else "infiniband"
 
 
+def current() -> Tables:
+    """The constants in use: the shipped ones, or those given by `replaced`."""
+    return _replaced.get() or shipped()
+
+
+def pytorch_call_s() -> float:
+    """Seconds that a collective takes longer if PyTorch calls it alone and waits for it."""
+    return current()["libraries"]["nccl"]["pytorch_call"].value
+
+
 def transports() -> tuple[str, ...]:
     """Names of the shipped network transports."""
     return tuple(shipped()["transports"])

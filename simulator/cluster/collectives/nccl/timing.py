@@ -61,7 +61,7 @@ def choices(op: Op, links: GroupLinks, facts: Nccl, constants: Constants, algori
     """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
     names = [name for name in candidates(op, links.group, facts) if algorithm in (None, name)]
     if names == ["pairwise"]:
-        return [_pairwise(op, links, facts, constants)]
+        return [pairwise(op, links, facts, constants)]
     cases = [Case(op, links, facts, name) for name in names]
     return [
         Choice(case.algorithm, protocol, case.curve(protocol), timing(case, protocol, constants))
@@ -109,7 +109,7 @@ def _sends(traffic: Traffic) -> int:
     return max(1, traffic.inside_steps + traffic.between_steps)
 
 
-def _pairwise(op: Op, links: GroupLinks, facts: Nccl, constants: Constants) -> Choice:
+def pairwise(op: Op, links: GroupLinks, facts: Nccl, constants: Constants) -> Choice:
     """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
 
     If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
