@@ -28,10 +28,10 @@ _OWN: Final = 0.35
 FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "libraries": (
         "ll128_step", "simple_step", "ll128_network_step", "simple_network_step", "nvls_step", "ll_rate", "nvls_rate",
-        "local_step", "chunk", "pytorch_call",
+        "local_step", "chunk", "line_chunk", "peer", "pytorch_call",
     ),
     "generations": ("launch", "step", "ll128_rate", "simple_rate"),
-    "transports": ("step", "rate", "chunk", "peer_rate"),
+    "transports": ("step", "rate", "chunk", "post", "peer_rate"),
 }  # fmt: skip
 
 
@@ -46,15 +46,19 @@ class _Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted constants. factors: logarithm of each parameter's factor; deviations: its standard deviation."""
+    """Constants fitted to a number of rows of some systems. logs: logarithm of each parameter's factor on the prior."""
 
     tables: Tables
+    logs: Mapping[tuple[str, str | None, str], float]
     rows: int
     systems: tuple[str, ...]
 
 
-def fit(rows: Iterable[Observation], prior: Tables, leave_out: str | None = None, by: str = "source") -> Fit:
-    """Constants fitted to the rows, except those whose source (or system) is `leave_out`."""
+def fit(
+    rows: Iterable[Observation], prior: Tables, leave_out: str | None = None, by: str = "source", start: Fit | None = None
+) -> Fit:
+    """Constants fitted to the rows, except those whose source (or system) is `leave_out`. start: a fit of similar rows, which
+    saves time."""
     from scipy.optimize import least_squares  # for development only
 
     kept = [one for one in rows if getattr(one, by) != leave_out]
@@ -72,11 +76,12 @@ def fit(rows: Iterable[Observation], prior: Tables, leave_out: str | None = None
         robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + (error * weight) ** 2) - 1))
         return np.concatenate([robust, z])
 
-    solution = least_squares(residuals, np.zeros(len(parameters)), x_scale="jac", max_nfev=40)
+    known = {} if start is None else start.logs
+    first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters]) / scale
+    solution = least_squares(residuals, first, max_nfev=40, ftol=1e-4, xtol=1e-4)
     covariance = np.linalg.inv(solution.jac.T @ solution.jac)
-    return Fit(
-        _with_intervals(prior, parameters, solution.x * scale, covariance * np.outer(scale, scale)), len(kept), tuple(counts)
-    )
+    tables = _with_intervals(prior, parameters, solution.x * scale, covariance * np.outer(scale, scale))
+    return Fit(tables, _factors(parameters, solution.x * scale), len(kept), tuple(counts))
 
 
 def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_Parameter]:

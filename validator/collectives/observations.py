@@ -80,7 +80,7 @@ def _observation(row: Row) -> Observation | None:
 
     def curve(constants: Constants) -> Timing:
         if best.algorithm == "pairwise":
-            return pairwise(op, links, facts, constants).at(size_bytes)
+            return pairwise(case, constants).at(size_bytes)
         return timing(case, best.protocol, constants)
 
     is_small = size_bytes <= best.small_bytes

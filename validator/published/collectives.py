@@ -50,6 +50,7 @@ _FASTEST_CARD_Bps: Final = 800e9 / 8
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
+_VERSION: Final = re.compile(r"2\.\d+")
 _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = ()
 
@@ -120,6 +121,9 @@ def cluster_of(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
     facts = facts_of(row["gpu"])
     if facts is None:
         raise InputError(f"unknown GPU: {row['gpu']}")
+    version = _VERSION.match(row.get("nccl_version", ""))
+    if version:
+        facts = facts.model_copy(update={"version": version[0]})
     nodes = _count(row.get("n_nodes"))
     per_node = _count(row.get("gpus_per_node")) or (-(-ranks // nodes) if nodes else 8)
     assumed = [] if nodes or row.get("gpus_per_node") else ["gpus_per_node"]
@@ -128,7 +132,7 @@ def cluster_of(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
     name = shipped_name(row)
     shipped = _load(name) if name else None
     if shipped is not None and _fits(shipped, facts, spans_nodes=ranks > domain):
-        cluster = shipped
+        cluster = shipped if version is None else _with_version(shipped, version[0])
     else:
         cluster, more = _from_columns(row, facts, per_node, spans_nodes=ranks > domain)
         cluster, assumed = _joined(cluster, domain), assumed + more
@@ -138,6 +142,14 @@ def cluster_of(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
 def shipped_name(row: Row) -> str | None:
     """Name of the shipped cluster of a row's system; None if there is none."""
     return next((name for word, name in _SYSTEMS.items() if word in row["instance_or_system"].lower()), None)
+
+
+def _with_version(cluster: Cluster, version: str) -> Cluster:
+    """The cluster with a version of NCCL."""
+    facts = nccl_facts(cluster)
+    assert facts is not None
+    nccl = facts.model_copy(update={"version": version})
+    return cluster.model_copy(update={"collectives": cluster.collectives.model_copy(update={"nccl": nccl})})
 
 
 def _joined(cluster: Cluster, devices: int) -> Cluster:

@@ -59,7 +59,8 @@ class Constants:
     network. inside_share: reached over NCCL's expected rate of the links inside a node. nvls_share: the same for NVSwitch.
     between_share: the same between nodes. local_step: time of a ring's step that only copies or sums local data, over that of
     a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined transfer. peer_Bps:
-    largest rate from a node to one rank of another node.
+    largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages. line_chunk: the
+    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple.
     """
 
     launch_s: float
@@ -74,6 +75,8 @@ class Constants:
     inside_chunk_s: float
     between_chunk_s: float
     peer_Bps: float
+    peer_s: float
+    line_chunk: float
 
     def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
@@ -135,6 +138,8 @@ def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Cons
         inside_chunk_s=library["chunk"].value * adjust.latency_inside,
         between_chunk_s=network["chunk"].value * adjust.latency_between,
         peer_Bps=network["peer_rate"].value * adjust.rate_between,
+        peer_s=library["peer"].value * adjust.latency_inside,
+        line_chunk=library["line_chunk"].value,
     )
 
 

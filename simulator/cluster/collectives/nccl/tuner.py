@@ -122,7 +122,8 @@ class Case:
         """Protocols to choose from: only Simple for NVLS and PAT; LL128 needs NVLink and a network that keeps stores in order."""
         if self.algorithm.startswith("nvls") or self.algorithm == "pat":
             return ("simple",)
-        return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
+        has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
+        return PROTOCOLS if has_ll128 else ("ll", "simple")
 
     @functools.cached_property
     def channels(self) -> int:
