@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,15 +55,22 @@ class Fit:
 
 
 def fit(
-    rows: Iterable[Observation], prior: Tables, leave_out: str | None = None, by: str = "source", start: Fit | None = None
+    rows: Iterable[Observation],
+    prior: Tables,
+    leave_out: str | None = None,
+    by: Literal["source", "system"] = "source",
+    start: Fit | None = None,
+    fixed: frozenset[str] = frozenset(),
 ) -> Fit:
-    """Constants fitted to the rows, except those whose source (or system) is `leave_out`. start: a fit of similar rows, which
-    saves time."""
+    """Constants fitted to the rows, except those whose source (or system) is `leave_out`.
+
+    start: a fit of similar rows, which saves time. fixed: names of constants that keep their prior.
+    """
     from scipy.optimize import least_squares  # for development only
 
     kept = [one for one in rows if getattr(one, by) != leave_out]
     batch = Batch.of(kept)
-    parameters = _parameters(prior, kept)
+    parameters = [one for one in _parameters(prior, kept) if one.name not in fixed]
     counts = Counter(one.system for one in kept)
     weight = np.array([counts[one.system] ** -0.25 for one in kept])
     weight *= math.sqrt(len(kept) / float((weight**2).sum())) / _ERROR
@@ -84,6 +91,15 @@ def fit(
     return Fit(tables, _factors(parameters, solution.x * scale), len(kept), tuple(counts))
 
 
+def fits_without(
+    rows: Sequence[Observation], prior: Tables, by: Literal["source", "system"], start: Fit | None = None,
+    fixed: frozenset[str] = frozenset(),
+) -> dict[str, Fit]:  # fmt: skip
+    """Fits without each source (or system) in turn, by its name; arguments as for `fit`."""
+    first = start or fit(rows, prior, fixed=fixed)
+    return {name: fit(rows, prior, name, by, first, fixed) for name in sorted({getattr(one, by) for one in rows})}
+
+
 def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_Parameter]:
     """A common factor of each fitted constant, and one for each generation or transport that occurs in the rows."""
     used = {
@@ -94,19 +110,20 @@ def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_Parameter]:
     for file, names in FITTED.items():
         for name in names:
             entries = sorted(entry for entry in prior[file] if entry in used[file])
-            spread = float(np.mean([_deviation(prior[file][entry][name]) for entry in entries]))
+            spread = float(np.mean([prior[file][entry][name].deviation for entry in entries]))
             if file == "libraries":
                 result.append(_Parameter(file, "nccl", name, spread))
                 continue
-            result.append(_Parameter(file, None, name, spread * math.sqrt(1 - _OWN)))
-            own = ((entry, _deviation(prior[file][entry][name]) * math.sqrt(_OWN)) for entry in entries)
+            if _own(file, name) < 1:
+                result.append(_Parameter(file, None, name, spread * math.sqrt(1 - _own(file, name))))
+            own = ((entry, prior[file][entry][name].deviation * math.sqrt(_own(file, name))) for entry in entries)
             result += [_Parameter(file, entry, name, deviation) for entry, deviation in own]
     return result
 
 
-def _deviation(value: Value) -> float:
-    """Standard deviation of the logarithm of a constant."""
-    return math.log(value.high / value.low) / (2 * _DEVIATIONS)
+def _own(file: str, name: str) -> float:
+    """Share of a constant's prior variance that its entry has alone. Latencies of transports have nothing in common."""
+    return 1.0 if (file, name) == ("transports", "step") else _OWN
 
 
 def _factors(parameters: Sequence[_Parameter], logs: NDArray[np.float64]) -> dict[tuple[str, str | None, str], float]:
@@ -140,7 +157,7 @@ def _with_intervals(
                 used = [i for key in ((file, None, name), (file, entry, name)) if (i := index.get(key)) is not None]
                 variance = float(covariance[np.ix_(used, used)].sum())
                 if (file, entry, name) not in index:
-                    variance += _deviation(prior[file][entry][name]) ** 2 * _OWN
+                    variance += prior[file][entry][name].deviation ** 2 * _own(file, name)
                 half = math.exp(_DEVIATIONS * math.sqrt(variance))
                 value = fields[name].value
                 fields[name] = Value(value, value / half, value * half)

@@ -86,9 +86,7 @@ def _observation(row: Row) -> Observation | None:
     is_small = size_bytes <= best.small_bytes
     key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)
     pytorch = collectives.is_pytorch(row)
-    return Observation(
-        row, system_of(row), source_of(row), facts, transport, curve, key, size_bytes, measured_s, pytorch
-    )
+    return Observation(row, system_of(row), source_of(row), facts, transport, curve, key, size_bytes, measured_s, pytorch)
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,7 @@ class Batch:
 
     def seconds(self, tables: Tables) -> NDArray[np.float64]:
         """Predicted seconds with these constants; shape (observations,)."""
-        constants = {
-            (one.facts, one.transport): derived(tables, one.facts, one.transport, Adjust()) for one in self.curves
-        }
+        constants = {(one.facts, one.transport): derived(tables, one.facts, one.transport, Adjust()) for one in self.curves}
         timed = np.array([one.curve(constants[one.facts, one.transport]) for one in self.curves])[self.index]
         latency_s, per_byte_s, chunk_s = timed.T
         transfer_s = self.size_bytes * per_byte_s

@@ -141,7 +141,10 @@ class Case:
     def curve(self, protocol: Protocol) -> Curve:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
-        latency_s, rate_Bps = self._latency_s(protocol), self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0)
+        latency_s, rate_Bps = (
+            self._latency_s(protocol),
+            self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
+        )
         if self.algorithm not in ("ring", "pat"):
             return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
         if self.group.nodes == 1 or (protocol, self.op) != ("simple", "all_reduce"):
