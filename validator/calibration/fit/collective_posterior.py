@@ -1,9 +1,10 @@
 """Constants of the timing of collectives, updated by measured times, so that unmeasured sizes, groups and operations improve.
 
-The factors of `Adjust` are unknown; their prior is the 90 % interval of the shipped constants that they apply to. Measured
-times differ from predicted ones by two relative errors: of the model, which neighbouring sizes of the same operation and group
-share, and of the measurement. All are Gaussian in the logarithm, so the posterior is found by a few Gauss-Newton steps. Shared
-errors keep a sweep of many sizes from counting as many independent measurements.
+The factors of `Adjust` are unknown; their prior is the 90 % interval of the shipped constants that they apply to, widened by
+the differences between clusters that share these constants. Measured times differ from predicted ones by two relative errors:
+of the model, which neighbouring sizes of the same operation and group share, and of the measurement. All are Gaussian in the
+logarithm, so the posterior is found by a few Gauss-Newton steps. Shared errors keep a sweep of many sizes from counting as many
+independent measurements.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ CONSTANTS: Final[Mapping[str, tuple[str, str]]] = {
     "rate_inside": ("generations", "simple_rate"),
     "rate_between": ("transports", "rate"),
 }
+# Standard deviations of the logarithms of the factors among clusters of one generation and transport.
+_DIFFERENCES: Final[Mapping[str, float]] = {
+    "launch": 0.25, "latency_inside": 0.2, "latency_between": 0.25, "rate_inside": 0.06, "rate_between": 0.08,
+}  # fmt: skip
 # Standard deviations of the logarithm of a time, assumed: error of the model, shared within a factor of about 2^_SHARED in the
 # size, and error of the measurement.
 _MODEL: Final = 0.15
@@ -140,7 +145,7 @@ def group_of(time: MeasuredTime, cluster: Cluster) -> Group | None:
 
 
 def prior_deviations(cluster: Cluster) -> dict[str, float]:
-    """Standard deviations of the logarithms of the factors, from the intervals of the shipped constants.
+    """Standard deviations of the logarithms of the factors: of the shipped constants, and of clusters that share them.
 
     Factors of links that the cluster lacks are left out.
     """
@@ -154,7 +159,7 @@ def prior_deviations(cluster: Cluster) -> dict[str, float]:
     values = {
         name: shipped()[file][entries[file]][constant] for name, (file, constant) in CONSTANTS.items() if name not in absent
     }
-    return {name: math.log(value.high / value.low) / (2 * DEVIATIONS) for name, value in values.items()}
+    return {name: math.hypot(value.deviation, _DIFFERENCES[name]) for name, value in values.items()}
 
 
 def _learned(name: str, log: float, deviation: float, prior: float) -> LearnedFactor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import Field
 
@@ -20,6 +21,8 @@ from scaleproof.simulator.common.units import parse_Bps, parse_time_s
 
 # Files of scenarios/collectives, whose constants a collective's timing needs: one entry of each.
 FILES: Final = ("libraries", "generations", "transports")
+# Half width of a normal variable's 90 % interval in standard deviations.
+_DEVIATIONS: Final = 1.6449
 # Cards below 50 Gbit/s seldom have RDMA.
 _SLOWEST_RDMA_Bps: Final = 50e9 / 8
 
@@ -30,6 +33,11 @@ class Value(NamedTuple):
     value: float
     low: float
     high: float
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the constant's logarithm."""
+        return math.log(self.high / self.low) / (2 * _DEVIATIONS)
 
 
 # Constants by file (libraries, generations, transports), entry (nccl, hopper, efa) and name.
@@ -59,7 +67,8 @@ class Constants:
     network. inside_share: reached over NCCL's expected rate of the links inside a node. nvls_share: the same for NVSwitch.
     between_share: the same between nodes. local_step: time of a ring's step that only copies or sums local data, over that of
     a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined transfer. peer_Bps:
-    largest rate from a node to one rank of another node.
+    largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages. line_chunk: the
+    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple.
     """
 
     launch_s: float
@@ -74,6 +83,8 @@ class Constants:
     inside_chunk_s: float
     between_chunk_s: float
     peer_Bps: float
+    peer_s: float
+    line_chunk: float
 
     def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
@@ -135,6 +146,8 @@ def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Cons
         inside_chunk_s=library["chunk"].value * adjust.latency_inside,
         between_chunk_s=network["chunk"].value * adjust.latency_between,
         peer_Bps=network["peer_rate"].value * adjust.rate_between,
+        peer_s=library["peer"].value * adjust.latency_inside,
+        line_chunk=library["line_chunk"].value,
     )
 
 
@@ -144,9 +157,37 @@ def shipped() -> Tables:
     return {name: _table(name) for name in FILES}
 
 
+def priors() -> Tables:
+    """What was known of the constants before measurements; fits start here."""
+    return {name: _table(name, prior=True) for name in FILES}
+
+
+def prior_deviations(cluster_facts: Nccl, transport: str) -> dict[str, float]:
+    """Standard deviation of the logarithm of each factor of `Adjust`, by its name: that of the shipped constant."""
+    tables, generation = shipped(), cluster_facts.generation
+    rows = {
+        "launch": tables["generations"][generation]["launch"],
+        "latency_inside": tables["generations"][generation]["step"],
+        "latency_between": tables["transports"][transport]["step"],
+        "rate_inside": tables["generations"][generation]["simple_rate"],
+        "rate_between": tables["transports"][transport]["rate"],
+    }
+    return {name: value.deviation for name, value in rows.items()}
+
+
 def default_transport(network: Link, node: Node) -> str:
     """Name of the usual transport of a network that does not state one: TCP sockets on slow cards, else InfiniBand."""
     return "sockets" if network.bandwidth_Bps / node.cards_used < _SLOWEST_RDMA_Bps else "infiniband"
+
+
+def current() -> Tables:
+    """The constants in use: the shipped ones, or those given by `replaced`."""
+    return _replaced.get() or shipped()
+
+
+def pytorch_call_s() -> float:
+    """Seconds that a collective takes longer if PyTorch calls it alone and waits for it."""
+    return current()["libraries"]["nccl"]["pytorch_call"].value
 
 
 def transports() -> tuple[str, ...]:
@@ -154,13 +195,25 @@ def transports() -> tuple[str, ...]:
     return tuple(shipped()["transports"])
 
 
-def _table(name: str) -> dict[str, dict[str, Value]]:
-    entries: Mapping[str, Mapping[str, Mapping[str, object]]]
+def _table(name: str, prior: bool = False) -> dict[str, dict[str, Value]]:
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]]
     entries = yaml_file.shipped(catalog.ROOT / "collectives" / f"{name}.yaml")[name]
     return {
-        entry: {key: Value(*(_number(field[part]) for part in Value._fields)) for key, field in fields.items()}
+        entry: {key: _prior(field) if prior else _value(field) for key, field in fields.items()}
         for entry, fields in entries.items()
     }
+
+
+def _value(field: Mapping[str, Any]) -> Value:
+    return Value(*(_number(field[part]) for part in Value._fields))
+
+
+def _prior(field: Mapping[str, Any]) -> Value:
+    """The prior of a constant, whose median is in the middle of its interval's logarithms; the constant itself without one."""
+    if "prior" not in field:
+        return _value(field)
+    low, high = map(_number, field["prior"])
+    return Value(math.sqrt(low * high), low, high)
 
 
 def _number(value: object) -> float:

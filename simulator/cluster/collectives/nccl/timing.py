@@ -25,12 +25,12 @@ _PAIRWISE_LL_BYTES: Final = 16384.0
 class Timing(NamedTuple):
     """Duration of a collective by size: latency_s, and per_byte_s for each byte, which chunks extend.
 
-    chunk_s: synchronisation per chunk; 0 for protocols that synchronise each line.
+    chunk_s: synchronisation per chunk.
     """
 
     latency_s: float
     per_byte_s: float
-    chunk_s: float = 0.0
+    chunk_s: float
 
     def seconds(self, size_bytes: float) -> float:
         """Duration in seconds."""
@@ -61,7 +61,7 @@ def choices(op: Op, links: GroupLinks, facts: Nccl, constants: Constants, algori
     """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
     names = [name for name in candidates(op, links.group, facts) if algorithm in (None, name)]
     if names == ["pairwise"]:
-        return [_pairwise(op, links, facts, constants)]
+        return [pairwise(Case(op, links, facts, "pairwise"), constants)]
     cases = [Case(op, links, facts, name) for name in names]
     return [
         Choice(case.algorithm, protocol, case.curve(protocol), timing(case, protocol, constants))
@@ -99,9 +99,8 @@ def timing(case: Case, protocol: Protocol, constants: Constants) -> Timing:
 
 
 def _chunk_s(protocol: Protocol, crosses: bool, constants: Constants) -> float:
-    if protocol != "simple":
-        return 0.0
-    return constants.between_chunk_s if crosses else constants.inside_chunk_s
+    chunk_s = constants.between_chunk_s if crosses else constants.inside_chunk_s
+    return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
 
 
 def _sends(traffic: Traffic) -> int:
@@ -109,13 +108,13 @@ def _sends(traffic: Traffic) -> int:
     return max(1, traffic.inside_steps + traffic.between_steps)
 
 
-def _pairwise(op: Op, links: GroupLinks, facts: Nccl, constants: Constants) -> Choice:
+def pairwise(case: Case, constants: Constants) -> Choice:
     """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
 
     If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
     on NCCL 2.12).
     """
-    group, traffic = links.group, links.traffic("pairwise", op)
+    op, facts, group, traffic = case.op, case.facts, case.group, case.traffic
     _, _, inside_share, between_share = constants.of("simple")
     peers = group.size - 1 if op == "alltoall" else 1
     inside_s = traffic.inside_s / (link_share(facts) * inside_share) * (1 + constants.local_step / peers)
@@ -126,9 +125,9 @@ def _pairwise(op: Op, links: GroupLinks, facts: Nccl, constants: Constants) -> C
 
     def timed(protocol: Protocol) -> Timing:
         latency_s = _messages_latency_s(constants, protocol, traffic.inside_steps, traffic.remote_messages)
-        return Timing(
-            max(latency_s, links.latency_s(traffic)), per_byte_s, _chunk_s(protocol, traffic.remote_messages > 0, constants)
-        )
+        latency_s += peers * constants.peer_s
+        chunk_s = _chunk_s(protocol, traffic.remote_messages > 0, constants)
+        return Timing(max(latency_s, case.links.latency_s(traffic)), per_byte_s, chunk_s)
 
     small_bytes = _PAIRWISE_LL_BYTES * (group.size if op == "alltoall" else 1)
     return Choice("pairwise", "simple", None, timed("simple"), timed("ll"), small_bytes)

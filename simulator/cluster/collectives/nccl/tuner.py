@@ -122,7 +122,8 @@ class Case:
         """Protocols to choose from: only Simple for NVLS and PAT; LL128 needs NVLink and a network that keeps stores in order."""
         if self.algorithm.startswith("nvls") or self.algorithm == "pat":
             return ("simple",)
-        return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
+        has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
+        return PROTOCOLS if has_ll128 else ("ll", "simple")
 
     @functools.cached_property
     def channels(self) -> int:
@@ -140,7 +141,10 @@ class Case:
     def curve(self, protocol: Protocol) -> Curve:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
-        latency_s, rate_Bps = self._latency_s(protocol), self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0)
+        latency_s, rate_Bps = (
+            self._latency_s(protocol),
+            self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
+        )
         if self.algorithm not in ("ring", "pat"):
             return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
         if self.group.nodes == 1 or (protocol, self.op) != ("simple", "all_reduce"):
