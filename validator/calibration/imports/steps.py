@@ -240,5 +240,5 @@ def _point(exchange: TracedCollective, op: Op, seconds: float, devices: int) -> 
         unit="bytes",
         seconds=(seconds,),
         stopped="time",
-        numbers={"nodes": float(nodes)},
+        numbers={"nodes": float(nodes), "traced": 1.0},
     )

@@ -44,6 +44,11 @@ def _updated(cluster: Cluster, times: list[MeasuredTime]) -> CollectivePosterior
     return found
 
 
+def _point(size: float, time_s: float, **numbers: float) -> Point:
+    ranks = tuple(range(8))
+    return Point("collective", "all_reduce", "", ranks, "", size, "bytes", (time_s,), "narrow", 0.0, {"nodes": 1.0, **numbers})
+
+
 def _error(cluster: Cluster, times: list[MeasuredTime]) -> float:
     found = []
     for one in times:
@@ -109,9 +114,11 @@ def test_a_cluster_of_one_node_has_no_factors_between_nodes() -> None:
 
 
 def test_slow_outliers_of_a_sweep_are_not_learned_from() -> None:
-    def point(size: float, time_s: float) -> Point:
-        ranks = tuple(range(8))
-        return Point("collective", "all_reduce", "", ranks, "", size, "bytes", (time_s,), "narrow", 0.0, {"nodes": 1.0})
-
-    times = times_of([point(8, 900e-6), point(16, 30e-6), point(32, 30e-6), point(64, 31e-6)])
+    times = times_of([_point(8, 900e-6), _point(16, 30e-6), _point(32, 30e-6), _point(64, 31e-6)])
     assert [time.size_bytes for time in times] == [16, 32, 64]
+
+
+def test_times_of_traces_are_not_learned_from() -> None:
+    """They contain waiting for other ranks."""
+    assert not times_of([_point(2**20, 900e-6, traced=1.0)])
+    assert len(times_of([_point(2**20, 900e-6)])) == 1
