@@ -97,7 +97,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def _size_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
-    """Ticks of sizes in bytes, a factor of 32 apart, or 4 on short axes."""
+    """Ticks of sizes in bytes, at distances of a factor of 32, or of 4 on short axes."""
     octaves = math.log2(high / low)
     step = _OCTAVES if octaves > 2 * _OCTAVES else 2
     powers = range(0, 60, step)
