@@ -35,6 +35,7 @@ def mount(commands: Any) -> None:
     import_kernels.mount(tools)
     for tool in (nccl, topo, kineto):
         tool.add("--gpu NAME", "the GPU, if the files do not name it, such as h100-80gb-sxm", default="")
+    nccl.add("--median", "keep the median of logs that contradict one another, or that several releases of the library wrote")
     kineto.add("--model NAME", "the trained model; also writes a scenario next to the cluster file")
     kineto.add("--samples N", "samples per step and rank", type=int)
     kineto.add("--precision NAME", "number format of training (that of the largest collective)", default="")
@@ -55,7 +56,7 @@ def _tool(tools: Any, name: str, what: str, files: str, run: Action, nargs: int 
 def _nccl_tests(options: argparse.Namespace) -> int:
     from scaleproof.validator.calibration.imports import nccl_tests
 
-    return _finish(options, _of_gpu(nccl_tests.read(options.files), options.gpu))
+    return _finish(options, _of_gpu(nccl_tests.read(options.files, options.median), options.gpu))
 
 
 def _topo(options: argparse.Namespace) -> int:
@@ -187,9 +188,11 @@ def _finish(
     """Fits, writes the cluster file, and prints notes to stderr and tables or JSON to stdout."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-    from scaleproof.validator.calibration.cluster_file import files
+    from scaleproof.validator.calibration.cluster_file import constants, files
+    from scaleproof.validator.calibration.fit.collective_posterior import times_of, updated
     from scaleproof.validator.calibration.imports import cluster
 
+    posterior = None
     base = files.read_base(options.cluster) if options.cluster else None
     measured = cluster.measured_collectives(found.points, found.notes)
     if options.out:
@@ -198,24 +201,33 @@ def _finish(
         data = cluster.describe(found, base, measured, node, layers)
         with locked_file(options.out, "import", PATIENCE_S):
             points = files.with_earlier(options.cluster, found.points) if options.cluster else found.points
-            files.write(data, options.out, points, f"Imported from {found.tool}.")
+            posterior = updated(files.cluster_of(data, str(options.out)), times_of(points)) if measured else None
+            files.write(constants.with_constants(data, posterior), options.out, points, f"Imported from {found.tool}.")
+    for line in constants.surprises(posterior) if posterior else ():
+        found.notes.add(line)
     for line in found.notes.lines():
         print(line, file=sys.stderr)
     if measured:
         tables = [*tables, (_COLLECTIVES, [cluster.row(one) for one in measured])]
-    _print(options, found, tables)
+    if posterior:
+        tables = [*tables, (constants.TITLES, constants.rows(posterior))]
+    _print(options, found, tables, constants.errors(posterior) if posterior else "")
     return 0
 
 
-def _print(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
+def _print(
+    options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]], finding: str
+) -> None:
     from scaleproof.simulator.common.errors import printable
 
     if options.json:
         cells = [dict(zip(head, row, strict=True)) for head, rows in tables for row in rows]
         data = {"tool": found.tool, "files": list(found.files), "found": cells, "points": len(found.points)}
-        print_json(data | {"notes": found.notes.lines(), "out": str(options.out or "")})
+        print_json(data | {"notes": found.notes.lines(), "finding": finding, "out": str(options.out or "")})
         return
     for head, rows in tables:
         print(printable("\n".join(table([head, *rows], "<"))))
+    if finding:
+        print(finding)
     if options.out:
         print(f"wrote {options.out}" + (f" and {options.out.with_suffix('.points.parquet')}" if found.points else ""))

@@ -1,41 +1,72 @@
-"""The command collective: predict the time of a collective operation by message size."""
+"""The command collective: predict the time of a collective operation by message size, next to measured times."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.arguments import NAME, Command
 from scaleproof.commands.text.tables import table
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
     from scaleproof.simulator.analysis.collective.time import CollectiveTime
+    from scaleproof.simulator.cluster import Cluster
+    from scaleproof.simulator.cluster.collectives.algorithms import Op
+
+_TABLE: Final = "collectives.csv"
+_US: Final = 1e6
+_ERRORS: Final = ("operation", "group", "sizes", "median error", "largest", "in 90 %")
 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     collective = Command(commands, "collective", _collective, "predict the time of a collective operation, by size")
-    collective.add(
-        "OP", "operation: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
-    )
+    ops = "operation: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
+    collective.add("OP", f"{ops} (with --measured: all)", nargs="?")
     collective.add("--size SIZE", "message size, such as 64MiB (all sizes from 8 B to 8 GiB)")
-    collective.add("--ranks N", "number of ranks, or their indices, such as 0,8,16-19", required=True)
-    collective.add("--cluster NAME", NAME, required=True)
+    collective.add("--ranks N", "number of ranks, or their indices, such as 0,8,16-19")
+    collective.add("--cluster NAME", NAME)
     collective.add("--algorithm NAME", "algorithm, such as ring (the communication library's choice)")
     collective.add("--sweep", "predict all sizes from 8 B up to --size")
     collective.add("--factor", "ratio of consecutive sizes of a sweep (2)", type=int, choices=[2, 4], default=2)
     collective.add("--messages", "simulate every message and contention on shared links")
+    where = (
+        "compare with measured times: a cluster file that 'import nccl-tests' or 'calibrate' wrote, its table of points, or "
+    )
+    collective.add("--measured FILE", where + "a CSV with the columns of scenarios/published/collectives.csv", type=Path)
+    collective.add("--published", "compare with the published times of every system")
+    collective.add(
+        "--out DIR", "write a page with figures of the predictions, their 90 %% intervals and measured times", type=Path
+    )
 
 
 def _collective(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
+    from scaleproof.simulator.common.errors import InputError
+
+    if options.published or options.measured:
+        return _compared(options)
+    if not (options.op and options.ranks and options.cluster):
+        raise InputError("give an operation, --ranks and --cluster, or measured times with --measured FILE or --published")
+    return _predicted(options)
+
+
+def _cluster(reference: str) -> Cluster:
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.scenario.read import load_cluster
 
-    cluster = load_cluster(catalog.find_part("cluster", options.cluster, Path()))
+    return load_cluster(catalog.find_part("cluster", reference, Path()))
+
+
+def _predicted(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, predicted_curve, seconds_on_group
+    from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
+    from scaleproof.simulator.common.units import parse_bytes
+
+    cluster = _cluster(options.cluster)
     size_bytes = int(parse_bytes(options.size)) if options.size else 2**33
     sizes = sweep_sizes(size_bytes, options.factor) if options.sweep or not options.size else [size_bytes]
     op, ranks = parse_op(options.op), parse_ranks(options.ranks)
@@ -44,9 +75,61 @@ def _collective(options: argparse.Namespace) -> int:
     measured = [one.algorithm == "measured" for one in times]
     how = "as measured" if all(measured) else "as measured where the algorithm says so, else by formula"
     how = "message by message" if options.messages else how if any(measured) else "by formula"
-    print(f"# {op} on {group.size} ranks of {cluster.name or Path(options.cluster).stem}, {how}")
+    name = cluster.name or Path(options.cluster).stem
+    print(f"# {op} on {group.size} ranks of {name}, {how}")
     print(describe(times))
+    if options.out:
+        points = predicted_curve(seconds_on_group(op, group, options.algorithm), cluster, sizes)
+        _write([CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)], options.out)
     return 0
+
+
+def _compared(options: argparse.Namespace) -> int:
+    """Prints predictions next to measured times, and writes their page."""
+    from scaleproof.simulator.common.errors import InputError
+
+    curves = _curves(options)
+    if not curves:
+        raise InputError(f"{options.measured or _TABLE}: no time of this operation, group and cluster; leave out OP or --ranks")
+    print(describe_curves(curves))
+    if options.out:
+        _write(curves, options.out)
+    return 0
+
+
+def _curves(options: argparse.Namespace) -> Sequence[CollectiveCurve]:
+    from scaleproof.simulator.scenario.published.tables import find_table
+    from scaleproof.validator.published.collective_curves import curves_of, measured_times, published_curves
+
+    if options.published or (options.measured.suffix == ".csv" and not options.cluster):
+        return published_curves(options.measured or find_table(Path(_TABLE)), partial(_is_chosen, options))
+    reference = options.cluster or str(options.measured)
+    cluster = _cluster(reference)
+    times = [one for one in measured_times(options.measured) if _is_chosen(options, one.op, one.ranks)]
+    return curves_of(cluster, cluster.name or Path(reference).stem, times)
+
+
+def _is_chosen(options: argparse.Namespace, op: Op, count: int) -> bool:
+    """Whether OP and --ranks, where given, select an operation over a number of ranks."""
+    from scaleproof.simulator.analysis.collective.time import parse_op, parse_ranks
+
+    ranks = parse_ranks(options.ranks) if options.ranks else count
+    return (not options.op or parse_op(options.op) == op) and count == (ranks if isinstance(ranks, int) else len(ranks))
+
+
+def _write(curves: Sequence[CollectiveCurve], folder: Path) -> None:
+    """Writes the curves as JSON and their page."""
+    import json
+
+    from scaleproof.reports.pages.collective_page import COLLECTIVES_FILE
+    from scaleproof.reports.pages.page import build
+    from scaleproof.simulator.common.atomic_file import write_atomically
+    from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
+
+    with locked_folder(folder, "collective", PATIENCE_S):
+        text = json.dumps([curve.plain() for curve in curves], indent=1)
+        write_atomically(folder / COLLECTIVES_FILE, f"{text}\n".encode())
+        print(f"wrote {build(folder).path}")
 
 
 def describe(times: Sequence[CollectiveTime]) -> str:
@@ -56,3 +139,32 @@ def describe(times: Sequence[CollectiveTime]) -> str:
         rates = f"{one.algorithm_Bps / 1e9:.2f}", f"{one.bus_Bps / 1e9:.2f}"
         rows.append((str(one.size_bytes), str(one.elements), f"{one.seconds * 1e6:.2f}", *rates, one.algorithm))
     return "\n".join(table(rows, ">>>>><", (14, 13, 11, 8, 8)))
+
+
+def describe_curves(curves: Sequence[CollectiveCurve]) -> str:
+    """Measured and predicted times of each size of one curve; of several curves, the errors of each."""
+    if len(curves) > 1:
+        blocks = []
+        for system in dict.fromkeys(curve.system for curve in curves):
+            rows = [_errors(curve) for curve in curves if curve.system == system]
+            blocks.append("\n".join([system, *table([_ERRORS, *rows], "<<>>>>")]))
+        return "\n\n".join(blocks)
+    (curve,) = curves
+    lines = [("size", "measured", "predicted", "90 % interval", "error"), ("(B)", "(us)", "(us)", "(us)", "")]
+    for one in curve.measured:
+        low, high = (f"{end * _US:.2f}" for end in (one.predicted.low_s, one.predicted.high_s))
+        times = f"{one.measured_s * _US:.2f}", f"{one.predicted.seconds * _US:.2f}", f"{low} to {high}"
+        lines.append((f"{one.predicted.size_bytes:.0f}", *times, f"{one.error:+.1%}"))
+    text = "\n".join(table(lines, ">", (14, 11, 11, 22, 8)))
+    return f"# {curve.op} on {curve.group} of {curve.system}\n{text}\n{curve.finding}"
+
+
+def _errors(curve: CollectiveCurve) -> tuple[str, ...]:
+    """Cells of a row of errors."""
+    import statistics
+
+    from scaleproof.simulator.common.units import format_percent
+
+    shares = (statistics.median(curve.errors), max(curve.errors))
+    inside = sum(one.is_inside for one in curve.measured)
+    return curve.op, curve.group, str(len(curve.errors)), *map(format_percent, shares), str(inside)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scaleproof.reports.pages import picture_page, plan_page, result_page, study_page, text
+from scaleproof.reports.pages import collective_page, picture_page, plan_page, result_page, study_page, text
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
@@ -24,6 +24,7 @@ _PAGE: Final = "index.html"
 _PICTURE_PAGES: Final = {
     picture_page.CLAIMS_FILE: picture_page.claims_page,
     picture_page.CROSSOVER_FILE: picture_page.crossover_page,
+    collective_page.COLLECTIVES_FILE: collective_page.page,
 }
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
@@ -57,7 +58,7 @@ def build(folder: Path) -> Built:
 
 
 def _page(folder: Path) -> Page:
-    """The page of plans, of a study, of runs, of a study with measured runs, of claims, or of a strategy map."""
+    """The page of plans, of a study with or without measured runs, of runs, of claims, of a strategy map, or of collectives."""
     if folder.is_dir() and is_plan_folder(folder):
         return plan_page.page(folder)
     if folder.is_dir() and study_folder.is_study(folder):

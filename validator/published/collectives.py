@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
-from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts
-from scaleproof.simulator.cluster.collectives.nccl import CALIBRATION as NCCL_CALIBRATION
-from scaleproof.simulator.cluster.collectives.nccl import Generation, Nccl, facts_of
+from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
+from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
+from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
+from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
@@ -38,70 +39,97 @@ _USUAL: Final[dict[Generation, str]] = {
 _NVLINK_GBps: Final = {"P100": 80, "V100": 150, "A800": 200, "H800": 200, "GB200": 900, "GB300": 900, "B200": 900, "H20": 450}
 _PCIE_GBps: Final = {"volta": 15.75, "ampere": 31.5, "hopper": 63.0, "blackwell": 63.0}  # generation 3, 4, 5, 5; x16
 _CARD_GBITps: Final = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+# Transports by a word of a row's network, and the generation of EFA by that of the GPUs that it comes with.
+_TRANSPORTS: Final = {
+    "infiniband": "infiniband", "roce": "roce", "tcpxo": "tcpxo", "tcpx": "tcpx", "slingshot": "slingshot",
+    "omni-path": "omni-path", "tcp": "sockets", "gbe": "sockets",
+}  # fmt: skip
+_EFA: Final[dict[Generation, str]] = {
+    "volta": "efa-1", "ampere": "efa-1", "hopper": "efa-2", "blackwell": "efa-3",
+}  # fmt: skip
 _FASTEST_CARD_Bps: Final = 800e9 / 8
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
-# Overhead of a collective called from PyTorch beyond NCCL's own time. Fitted, on the calibration subset alone.
-_PYTORCH_S: Final = 23.7e-6
-_PYTORCH_SUBSET: Final = "all_reduce from PyTorch on one node of eight H200, below 1 MiB"
+_VERSION: Final = re.compile(r"2\.\d+")
 _MOST_RANKS: Final = 10_000_000
-CALIBRATION: Final = (NCCL_CALIBRATION, _PYTORCH_SUBSET)
+CALIBRATION: Final = ()
+
+
+@dataclass(frozen=True)
+class RowCase:
+    """A row as a collective on a cluster. called_s: seconds of the call beyond the library's own. assumed: columns that were
+    blank."""
+
+    op: Op
+    size_bytes: int
+    ranks: int
+    algorithm: str | None
+    cluster: Cluster
+    measured_s: float
+    called_s: float
+    assumed: tuple[str, ...]
+
+    def seconds(self, on: Cluster) -> float:
+        """Predicted seconds on a cluster."""
+        return collective_time(self.op, self.size_bytes, self.ranks, on, self.algorithm) + self.called_s
+
+
+def case_of(row: Row) -> RowCase:
+    """The case of a row. Raises ScaleproofError, which begins with the reason, if it has no time or cannot be predicted."""
+    size_bytes, ranks = _size_and_ranks(row)
+    if size_bytes < 0:
+        raise InputError("no size or number of GPUs")
+    op = parse_op(row["collective"])
+    seconds_measured = measured_s(row, size_bytes, ranks)
+    if not seconds_measured > 0:
+        raise InputError("no time or bandwidth")
+    cluster, assumed = cluster_of(row, ranks)
+    algorithm = algorithm_of(row)
+    called_s = pytorch_call_s() if is_pytorch(row) else 0.0
+    unstated = (*assumed, *([] if algorithm else ["algorithm"]))
+    return RowCase(op, size_bytes, ranks, algorithm, cluster, seconds_measured, called_s, unstated)
+
+
+def _size_and_ranks(row: Row) -> tuple[int, int]:
+    """Size in bytes and number of ranks; (-1, 0) if one of them is missing or out of range."""
+    try:
+        size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
+    except (ValueError, OverflowError):
+        return -1, 0
+    return (size_bytes, ranks) if 0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS else (-1, 0)
 
 
 def predict(row: Row) -> Prediction:
     """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
     system = row.get("instance_or_system") or "not named"
-    try:
-        size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
-    except (ValueError, OverflowError):
-        size_bytes, ranks = -1, 0
-    if not (0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS):
+    size_bytes, ranks = _size_and_ranks(row)
+    if size_bytes < 0:
         return Prediction(system, skipped="no size or number of GPUs")
     set_name = f"{system} {'>=' if size_bytes >= 2**20 else '<'}1MiB"
-    if _is_calibration(row, size_bytes):
-        return Prediction(set_name, skipped="constants were fitted on it")
     try:
-        op = parse_op(row["collective"])
-        measured_s = _measured_s(row, size_bytes, ranks)
-        if not measured_s > 0:
-            return Prediction(set_name, skipped="no time or bandwidth")
-        cluster, assumed = _cluster(row, ranks)
-        algorithm = _algorithm(row.get("algorithm", ""))
-        called_s = _PYTORCH_S if _is_pytorch(row) else 0.0
-
-        def seconds(on: Cluster) -> float:
-            return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
-
-        predicted_s = seconds(cluster)
-        interval_s = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+        case = case_of(row)
+        predicted_s = case.seconds(case.cluster)
+        interval_s = of_closed_form(case.seconds, case.cluster) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
-    unstated = (*assumed, *([] if algorithm else ["algorithm"]))
-    key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
-    inputs, nodes = (*key, str(size_bytes)), cluster.nodes
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
+    key = (case.op, row["gpu"], str(ranks), row.get("n_nodes", ""), case.algorithm or "")
+    inputs, nodes = (*key, str(size_bytes)), case.cluster.nodes
+    return Prediction(set_name, predicted_s, case.measured_s, "", case.assumed, inputs, key[:3], interval_s, nodes=nodes)
 
 
-def _algorithm(text: str) -> str | None:
+def algorithm_of(row: Row) -> str | None:
     """The simulator's name of NCCL's algorithm; None if the row leaves the choice to NCCL."""
-    name = text.lower().replace("_", "")
+    name = row.get("algorithm", "").lower().replace("_", "")
     return {"nvlstree": "nvls_tree"}.get(name, name) or None
 
 
-def _is_pytorch(row: Row) -> bool:
+def is_pytorch(row: Row) -> bool:
+    """Whether the collective was called from PyTorch, not from nccl-tests."""
     return "pytorch" in row.get("note", "").lower()
 
 
-def _is_calibration(row: Row, size_bytes: int) -> bool:
-    """Whether constants were fitted on this row: the conditions of CALIBRATION."""
-    gpu, op, ranks = row["gpu"], row["collective"], row["n_gpus"]
-    if op == "sendrecv":
-        return "B200" in gpu and ranks == "16" and size_bytes == 2**29 and "vultr" in row["instance_or_system"].lower()
-    return _is_pytorch(row) and op == "all_reduce" and gpu == "H200" and ranks == "8" and size_bytes < 2**20
-
-
-def _measured_s(row: Row, size_bytes: int, ranks: int) -> float:
+def measured_s(row: Row, size_bytes: int, ranks: int) -> float:
     """Measured seconds, out of place if given, otherwise in place; from the time or the bandwidth. NaN if neither is given."""
     for where in ("out_of_place", "in_place"):
         time_us, bus_GBps = _number(row.get(f"time_us_{where}")), _number(row.get(f"busbw_GBps_{where}"))
@@ -119,31 +147,48 @@ def _number(text: str | None) -> float:
         return math.nan
 
 
-def _cluster(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
+def cluster_of(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
     """The row's system with as many nodes as it uses, and the names of columns that had to be assumed."""
     facts = facts_of(row["gpu"])
     if facts is None:
         raise InputError(f"unknown GPU: {row['gpu']}")
+    version = _VERSION.match(row.get("nccl_version", ""))
+    if version:
+        facts = facts.model_copy(update={"version": version[0]})
     nodes = _count(row.get("n_nodes"))
     per_node = _count(row.get("gpus_per_node")) or (-(-ranks // nodes) if nodes else 8)
     assumed = [] if nodes or row.get("gpus_per_node") else ["gpus_per_node"]
     # an NVLink domain may span a rack
     domain = max(per_node, 72) if "NVL72" in row.get("intra_node", "") + row["gpu"] else per_node
-    name = next((name for word, name in _SYSTEMS.items() if word in row["instance_or_system"].lower()), None)
+    name = shipped_name(row)
     shipped = _load(name) if name else None
     if shipped is not None and _fits(shipped, facts, spans_nodes=ranks > domain):
-        cluster = shipped
+        cluster = shipped if version is None else _with_version(shipped, version[0])
     else:
         cluster, more = _from_columns(row, facts, per_node, spans_nodes=ranks > domain)
         cluster, assumed = _joined(cluster, domain), assumed + more
     return _used(cluster, ranks, min(domain, -(-ranks // nodes)) if nodes and domain == per_node else domain), assumed
 
 
+def shipped_name(row: Row) -> str | None:
+    """Name of the shipped cluster of a row's system; None if there is none."""
+    return next((name for word, name in _SYSTEMS.items() if word in row["instance_or_system"].lower()), None)
+
+
+def _with_version(cluster: Cluster, version: str) -> Cluster:
+    """The cluster with a version of NCCL."""
+    facts = nccl_facts(cluster)
+    assert facts is not None
+    nccl = facts.model_copy(update={"version": version})
+    return cluster.model_copy(update={"collectives": cluster.collectives.model_copy(update={"nccl": nccl})})
+
+
 def _joined(cluster: Cluster, devices: int) -> Cluster:
     """The cluster with nodes that are NVLink domains of `devices` GPUs, with all their cards."""
     times = devices // cluster.node.devices
     node = cluster.node.model_copy(update={"devices": devices, "cards": cluster.node.cards * times})
-    return cluster.model_copy(update={"node": node, "network": _link(_rate_Bps(cluster.network) * times)})
+    network = _link(_rate_Bps(cluster.network) * times).model_copy(update={"transport": transport_of(cluster)})
+    return cluster.model_copy(update={"node": node, "network": network})
 
 
 def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
@@ -188,12 +233,20 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
     if network_Bps == 0:
         network_Bps, cards = _rate_Bps(usual.network) / usual.node.cards * per_node, per_node
         assumed += ["inter_node"] if spans_nodes else []
+    network = _link(network_Bps).model_copy(update={"transport": _transport(between, facts)})
     update = {
         "node": usual.node.model_copy(update={"devices": per_node, "cards": cards, "link": _link(port_Bps)}),
-        "network": _link(network_Bps),
+        "network": network,
         "collectives": CollectiveSettings(nccl=facts),
     }
     return usual.model_copy(update=update), assumed
+
+
+def _transport(between: str, facts: Nccl) -> str:
+    """Name of the transport that a row's network states, else InfiniBand."""
+    if "EFA" in between:
+        return _EFA[facts.generation]
+    return next((name for word, name in _TRANSPORTS.items() if word in between.lower()), "infiniband")
 
 
 def _rate_Bps(link: Link | None) -> float:

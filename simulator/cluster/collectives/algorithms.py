@@ -261,6 +261,20 @@ def _over_node_switch(group: Group, out: float, into: float) -> Round:
     return Round(np.concatenate([everyone, switch]), np.concatenate([switch, everyone]), shares)
 
 
+def pat(op: Op, group: Group) -> list[Round]:
+    """Parallel aggregated trees (NVIDIA, "PAT", 2025): a binomial tree from every member at once, whose messages to the same
+    member are joined, so that an all-gather over n members takes ⌈log2 n⌉ steps. A reduce-scatter is the reverse."""
+    everyone = np.arange(group.size)
+    distances = [1 << i for i in reversed(range((group.size - 1).bit_length()))]
+    # the member at a distance gets what the sender has: its own part, and parts that came over greater distances
+    parts = [min(-(-group.size // (2 * distance)), (group.size - distance - 1) // (2 * distance) + 1) for distance in distances]
+    rounds = [
+        Round.of(everyone, (everyone + distance) % group.size, count / group.size)
+        for distance, count in zip(distances, parts, strict=True)
+    ]
+    return rounds if op == "all_gather" else [step.back() for step in reversed(rounds)]
+
+
 def pairwise(op: Op, group: Group) -> list[Round]:
     """Concurrent messages from every member to every other (alltoall), or to the next one (sendrecv)."""
     if group.size > _MAX_ALLTOALL_RANKS and op == "alltoall":
@@ -358,6 +372,7 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "in_network": Algorithm(in_network, ("all_reduce",)),
     "nvls": Algorithm(nvls, ("all_reduce", "reduce_scatter", "all_gather")),
     "nvls_tree": Algorithm(nvls_tree, ("all_reduce",), ("all_reduce",)),
+    "pat": Algorithm(pat, ("reduce_scatter", "all_gather"), ("reduce_scatter", "all_gather")),
     "pairwise": Algorithm(pairwise, ("alltoall", "sendrecv"), at_once=True),
     "linear": Algorithm(linear, ("gather", "scatter"), at_once=True),
 }

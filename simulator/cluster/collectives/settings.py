@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
-from scaleproof.simulator.cluster.collectives.nccl import Nccl
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
+from scaleproof.simulator.cluster.collectives.nccl.facts import Nccl
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 
@@ -43,12 +44,13 @@ class CollectiveSettings(Spec):
     library: chooses the algorithm. nccl (RCCL on AMD's GPUs) and gloo choose like these libraries; fastest: the fastest
     algorithm that needs only links. If absent: nccl on the GPUs that it runs on, gloo if ranks compute on the host's cores,
     else fastest. measured: by operation and group. Groups of other sizes use the links' model with the correction of the
-    nearest measured group of the same operation.
+    nearest measured group of the same operation. adjust: factors on the shipped constants of NCCL's timing.
     """
 
     library: Library | None = None
     measured: tuple[MeasuredCollective, ...] = ()
     nccl: Nccl | None = None
+    adjust: Adjust = Adjust()
 
     def exactly(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
         """The measured entry that is valid for this group and size (the first one for smaller sizes); None if not measured."""

@@ -49,6 +49,9 @@ class Link(Spec):
     overhead_s: Seconds = Field(0.0, alias="overhead")
     incast: float = Field(0.0, ge=0, le=1000)
     exceptions: tuple[EndpointLink, ...] = ()
+    transport: str | None = Field(
+        None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"
+    )
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl
+from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, timing_constants
 from scaleproof.simulator.cluster.collectives.nccl import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
@@ -22,7 +22,7 @@ def library_path(path: Path, cluster: Cluster, crosses: bool) -> Path:
     nccl = chosen_nccl(cluster)
     if nccl is None:
         return path
-    sendrecv = point_to_point(nccl, crosses)
+    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses)
     uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
     return Path(
         max(path.latency_s, sendrecv.latency_s), min(path.max_Bps * sendrecv.share, sendrecv.most_Bps), uses, path.weight

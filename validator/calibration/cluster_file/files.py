@@ -65,6 +65,13 @@ def read_base(reference: str, with_device: bool = False) -> Base:
     return Base(cluster.name or path.stem, located.data, cluster)
 
 
+def cluster_of(data: Mapping[str, Any], name: str) -> Cluster:
+    """The cluster that the data of a file describe. name: of the file, for messages. Raises ScaleproofError if invalid."""
+    located = yaml_file.parse(_text(data), name)
+    resolve_device(located, (), Path(name).parent)
+    return Cluster.model_validate(located.data)
+
+
 def description(reference: str) -> dict[str, Any]:
     """Data of a cluster before measuring, with its device; see `read_base`."""
     base = read_base(reference, with_device=True)

@@ -18,8 +18,11 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import parse_Bps
 from scaleproof.simulator.common.yaml_file import merged
 from scaleproof.validator.calibration.cluster_file.asides import asides, failed, slow_ranks, stops
+from scaleproof.validator.calibration.cluster_file.constants import errors, surprises, with_constants
+from scaleproof.validator.calibration.cluster_file.files import cluster_of
 from scaleproof.validator.calibration.cluster_file.section import Section
 from scaleproof.validator.calibration.fit import collectives, device, gpu, links
+from scaleproof.validator.calibration.fit.collective_posterior import times_of, updated
 from scaleproof.validator.calibration.fit.message_lines import bimodal_notes
 from scaleproof.validator.probe.points import NARROW, Point
 from scaleproof.validator.record import provenance as environment
@@ -120,6 +123,10 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *failed(points)]
     odd = {"odd": "; ".join(notes)} if notes else {}
     cluster["provenance"] = dict(facts.provenance) | stops(points) | asides(points) | odd
+    if facts.on_gpus and sections["collectives"].fields:
+        posterior = updated(cluster_of(cluster, "the measured cluster"), times_of(points))
+        cluster = with_constants(cluster, posterior)
+        notes += [errors(posterior), *surprises(posterior)] if posterior else []
     return {name: cluster[name] for name in sorted(cluster, key=_order)}, notes
 
 

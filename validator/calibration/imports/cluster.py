@@ -37,8 +37,8 @@ _FAR: Final = 10.0
 
 @dataclass
 class FittedCollective:
-    """Fit of a collective of one group. seconds: all times by size. pieces: one per protocol. error: median of |measured /
-    fitted − 1|."""
+    """Curve of a collective of one group. seconds: all times by size. pieces: the curve. fitted: line with intervals, for
+    messages between two ranks. error: median of |measured / curve − 1|."""
 
     op: Op
     ranks: int
@@ -53,6 +53,11 @@ class FittedCollective:
         self.error = statistics.median(abs(ratio - 1) for ratio in self.ratios())
 
     @property
+    def is_few(self) -> bool:
+        """Whether there are too few sizes for a curve."""
+        return len(self.sizes) < _FEW
+
+    @property
     def latency_s(self) -> float:
         """Latency in seconds of small messages."""
         return self.pieces[0].latency_s
@@ -61,6 +66,13 @@ class FittedCollective:
     def bandwidth_Bps(self) -> float:
         """Bandwidth in bytes/s of large messages."""
         return 1 / self.pieces[-1].seconds_per_byte
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Latency in seconds and seconds per byte of the whole: of the fitted line, or of the ends of the curve."""
+        if self.fitted is None:
+            return self.latency_s, self.pieces[-1].seconds_per_byte
+        return self.fitted.latency_s, self.fitted.seconds_per_byte
 
     def at(self, size_bytes: float) -> float:
         """Fitted seconds at a size."""
@@ -95,33 +107,37 @@ def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[Fi
 
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: ImportNotes) -> FittedCollective | None:
     from scaleproof.validator.calibration.fit import curve_fitting
-    from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve, pieces
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
+    from scaleproof.validator.calibration.fit.measured_curve import SizeTime, measured_curve, not_rising
 
     points = sorted(points, key=lambda point: point.size)
     sizes, seconds = [point.size for point in points], [point.seconds for point in points]
+    medians = [SizeTime(point.size, point.median_s) for point in points]
     group = f"{op} over {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
-    fitted = None
     if len(sizes) < _FEW:
-        segments: tuple[Segment, ...] = (
-            Segment(0.0, *curve_fitting.line(sizes, [statistics.median(times) for times in seconds])),
-        )
+        line = curve_fitting.line(sizes, [median.seconds for median in medians])
+        segments: tuple[Segment, ...] = (Segment(0.0, *line),)
         notes.add(f"{group}: {len(sizes)} sizes, too few for an interval; give {_FEW} or more", "groups of few sizes")
     else:
-        chosen = informative([(size, statistics.median(times)) for size, times in zip(sizes, seconds, strict=True)])
-        own = [sizes[i] for i in chosen]
-        fitted = fit_curve(own, [seconds[i] for i in chosen], (ALPHA_BETA, PIECEWISE), what=group)
-        segments = pieces(fitted, own)
-        for outlier in fitted.outliers:
-            notes.add(
-                f"{group}, {format_bytes(sizes[chosen[outlier.index]])}: {outlier.why}; not fitted to", "sizes not fitted to"
-            )
+        segments = measured_curve(medians)
+        for i in not_rising(medians):
+            why = "differs from a curve that rises with the size; the curve does not follow it"
+            notes.add(f"{group}, {format_bytes(sizes[i])}: {format_time_s(medians[i].seconds)} {why}", "sizes off the curve")
     # if latency is nearly all of the largest size's time, its bandwidth is noise
     if segments[-1].seconds_per_byte * sizes[-1] < 0.05 * segments[-1].latency_s:
         notes.add(f"{group}: up to {format_bytes(sizes[-1])} times are all latency, so the bandwidth is unknown; left out")
         return None
+    fitted = _line_of_messages(group, medians, seconds) if op == "sendrecv" and len(sizes) >= _FEW else None
     return FittedCollective(op, ranks, nodes, sizes, seconds, segments, fitted)
+
+
+def _line_of_messages(group: str, medians: Sequence[tuple[float, float]], seconds: Sequence[tuple[float, ...]]) -> Fitted:
+    """Latency and bandwidth of messages between two ranks, with intervals: those of a link."""
+    from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
+    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve
+
+    chosen = informative(medians)
+    return fit_curve([medians[i][0] for i in chosen], [seconds[i] for i in chosen], (ALPHA_BETA, PIECEWISE), what=group)
 
 
 def informative(medians: Sequence[tuple[float, float]]) -> list[int]:
@@ -191,7 +207,7 @@ def _better(
     """The fits, without those of too few sizes, or of large ones alone, for groups that the base has measured."""
     result = []
     for fit in measured:
-        few, large = fit.fitted is None, fit.at(fit.sizes[0]) > _FAR * fit.latency_s
+        few, large = fit.is_few, fit.at(fit.sizes[0]) > _FAR * fit.latency_s
         if (few or large) and (fit.op, fit.ranks, fit.nodes) in known:
             group = f"{fit.op} over {fit.ranks} ranks on {fit.nodes} node{'s' if fit.nodes > 1 else ''}"
             sizes = f"{len(fit.sizes)} sizes" + ("" if few else f" of {format_bytes(fit.sizes[0])} or more, without latency,")
@@ -291,7 +307,8 @@ def _links(
         if sent is not None:
             cards = base.cluster.node.cards_used if several and base else 1
             nominal = dict(parent.get(key) or {})
-            link = {"bandwidth": rate_text(sent.bandwidth_Bps * cards), "latency": seconds_text(sent.latency_s)}
+            latency_s, seconds_per_byte = sent.line
+            link = {"bandwidth": rate_text(cards / seconds_per_byte), "latency": seconds_text(latency_s)}
             parent[key] = nominal | link
             sources[field_name] = "messages between two ranks (sendrecv)" + (f", times {cards} cards" if cards > 1 else "")
             _intervals(data, field_name, sent, cards, nominal)

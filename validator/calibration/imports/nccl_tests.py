@@ -2,6 +2,7 @@
 
 Formats: src/common.cu and src/util.cu of NVIDIA/nccl-tests. Times are means over a run's iterations, out of place and in place;
 sizes are those of `simulator.cluster.collectives.algorithms`. Prefixes added by mpirun, srun or a log collector are ignored.
+rccl-tests prints the same tables.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op, bus_factor
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_time_s
+from scaleproof.validator.calibration.imports.merging import CONTRADICTION, SourcedPoint, merged
 from scaleproof.validator.calibration.imports.names import element_bytes
 from scaleproof.validator.calibration.imports.reading import (
     ImportNotes,
@@ -35,11 +38,20 @@ _RANK: Final = re.compile(
     r"^#\s*Rank\s+\d+\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
 )
 _NAME: Final = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
-_SETTINGS: Final = re.compile(r"^#?\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s")
+_SETTINGS: Final = re.compile(r"^#?\s*nThread:?\s+\d+\s+nGpus:?\s+\d+\s+minBytes:?\s")
 _ITERATIONS: Final = re.compile(r"(?<!agg )(?<!warmup )iters:\s*(\d+)")
 _TABLE_HEAD: Final = re.compile(r"^#?\s*size\s+count\s+(?:\(elements\)\s+)?type\b")
 _VALID: Final = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 _END: Final = "Avg bus bandwidth"
+_UNITS: Final = re.compile(r"^#?\s*\(B\)\s+\(elements\)\s+(?P<units>\(.*\))$")
+# The release of the library: as nccl-tests encodes it, or as the library prints it (NCCL_DEBUG=VERSION).
+_CODED_VERSION: Final = re.compile(r"\bnccl-library=(\d{4,6})\b")
+_VERSION: Final = re.compile(r"\b[NR]CCL version\s*:?\s*(\d+\.\d+(?:\.\d+)?)")
+# Bandwidths are printed with two decimals; smaller ones do not show the unit of a time.
+_LEAST_RATE: Final = 0.2
+_NEARLY: Final = 0.06
+_WRONG: Final = "sizes with wrong results"
+_IN_PLACE: Final = "sizes without a time out of place"
 _USUAL: Final = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 _KNOWN: Final = {*_USUAL, "error"}
 # Tests without a collective in the simulator are known too, so that their times are not taken for another's.
@@ -48,11 +60,14 @@ _OP_OF: Final[dict[str, Op | None]] = {op.replace("_", ""): op for op in OPS} | 
 
 @dataclass
 class _LogSection:
-    """Part of a log for one run. titled: whether its own line names the columns. ranks: group, host and GPU of each rank."""
+    """Part of a log for one run. titled: whether its own line names the columns. in_place: whether all its times are.
+    has_units: whether the unit of its times is known. ranks: group, host and GPU of each rank."""
 
     op: Op | None = None
     columns: tuple[str, ...] = _USUAL
     titled: bool = False
+    in_place: bool = False
+    has_units: bool = False
     ranks: list[tuple[str, str, str]] = field(default_factory=list)
     iterations: int = 0
     rows: list[_LogLine] = field(default_factory=list)
@@ -71,14 +86,19 @@ class _LogLine:
     ratio: float
 
 
-def read(paths: Sequence[Path]) -> ImportResult:
-    """Points of all logs; times of the same size and group are merged. Raises InputError for a log without points."""
+def read(paths: Sequence[Path], keep_median: bool = False) -> ImportResult:
+    """Points of all logs; times of the same size and group are merged.
+
+    keep_median: keeps the median of contradictory times, and allows logs of several releases of the library. Raises InputError
+    for a log without points, and, unless the median is kept, for contradictory times or releases.
+    """
     notes = ImportNotes()
-    points: list[Point] = []
+    points: list[SourcedPoint] = []
     machines: list[Machines] = []
+    versions: dict[str, str] = {}
     for path in paths:
-        before = len(points)
-        for section in _sections(path, read_text(path, _EXPECTED), notes):
+        before, text = len(points), read_text(path, _EXPECTED)
+        for section in _sections(path, text, notes):
             section_points = _points(path, section, notes)
             points += section_points
             machines += [_machines(section)] if section_points else []
@@ -86,20 +106,39 @@ def read(paths: Sequence[Path]) -> ImportResult:
             mine = [line for line in notes.lines() if line.startswith(f"{path}:")]
             why = f" ({' '.join(mine)})" if mine else ""
             raise InputError(f"{path}: no time of a collective found{why}; expected {_EXPECTED}")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if version := _version(line):
+                versions.setdefault(version, f"{path}:{number}")
+    _check_versions(versions, notes, keep_median)
     _same_gpus(machines, notes)
     largest = max(machines, key=lambda machine: (machine.nodes, machine.devices))
-    return ImportResult("nccl-tests", [str(path) for path in paths], largest, joined(points), notes)
+    library = next(iter(versions)) if len(versions) == 1 else ""
+    names = [str(path) for path in paths]
+    return ImportResult("nccl-tests", names, largest, merged(points, notes, keep_median), notes, library)
 
 
-def joined(points: Sequence[Point]) -> list[Point]:
-    """Merges points of the same kind, group and size."""
-    result: dict[tuple[object, ...], Point] = {}
-    for point in points:
-        key = (point.probe, point.what, point.group, point.size, point.ranks)
-        known = result.get(key)
-        seconds = (*(known.seconds if known else ()), *point.seconds)
-        result[key] = Point(**{**vars(known or point), "seconds": seconds})
-    return list(result.values())
+def _version(line: str) -> str:
+    """The release of the library that a line names, such as '2.28.7'; "" if it names none."""
+    if plain := _VERSION.search(line):
+        return plain[1]
+    coded = _CODED_VERSION.search(line)
+    if coded is None:
+        return ""
+    code = int(coded[1])
+    # nccl.h: X·10000 + Y·100 + Z from release 2.9 on, X·1000 + Y·100 + Z before
+    major, rest = divmod(code, 10_000 if code >= 10_000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _check_versions(versions: dict[str, str], notes: ImportNotes, keep_median: bool) -> None:
+    """Raises InputError for several releases of the library, or notes them. versions: where each is named first."""
+    if len(versions) < 2:
+        return
+    found = ", ".join(f"{where}: {version}" for version, where in versions.items())
+    if not keep_median:
+        what = "import the logs of each release separately, or all of them together with --median"
+        raise InputError(f"logs of several releases of the library, whose times differ ({found}); {what}")
+    notes.add(f"logs of several releases of the library ({found}) are used together, as --median says")
 
 
 def _sections(path: Path, text: str, notes: ImportNotes) -> Iterator[_LogSection]:
@@ -137,6 +176,14 @@ def _line(path: Path, number: int, line: str, section: _LogSection, notes: Impor
         if unknown := [name for name in section.columns if name not in _KNOWN]:
             several = ", ".join(dict.fromkeys(unknown))
             notes.add(f"{path}:{number}: {_UNKNOWN}: {several}; the others are used", _UNKNOWN)
+    elif (units := _UNITS.match(line)) is not None:
+        times = {word for word in re.findall(r"\(([^)]*)\)", units["units"]) if not word.endswith("/s")}
+        if times - {"us"}:
+            several = ", ".join(sorted(times))
+            raise InputError(f"{path}:{number}: times in {several}; nccl-tests prints microseconds (us); convert the table")
+        section.has_units = bool(times)
+    elif re.fullmatch(r"#?\s*in-place", line):
+        section.in_place = True
     elif (valid := _VALID.search(line)) is not None:
         section.ended = True
         if valid[2] != "OK":
@@ -161,17 +208,48 @@ def _row(path: Path, number: int, words: list[str], section: _LogSection, notes:
         notes.add(f"{path}:{number}: {values['type'][0]!r} is not a type of nccl-tests; line left out", _UNREADABLE)
         return
     times_us = [as_number(word) for word in values["time"]]
-    seconds = tuple(time_us * 1e-6 for time_us in times_us if time_us is not None and time_us > 0)
-    if not seconds:
+    if not any(time_us is not None and time_us > 0 for time_us in times_us):
         notes.add(f"{path}:{number}: no time above zero; line left out", _UNREADABLE)
         return
-    if any(time_us is not None and time_us <= 0 for time_us in times_us):
-        notes.add(f"{path}:{number}: one of two times is not above zero; the other is used", _UNREADABLE)
+    place = f"{path}:{number}"
+    seconds = _seconds(place, times_us, section.in_place, notes)
     wrong = sum(as_number(word) or 0.0 for word in values.get("#wrong", []))
+    if wrong:
+        notes.add(f"{place}: {wrong:.0f} results of this size were wrong; its time is used, find the cause", _WRONG)
     rates = [(as_number(a), as_number(b)) for a, b in zip(values.get("algbw", []), values.get("busbw", []), strict=False)]
+    for time_us, (rate_GBps, _) in zip(times_us, rates, strict=False):
+        section.has_units |= _shows_unit(place, float(words[0]), time_us, rate_GBps)
     ratio = next((bus / algorithm for algorithm, bus in rates if algorithm and bus), 0.0)
     reduces = values.get("redop", ["none"])[0] != "none"
     section.rows.append(_LogLine(number, float(words[0]), reduces, seconds, wrong, ratio))
+
+
+def _seconds(place: str, times_us: Sequence[float | None], in_place: bool, notes: ImportNotes) -> tuple[float, ...]:
+    """Seconds of a line, at least one of which is above zero: out of place and in place, or one of them with a note.
+
+    in_place: whether the only column of times is in place.
+    """
+    known = tuple(time_us * 1e-6 for time_us in times_us if time_us is not None and time_us > 0)
+    if any(time_us is not None and time_us <= 0 for time_us in times_us):
+        notes.add(f"{place}: one of two times is not above zero; the other is used", _UNREADABLE)
+    elif times_us[0] is None or (in_place and len(times_us) == 1):
+        notes.add(f"{place}: no time out of place; the one in place is used", _IN_PLACE)
+    elif len(known) > 1 and max(known) > CONTRADICTION * min(known):
+        times = " out of place, ".join(format_time_s(time_s) for time_s in known[:2])
+        notes.add(f"{place}: {times} in place; the one out of place is used", "sizes that take longer in one place")
+        return known[:1]
+    return known
+
+
+def _shows_unit(place: str, size_bytes: float, time_us: float | None, rate_GBps: float | None) -> bool:
+    """Whether a bandwidth shows that a time is in microseconds. Raises InputError if it shows that it is not."""
+    if not size_bytes or not time_us or time_us <= 0 or not rate_GBps or rate_GBps < _LEAST_RATE:
+        return False
+    expected_GBps = size_bytes / time_us / 1e3
+    if abs(expected_GBps / rate_GBps - 1) > _NEARLY:
+        given = f"size over time is {expected_GBps:.4g} GB/s if the time is in us, but algbw is {rate_GBps:.4g} GB/s"
+        raise InputError(f"{place}: {given}; give the table as nccl-tests prints it, in B, us and GB/s")
+    return True
 
 
 def _test(text: str) -> str | None:
@@ -186,7 +264,7 @@ def _named(file_name: str) -> Op | None:
     return _OP_OF.get(test)
 
 
-def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]:
+def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[SourcedPoint]:
     """Points of a run; none, and a note, if its ranks or its collective are unknown."""
     if not section.rows:
         return []
@@ -204,8 +282,12 @@ def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]
     if op is None:
         notes.add(f"{path}:{first}: unknown collective; name the file after its test, such as all_gather.log")
         return []
+    if not section.has_units:
+        what = "no line '(us)', and no bandwidth that shows the unit"
+        notes.add(f"{path}:{first}: the unit of these times is unknown ({what}); table left out; give the log with its header")
+        return []
     rows = [row for row in section.rows if row.size_bytes > 0]
-    return [_point(op, ranks, nodes, row, section.iterations) for row in rows]
+    return [SourcedPoint(_point(op, ranks, nodes, row, section.iterations), f"{path}:{row.line}") for row in rows]
 
 
 def _point(op: Op, ranks: int, nodes: int, row: _LogLine, iterations: int) -> Point:

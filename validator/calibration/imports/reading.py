@@ -58,13 +58,15 @@ class Machines:
 
 @dataclass
 class ImportResult:
-    """tool: that wrote the files. files: their paths. machines: the largest that was measured on."""
+    """tool: that wrote the files. files: their paths. machines: the largest that was measured on. library: release of the
+    communication library, such as '2.28.7', or "" if unknown."""
 
     tool: str
     files: Sequence[str]
     machines: Machines
     points: list[Point]
     notes: ImportNotes = field(default_factory=ImportNotes)
+    library: str = ""
 
 
 def ranks_text(ranks: int) -> str:

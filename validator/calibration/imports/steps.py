@@ -18,7 +18,7 @@ from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.calibration.cluster_file.section import seconds_text
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective
-from scaleproof.validator.calibration.imports.nccl_tests import joined
+from scaleproof.validator.calibration.imports.merging import joined
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines, group_text, ranks_text
 from scaleproof.validator.probe.points import Point
 
@@ -240,5 +240,5 @@ def _point(exchange: TracedCollective, op: Op, seconds: float, devices: int) -> 
         unit="bytes",
         seconds=(seconds,),
         stopped="time",
-        numbers={"nodes": float(nodes)},
+        numbers={"nodes": float(nodes), "traced": 1.0},
     )

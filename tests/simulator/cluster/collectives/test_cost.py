@@ -329,3 +329,13 @@ def test_links_of_infinite_time_still_have_an_algorithm() -> None:
     cost = collective_cost("all_reduce", 1e308, Group.of(2, 1), cluster)
 
     assert cost.algorithm in ("ring", "tree")
+
+
+def test_with_nccl_a_measured_group_corrects_others_in_part() -> None:
+    """NCCL chooses algorithm and protocol by the group, so that half of the logarithm of the correction is carried over."""
+    free, size_bytes = plain(1, 8, device="H100"), 2**28
+    twice_s = 2 * collective_time("allreduce", size_bytes, 8, free)
+    entry = {"ranks": 8, "latency": "0 us", "bandwidth": f"{size_bytes / twice_s} B/s"}
+    measured = plain(1, 8, device="H100", collectives={"measured": [entry]})
+    ratio = collective_time("allreduce", size_bytes, 4, measured) / collective_time("allreduce", size_bytes, 4, free)
+    assert ratio == pytest.approx(2**0.5)

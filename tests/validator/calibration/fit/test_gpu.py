@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
@@ -175,3 +177,21 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
 def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
     cluster = read_back([], tmp_path, facts())
     assert (cluster.name, cluster.framework) == ("NVIDIA H200", "pytorch-ddp")
+
+
+def test_collectives_of_gpus_update_the_constants_of_those_not_measured(tmp_path: Path) -> None:
+    """A measured group is predicted as measured; other operations follow the slower links that it shows."""
+    ranks = tuple(range(8))
+    points = timed(speed(0.8, 0.7))
+    before = read_back(points, tmp_path, facts(devices=8))
+    for size in (2**power for power in range(10, 31, 2)):
+        time_s = 1.3 * collective_time("all_reduce", size, 8, before)
+        group = ("ranks 0-7", ranks, "8 ranks on 1 nodes")
+        points.append(Point("collective", "all_reduce", *group, size, "bytes", (time_s,), "narrow", numbers={"nodes": 1.0}))
+    after = read_back(points, tmp_path, facts(devices=8))
+    assert before.collectives.adjust == Adjust()
+    assert after.collectives.adjust.launch > 1.05
+    assert after.collectives.adjust.rate_inside < 0.95
+    assert "constants of collectives" in after.provenance
+    for size in (2**10, 2**28):
+        assert 1.05 < collective_time("all_gather", size, 8, after) / collective_time("all_gather", size, 8, before) < 1.4

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.commands.measuring import import_
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -155,3 +156,35 @@ def test_inputs_without_times_write_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no timings found"):
         _run("chakra", path, "--cluster", "dgx-h100", "--out", tmp_path / "made.yaml")
     assert not (tmp_path / "made.yaml").exists()
+
+
+def test_imported_times_update_the_constants_once(log: Path, traces: list[Path], tmp_path: Path) -> None:
+    """The prior is that of the shipped constants, so that a second import of the same log changes nothing; traces, whose
+    collectives contain waiting, keep the constants."""
+    made = tmp_path / "made.yaml"
+    assert _run("nccl-tests", log, "--cluster", "dgx-h100", "--out", made) == 0
+    first = load_cluster(made).collectives.adjust
+    assert first != Adjust()
+    for again in (["nccl-tests", log], ["kineto", *traces]):
+        assert _run(*again, "--cluster", made, "--out", made) == 0
+        assert load_cluster(made).collectives.adjust == first
+
+
+def test_learned_constants_are_printed_with_their_intervals(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("nccl-tests", log, "--cluster", "dgx-h100", "--out", tmp_path / "made.yaml") == 0
+    text = capsys.readouterr().out
+    assert "constant         factor before  after  90 % interval" in text
+    assert "predictions of 11 measured times are" in text
+    assert _run("nccl-tests", log, "--cluster", "dgx-h100", "--out", tmp_path / "made.yaml", "--json") == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert {row["constant"] for row in reported["found"] if "constant" in row} == set(Adjust.model_fields)
+    assert reported["finding"].startswith("predictions of 11 measured times")
+
+
+def test_a_network_that_contradicts_its_description_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "slow.log"
+    log.write_text(nccl_log("all_reduce", ["one"] * 8 + ["two"] * 8, 60e-6, 5e9))
+    assert _run("nccl-tests", log, "--cluster", "dgx-h100", "--out", tmp_path / "made.yaml") == 0
+    assert "was expected; check " in capsys.readouterr().err

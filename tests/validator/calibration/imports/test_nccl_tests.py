@@ -45,7 +45,9 @@ def test_prefixes_of_launchers_are_ignored(prefix: str, tmp_path: Path) -> None:
 
 def test_several_tests_and_logs_are_combined(tmp_path: Path) -> None:
     both = nccl_log("all_reduce", NODE, 1e-5, 1e11) + nccl_log("sendrecv", ["one", "two"], 1e-5, 2e10)
-    found = nccl_tests.read([_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 2e-5, 1e11), "b.log")])
+    found = nccl_tests.read(
+        [_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 1.2e-5, 1e11), "b.log")]
+    )
     groups = {(point.what, point.group) for point in found.points}
     assert groups == {("all_reduce", "8 ranks on 1 nodes"), ("sendrecv", "2 ranks on 2 nodes")}
     assert {len(point.seconds) for point in found.points if point.what == "all_reduce"} == {4}

@@ -1,4 +1,4 @@
-"""NCCL's choice of algorithm and protocol for a collective, and the collective's time, by NCCL's own tuning model.
+"""NCCL's choice of algorithm and protocol for a collective, by its own tuning model. How long the choice takes: timing.py.
 
 Latencies and limits are those of NCCL's src/graph/tuning.cc in releases that know Blackwell (2.27 and later); link efficiencies
 are those of src/graph/topo.h and search.cc. RCCL is NCCL ported to AMD's GPUs: the same rings, trees and protocols, with the
@@ -10,59 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from dataclasses import dataclass
-from typing import Final, Literal
-
-from pydantic import Field
+from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor, names_for
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic
-from scaleproof.simulator.cluster.network.links import Link, Node
-from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import Seconds
-
-Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna"]
-Protocol = Literal["ll", "ll128", "simple"]
-PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
-
-
-class Nccl(Spec):
-    """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
-
-    generation: Generation = Field(
-        description="of the GPUs; older ones than Volta count as Volta, as in NCCL; cdna: AMD Instinct from MI200 on"
-    )
-    interconnect: Literal["nvlink", "pcie"] = Field("nvlink", description="nvlink: also AMD's Infinity Fabric")
-    nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
-    ll128: bool = Field(True, description="whether the network keeps 128-byte stores in order, as the LL128 protocol needs")
-    network_latency_s: Seconds = Field(
-        0.0, alias="network_latency", description="latency that the network plugin states, added to NCCL's own for InfiniBand"
-    )
-
-
-@dataclass(frozen=True)
-class GroupLinks:
-    """The links that a group uses, at their nominal bandwidth."""
-
-    group: Group
-    node: Node
-    network: Link | None
-
-    @property
-    def cards(self) -> int:
-        """Number of network cards in use per node."""
-        return self.node.cards_used
-
-    def traffic(self, algorithm: str, op: Op) -> Traffic:
-        """Traffic of an algorithm on these links."""
-        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
-
-    def latency_s(self, traffic: Traffic) -> float:
-        """Seconds of latency of the traffic's consecutive messages on the links alone."""
-        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
-        return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
-
+from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
+from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -105,55 +58,16 @@ _NVLS_SHARE: Final = {"hopper": 0.85, "blackwell": 0.74}
 _NVLINK_SHARE: Final = {"volta": 20 / 25, "ampere": 20 / 25, "hopper": 20.6 / 25, "blackwell": 40.1 / 50, "cdna": 48 / 64}
 _PCIE_SHARE: Final = 12 / 15.75
 # search.cc: channels get 12, 24 or 48 GB/s of cards with nominally 12.5, 25 or 50.
-_NETWORK_SHARE: Final = 0.96
-# Largest rate from a node to one rank of another node, however fast the card. NCCL gives such a rank two channels (paths.cc,
-# ncclTopoGetNchannels) and cuts messages into chunks of 128 KiB (NCCL_P2P_NET_CHUNKSIZE), each of which has a fixed cost
-# (NVIDIA/nccl, issue 2409): one channel reached 18.3 GB/s, two 24.2 on cards of 25 (issue 1272). Messages to several ranks are
-# concurrent, so that an alltoall over many nodes fills its cards (NVIDIA/nccl-tests, issue 267). Fitted to CALIBRATION alone.
-_PEER_Bps: Final = 19.82e9
-CALIBRATION: Final = "sendrecv of 512 MiB between two nodes of eight B200 (19.82 GB/s over a card of 400 Gbit/s)"
-# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
-# RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
-_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
+NETWORK_SHARE: Final = 0.96
 _NVLS_CHANNELS: Final = 16
+# tuning.cc: share of the ring's bandwidth that NCCL expects from PAT.
+_PAT_SHARE: Final = 0.75
 # tuning.cc, treeCorrectionFactor: share of the bandwidth that pipelined chunks reach, for sizes of 64 B · 2^i.
 _FILL: Final[dict[Protocol, tuple[float, ...]]] = {
     "ll": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9),
     "ll128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9),
     "simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 }  # fmt: skip
-_GENERATIONS: Final[dict[str, Generation]] = {
-    r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
-    r"G?H[128]00|H20\b": "hopper",
-    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
-    r"V100|P100|K80|M60|T4\b": "volta",
-}
-
-
-# AMD Instinct: MI210, MI250X, MI300X, MI325X, MI355X and the like.
-_INSTINCT: Final = re.compile(r"\bMI[2-9]\d\d[AX]?\b")
-
-
-@functools.lru_cache(maxsize=256)
-def rccl_facts_of(device: str) -> Nccl | None:
-    """Parameters of RCCL's model for an AMD GPU by its name, such as 'MI300X-192GB-OAM'; None if it is no AMD Instinct."""
-    if not _INSTINCT.search(device):
-        return None
-    return Nccl(generation="cdna", interconnect="pcie" if re.search("PCIe|MI210", device, re.IGNORECASE) else "nvlink")
-
-
-@functools.lru_cache(maxsize=256)
-def facts_of(device: str) -> Nccl | None:
-    """Parameters of NCCL's model for a GPU by its name, such as 'H100-80GB-SXM'; None if NCCL does not run on it."""
-    matches = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
-    has_nvlink = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
-    return Nccl(generation=matches[0], interconnect="nvlink" if has_nvlink else "pcie") if matches else None
-
-
-def channels(facts: Nccl, nodes: int, cards: int) -> int:
-    """Number of channels over `nodes` nodes that use `cards` network cards each."""
-    limit = _CHANNELS[facts.generation]
-    return limit if nodes == 1 else min(limit, 2 * cards)
 
 
 def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
@@ -161,13 +75,17 @@ def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
     if op in ("alltoall", "sendrecv"):
         return ["pairwise"]
     has_nvls = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
-    algorithms = ["ring", "tree"] + (["nvls" if group.nodes == 1 else "nvls_tree"] if has_nvls else [])
+    algorithms = ["ring", "tree"]
+    if has_nvls and facts.is_at_least(2, 18):
+        algorithms.append("nvls" if group.nodes == 1 else "nvls_tree")
+    if group.per_node == 1 and facts.generation != "cdna" and facts.is_at_least(2, 23):
+        algorithms.append("pat")
     return names_for(op, algorithms)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Duration of a collective as a function of its size, for one algorithm and protocol.
+    """Duration of a collective as NCCL's tuner estimates it, as a function of its size, for one algorithm and protocol.
 
     latency_s: until the first byte has passed all steps; `plateau` times as long from `plateau_bytes` on. rate_Bps: algorithm
     bandwidth of large sizes; small sizes reach a share of it, given by `fill` for sizes of 64 B · 2^i.
@@ -179,22 +97,14 @@ class Curve:
     plateau: float = 1.0
     plateau_bytes: float = math.inf
 
-    def seconds(self, size_bytes: float) -> tuple[float, float]:
-        """Latency and whole duration in seconds."""
+    def seconds(self, size_bytes: float) -> float:
+        """Estimated duration in seconds."""
         latency_s = self.latency_s * self.plateau if size_bytes >= self.plateau_bytes else self.latency_s
-        return latency_s, latency_s + size_bytes / (self.rate_Bps * _filled(size_bytes, self.fill))
-
-
-def curves(op: Op, links: GroupLinks, facts: Nccl, algorithm: str) -> tuple[Curve, ...]:
-    """Durations of a collective with one of `candidates`, for each protocol that NCCL may choose; it takes the fastest."""
-    if algorithm == "pairwise":
-        return (_pairwise(op, links, facts),)
-    case = _Case(op, links, facts, algorithm)
-    return tuple(case.curve(protocol) for protocol in case.protocols)
+        return latency_s + size_bytes / (self.rate_Bps * _filled(size_bytes, self.fill))
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """A collective with one algorithm; protocols differ in the latency of a step and in the share of the bandwidth they
     reach."""
 
@@ -209,10 +119,11 @@ class _Case:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """Protocols to choose from: only Simple for NVLS; LL128 needs NVLink and a network that keeps stores in order."""
-        if self.algorithm.startswith("nvls"):
+        """Protocols to choose from: only Simple for NVLS and PAT; LL128 needs NVLink and a network that keeps stores in order."""
+        if self.algorithm.startswith("nvls") or self.algorithm == "pat":
             return ("simple",)
-        return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
+        has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
+        return PROTOCOLS if has_ll128 else ("ll", "simple")
 
     @functools.cached_property
     def channels(self) -> int:
@@ -230,8 +141,11 @@ class _Case:
     def curve(self, protocol: Protocol) -> Curve:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
-        latency_s, rate_Bps = self._latency_s(protocol), self._rate_Bps(protocol)
-        if self.algorithm != "ring":
+        latency_s, rate_Bps = (
+            self._latency_s(protocol),
+            self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
+        )
+        if self.algorithm not in ("ring", "pat"):
             return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
         if self.group.nodes == 1 or (protocol, self.op) != ("simple", "all_reduce"):
             return Curve(latency_s, rate_Bps)
@@ -241,6 +155,8 @@ class _Case:
     def _latency_s(self, protocol: Protocol) -> float:
         """Seconds until the first byte has passed all steps."""
         traffic, index, multi_node = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
+        if self.algorithm == "pat":
+            return _US * (8.0 + math.log2(self.group.nodes) * _STEP_US["network"]["ring"][index] / 3.5 + 2.8 * self.group.size)
         base_us, step_us = _latencies_us(self.facts)
         inside_us, between_us = step_us[self.facts.interconnect][self.algorithm][index], 0.0
         if multi_node:
@@ -253,10 +169,14 @@ class _Case:
         inside_steps = min(1, traffic.inside_steps) if self.algorithm.startswith("nvls") else traffic.inside_steps
         return _US * (base_us[self.algorithm][index] + inside_steps * inside_us + traffic.between_steps * between_us)
 
-    def _rate_Bps(self, protocol: Protocol) -> float:
-        """Algorithm bandwidth: that of the links, less the protocol's overhead, within NCCL's limits per channel."""
+    def rate_Bps(self, protocol: Protocol, inside_share: float = 1.0, between_share: float = 1.0) -> float:
+        """Algorithm bandwidth: that of the links, less the protocol's overhead, within NCCL's limits per channel.
+
+        inside_share, between_share: of the rates that NCCL expects from the links inside nodes and between them.
+        """
         port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
-        links_Bps = 1 / _links_s(self.traffic, self.facts, port_share)
+        inside_share *= link_share(self.facts) * port_share
+        links_Bps = 1 / max(self.traffic.inside_s / inside_share, self.traffic.between_s / (NETWORK_SHARE * between_share))
         bus = bus_factor(self.op, self.group.size)
         if self.algorithm == "ring":
             return self._ring_bus_Bps(links_Bps * bus, protocol) / bus
@@ -308,60 +228,6 @@ def _latencies_us(facts: Nccl) -> tuple[_Latencies, dict[str, _Latencies]]:
     return (_RCCL_BASE_US, _RCCL_STEP_US) if facts.generation == "cdna" else (_BASE_US, _STEP_US)
 
 
-def _link_share(facts: Nccl) -> float:
-    """Effective over nominal bandwidth of a link inside a node."""
+def link_share(facts: Nccl) -> float:
+    """Effective over nominal bandwidth of a link inside a node, as NCCL expects it."""
     return _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
-
-
-def _links_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0) -> float:
-    """Busy seconds of the busiest link per byte, at the rate that NCCL reaches."""
-    return max(traffic.inside_s / (_link_share(facts) * port_share), traffic.between_s / _NETWORK_SHARE)
-
-
-def _pairwise(op: Op, links: GroupLinks, facts: Nccl) -> Curve:
-    """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message, and the
-    latency is at least that of the links.
-
-    If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
-    on NCCL 2.12).
-    """
-    group, traffic = links.group, links.traffic("pairwise", op)
-    per_byte_s = _links_s(traffic, facts)
-    if traffic.remote_messages:
-        senders = group.per_node if facts.interconnect == "nvlink" else 1
-        per_byte_s = max(per_byte_s, (1.0 if op == "sendrecv" else senders / group.size) / _PEER_Bps)
-    latency_s = _messages_latency_s(facts, traffic.inside_steps, traffic.remote_messages)
-    return Curve(max(latency_s, links.latency_s(traffic)), 1 / per_byte_s)
-
-
-def _messages_latency_s(facts: Nccl, inside: int, remote: int) -> float:
-    """Seconds until the first byte of concurrent messages arrives: the kernel's launch, and a step inside and between nodes.
-
-    inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
-    """
-    base_us, step_us = _latencies_us(facts)
-    simple = PROTOCOLS.index("simple")
-    latency_us = base_us["ring"][simple] + inside * step_us[facts.interconnect]["ring"][simple]
-    if remote:
-        latency_us += step_us["network"]["ring"][simple] + facts.network_latency_s / _US + remote * _POST_US["ll"]
-    return latency_us * _US
-
-
-@dataclass(frozen=True)
-class PointToPoint:
-    """A message from one rank to another by sendrecv.
-
-    latency_s: least time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
-    largest rate, however fast the links are.
-    """
-
-    latency_s: float
-    share: float
-    most_Bps: float
-
-
-def point_to_point(facts: Nccl, crosses: bool) -> PointToPoint:
-    """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
-    if crosses:
-        return PointToPoint(_messages_latency_s(facts, inside=0, remote=1), _NETWORK_SHARE, _PEER_Bps)
-    return PointToPoint(_messages_latency_s(facts, inside=1, remote=0), _link_share(facts), math.inf)

@@ -1,0 +1,123 @@
+"""How well collectives are timed on systems, and from sources, that their constants were not fitted to; what each mechanism of
+the timing contributes; and the fit that ships.
+
+Errors are absolute relative errors of the time, the bias is the median logarithm of predicted over measured. Rows are those of
+scenarios/published/collectives.csv. Needs SciPy.
+
+Run: python benchmarks/collectives.py [systems] [sources] [mechanisms] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, Value, priors
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.published.tables import find_table, read_table
+from scaleproof.validator.collectives import data_file
+from scaleproof.validator.collectives.fit import Fit, fit, fits_without
+from scaleproof.validator.collectives.observations import Batch, Observation, observations
+
+_PARTS: Final = ("systems", "sources", "mechanisms")
+_MIB: Final = 2**20
+# A constant that is so small that it has no effect.
+_NOTHING: Final = 1e-15
+# Constants with which a mechanism has no effect.
+_MECHANISMS: Final[Mapping[str, Mapping[str, float]]] = {
+    "time of chunks": {"chunk": _NOTHING},
+    "chunks of LL and LL128": {"line_chunk": _NOTHING},
+    "ring steps on local data": {"local_step": _NOTHING},
+    "posting to each peer": {"peer": _NOTHING, "post": _NOTHING},
+    "reached rates of LL and LL128": {"ll_rate": 1.0, "ll128_rate": 1.0},
+    "latencies of protocols": {"ll128_step": 1.0, "simple_step": 1.0, "ll128_network_step": 1.0, "simple_network_step": 1.0},
+}
+
+
+def main() -> None:
+    """Prints the parts that are given as arguments, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(_PARTS))
+    parser.add_argument("--write", action="store_true", help="write the fit to scenarios/collectives")
+    options = parser.parse_args()
+    _, rows = read_table(find_table(Path("collectives.csv")))
+    known = observations(rows)
+    whole = fit(known, priors())
+    if options.write:
+        data_file.write(catalog.ROOT / "collectives", whole.tables)
+    print(f"{whole.rows} rows, of {len(whole.systems)} systems")
+    print(_line("priors", *_errors(known, priors())))
+    print(_line("fitted to all", *_errors(known, whole.tables)))
+    parts = options.parts or _PARTS
+    for part, by in (("systems", "system"), ("sources", "source")):
+        if part in parts:
+            left_out(known, whole, "system" if by == "system" else "source")
+    if "mechanisms" in parts:
+        mechanisms(known, whole)
+
+
+def left_out(known: Sequence[Observation], whole: Fit, by: Literal["system", "source"]) -> None:
+    """Prints errors on each system or source by the fit to the others."""
+    print(f"\neach {by} by the fit to the others")
+    fits = fits_without(known, priors(), by, whole)
+    for name, one in fits.items():
+        print(_line(name, *_errors([row for row in known if getattr(row, by) == name], one.tables)))
+    print(_line("together", *_together(known, fits, by)))
+
+
+def mechanisms(known: Sequence[Observation], whole: Fit) -> None:
+    """Prints errors with systems left out in turn, without each mechanism of the timing."""
+    print("\nwithout a mechanism, systems left out in turn")
+    print(_line("with all", *_together(known, fits_without(known, priors(), "system", whole), "system")))
+    for name, constants in _MECHANISMS.items():
+        fits = fits_without(known, _without(priors(), constants), "system", fixed=frozenset(constants))
+        print(_line(name, *_together(known, fits, "system")))
+    same = [replace(one, transport="infiniband", key=(*one.key, "infiniband")) for one in known]
+    print(_line("latency of each transport", *_together(same, fits_without(same, priors(), "system", whole), "system")))
+
+
+def _without(tables: Tables, constants: Mapping[str, float]) -> Tables:
+    """The tables with constants at which a mechanism has no effect."""
+    return {
+        file: {
+            entry: {name: Value(*[constants[name]] * 3) if name in constants else value for name, value in fields.items()}
+            for entry, fields in entries.items()
+        }
+        for file, entries in tables.items()
+    }
+
+
+def _together(
+    known: Sequence[Observation], fits: Mapping[str, Fit], by: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    parts = [_errors([row for row in known if getattr(row, by) == name], one.tables) for name, one in fits.items()]
+    errors, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return errors, sizes
+
+
+def _errors(rows: Sequence[Observation], tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Logarithms of predicted over measured times, and sizes in bytes; shapes (rows,)."""
+    batch = Batch.of(rows)
+    return np.log(batch.seconds(tables) / batch.measured_s), batch.size_bytes
+
+
+def _line(name: str, errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> str:
+    parts = []
+    for title, mask in (("all", sizes >= 0), (">= 1 MiB", sizes >= _MIB), ("< 1 MiB", sizes < _MIB)):
+        if mask.any():
+            shares = np.abs(np.expm1(errors[mask]))
+            parts.append(
+                f"{title}: {int(mask.sum())} rows, median {np.median(shares):.1%}, mean {shares.mean():.1%}, "
+                f"bias {np.median(errors[mask]):+.1%}"
+            )
+    return f"{name:32} {'; '.join(parts)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Constants of the timing of collectives: of a library, a GPU generation and a network transport, each with its 90 % interval."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pydantic import Field
+
+from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, Nccl, Protocol
+from scaleproof.simulator.cluster.network.links import Link, Node
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import UnitError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import parse_Bps, parse_time_s
+
+# Files of scenarios/collectives, whose constants a collective's timing needs: one entry of each.
+FILES: Final = ("libraries", "generations", "transports")
+# Half width of a normal variable's 90 % interval in standard deviations.
+_DEVIATIONS: Final = 1.6449
+# Cards below 50 Gbit/s seldom have RDMA.
+_SLOWEST_RDMA_Bps: Final = 50e9 / 8
+
+
+class Value(NamedTuple):
+    """A constant in seconds, bytes per second or as a share, and its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the constant's logarithm."""
+        return math.log(self.high / self.low) / (2 * _DEVIATIONS)
+
+
+# Constants by file (libraries, generations, transports), entry (nccl, hopper, efa) and name.
+Tables = Mapping[str, Mapping[str, Mapping[str, Value]]]
+
+
+class Adjust(Spec):
+    """Factors of a cluster on the shipped constants of its collectives' timing, as `import nccl-tests` derives them from logs.
+
+    launch, latency_inside, latency_between: on times, so that 1.2 is a fifth longer. rate_inside, rate_between: on rates, so
+    that 0.9 is a tenth slower.
+    """
+
+    launch: float = Field(1.0, gt=0, le=1000)
+    latency_inside: float = Field(1.0, gt=0, le=1000)
+    latency_between: float = Field(1.0, gt=0, le=1000)
+    rate_inside: float = Field(1.0, gt=0, le=1000)
+    rate_between: float = Field(1.0, gt=0, le=1000)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants of the timing of one cluster's collectives; protocols in the order LL, LL128, Simple.
+
+    launch_s: of a collective: the kernel's launch and the events between streams. inside_step_s, between_step_s: of a step
+    inside a node and between nodes. nvls_step_s: of a reduction or multicast by NVSwitch. post_s: to post one message to the
+    network. inside_share: reached over NCCL's expected rate of the links inside a node. nvls_share: the same for NVSwitch.
+    between_share: the same between nodes. local_step: time of a ring's step that only copies or sums local data, over that of
+    a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined transfer. peer_Bps:
+    largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages. line_chunk: the
+    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple.
+    """
+
+    launch_s: float
+    inside_step_s: tuple[float, float, float]
+    between_step_s: tuple[float, float, float]
+    nvls_step_s: float
+    post_s: float
+    inside_share: tuple[float, float, float]
+    nvls_share: float
+    between_share: tuple[float, float, float]
+    local_step: float
+    inside_chunk_s: float
+    between_chunk_s: float
+    peer_Bps: float
+    peer_s: float
+    line_chunk: float
+
+    def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
+        """Step inside, step between, share inside and share between of a protocol."""
+        index = PROTOCOLS.index(protocol)
+        return self.inside_step_s[index], self.between_step_s[index], self.inside_share[index], self.between_share[index]
+
+
+_replaced: ContextVar[Tables | None] = ContextVar("replaced constants", default=None)
+
+
+@contextlib.contextmanager
+def replaced(tables: Tables) -> Iterator[None]:
+    """Uses other constants than the shipped ones within its block, such as those fitted without a source."""
+    token = _replaced.set(tables)
+    try:
+        yield
+    finally:
+        _replaced.reset(token)
+
+
+def constants_of(facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+    """Constants of a cluster's collectives."""
+    tables = _replaced.get()
+    return _shipped_constants(facts, transport, adjust) if tables is None else derived(tables, facts, transport, adjust)
+
+
+@functools.lru_cache(maxsize=256)
+def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+    return derived(shipped(), facts, transport, adjust)
+
+
+def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+    """Constants from tables: a protocol's are those of LL times the library's ratios."""
+    library = tables["libraries"]["rccl" if facts.generation == "cdna" else "nccl"]
+    generation, network = tables["generations"][facts.generation], tables["transports"][transport]
+
+    def ratios(name: str) -> tuple[float, float, float]:
+        return 1.0, library[f"ll128_{name}"].value, library[f"simple_{name}"].value
+
+    inside_s = generation["step"].value * adjust.latency_inside
+    if facts.interconnect == "pcie":
+        inside_s *= library["pcie_step"].value
+    between_s = network["step"].value * adjust.latency_between
+    rates = (library["ll_rate"].value, generation["ll128_rate"].value, generation["simple_rate"].value)
+    first, second, third = (ratio * inside_s for ratio in ratios("step"))
+    between_first, between_second, between_third = (ratio * between_s for ratio in ratios("network_step"))
+    ll_rate, ll128_rate, simple_rate = (rate * adjust.rate_inside for rate in rates)
+    between_rate = network["rate"].value * adjust.rate_between
+    return Constants(
+        launch_s=generation["launch"].value * adjust.launch,
+        inside_step_s=(first, second, third),
+        between_step_s=(between_first, between_second, between_third),
+        nvls_step_s=library["nvls_step"].value * adjust.latency_inside,
+        post_s=network["post"].value * adjust.latency_between,
+        inside_share=(ll_rate, ll128_rate, simple_rate),
+        nvls_share=library["nvls_rate"].value * adjust.rate_inside,
+        between_share=(between_rate, between_rate, between_rate),
+        local_step=library["local_step"].value,
+        inside_chunk_s=library["chunk"].value * adjust.latency_inside,
+        between_chunk_s=network["chunk"].value * adjust.latency_between,
+        peer_Bps=network["peer_rate"].value * adjust.rate_between,
+        peer_s=library["peer"].value * adjust.latency_inside,
+        line_chunk=library["line_chunk"].value,
+    )
+
+
+@functools.cache
+def shipped() -> Tables:
+    """The constants of scenarios/collectives."""
+    return {name: _table(name) for name in FILES}
+
+
+def priors() -> Tables:
+    """What was known of the constants before measurements; fits start here."""
+    return {name: _table(name, prior=True) for name in FILES}
+
+
+def prior_deviations(cluster_facts: Nccl, transport: str) -> dict[str, float]:
+    """Standard deviation of the logarithm of each factor of `Adjust`, by its name: that of the shipped constant."""
+    tables, generation = shipped(), cluster_facts.generation
+    rows = {
+        "launch": tables["generations"][generation]["launch"],
+        "latency_inside": tables["generations"][generation]["step"],
+        "latency_between": tables["transports"][transport]["step"],
+        "rate_inside": tables["generations"][generation]["simple_rate"],
+        "rate_between": tables["transports"][transport]["rate"],
+    }
+    return {name: value.deviation for name, value in rows.items()}
+
+
+def default_transport(network: Link, node: Node) -> str:
+    """Name of the usual transport of a network that does not state one: TCP sockets on slow cards, else InfiniBand."""
+    return "sockets" if network.bandwidth_Bps / node.cards_used < _SLOWEST_RDMA_Bps else "infiniband"
+
+
+def current() -> Tables:
+    """The constants in use: the shipped ones, or those given by `replaced`."""
+    return _replaced.get() or shipped()
+
+
+def pytorch_call_s() -> float:
+    """Seconds that a collective takes longer if PyTorch calls it alone and waits for it."""
+    return current()["libraries"]["nccl"]["pytorch_call"].value
+
+
+def transports() -> tuple[str, ...]:
+    """Names of the shipped network transports."""
+    return tuple(shipped()["transports"])
+
+
+def _table(name: str, prior: bool = False) -> dict[str, dict[str, Value]]:
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    entries = yaml_file.shipped(catalog.ROOT / "collectives" / f"{name}.yaml")[name]
+    return {
+        entry: {key: _prior(field) if prior else _value(field) for key, field in fields.items()}
+        for entry, fields in entries.items()
+    }
+
+
+def _value(field: Mapping[str, Any]) -> Value:
+    return Value(*(_number(field[part]) for part in Value._fields))
+
+
+def _prior(field: Mapping[str, Any]) -> Value:
+    """The prior of a constant, whose median is in the middle of its interval's logarithms; the constant itself without one."""
+    if "prior" not in field:
+        return _value(field)
+    low, high = map(_number, field["prior"])
+    return Value(math.sqrt(low * high), low, high)
+
+
+def _number(value: object) -> float:
+    """A constant in SI units."""
+    if not isinstance(value, str):
+        return float(value)  # type: ignore[arg-type]
+    with contextlib.suppress(UnitError):
+        return parse_time_s(value)
+    return parse_Bps(value)

@@ -1,0 +1,99 @@
+"""Facts of a cluster that NCCL's tuner and its timing depend on: the GPUs' generation, links and channels."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import Field
+
+from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic
+from scaleproof.simulator.cluster.network.links import Link, Node
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Seconds
+
+Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna"]
+Protocol = Literal["ll", "ll128", "simple"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
+
+
+class Nccl(Spec):
+    """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
+
+    generation: Generation = Field(
+        description="of the GPUs; older ones than Volta count as Volta, as in NCCL; cdna: AMD Instinct from MI200 on"
+    )
+    interconnect: Literal["nvlink", "pcie"] = Field("nvlink", description="nvlink: also AMD's Infinity Fabric")
+    nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
+    ll128: bool = Field(True, description="whether the network keeps 128-byte stores in order, as the LL128 protocol needs")
+    network_latency_s: Seconds = Field(
+        0.0, alias="network_latency", description="latency that the network plugin states to NCCL's tuner, not the one it has"
+    )
+    version: str = Field("2.27", pattern=r"^2\.\d+(\.\d+)?$", description="of NCCL, which decides on the algorithms it has")
+
+    def is_at_least(self, major: int, minor: int) -> bool:
+        """Whether the version of NCCL is `major.minor` or later."""
+        return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """The links that a group uses, at their nominal bandwidth."""
+
+    group: Group
+    node: Node
+    network: Link | None
+
+    @property
+    def cards(self) -> int:
+        """Number of network cards in use per node."""
+        return self.node.cards_used
+
+    def traffic(self, algorithm: str, op: Op) -> Traffic:
+        """Traffic of an algorithm on these links."""
+        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
+
+    def latency_s(self, traffic: Traffic) -> float:
+        """Seconds of latency of the traffic's consecutive messages on the links alone."""
+        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
+        return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
+
+
+# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
+# RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
+_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
+_GENERATIONS: Final[dict[str, Generation]] = {
+    r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
+    r"G?H[128]00|H20\b": "hopper",
+    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
+    r"V100|P100|K80|M60|T4\b": "volta",
+}
+
+
+# AMD Instinct: MI210, MI250X, MI300X, MI325X, MI355X and the like.
+_INSTINCT: Final = re.compile(r"\bMI[2-9]\d\d[AX]?\b")
+
+
+@functools.lru_cache(maxsize=256)
+def rccl_facts_of(device: str) -> Nccl | None:
+    """Parameters of RCCL's model for an AMD GPU by its name, such as 'MI300X-192GB-OAM'; None if it is no AMD Instinct."""
+    if not _INSTINCT.search(device):
+        return None
+    return Nccl(generation="cdna", interconnect="pcie" if re.search("PCIe|MI210", device, re.IGNORECASE) else "nvlink")
+
+
+@functools.lru_cache(maxsize=256)
+def facts_of(device: str) -> Nccl | None:
+    """Parameters of NCCL's model for a GPU by its name, such as 'H100-80GB-SXM'; None if NCCL does not run on it."""
+    matches = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
+    has_nvlink = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
+    return Nccl(generation=matches[0], interconnect="nvlink" if has_nvlink else "pcie") if matches else None
+
+
+def channels(facts: Nccl, nodes: int, cards: int) -> int:
+    """Number of channels over `nodes` nodes that use `cards` network cards each."""
+    limit = _CHANNELS[facts.generation]
+    return limit if nodes == 1 else min(limit, 2 * cards)

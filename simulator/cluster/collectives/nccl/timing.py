@@ -1,0 +1,165 @@
+"""Duration of what NCCL chose: launch, steps of the protocol inside and between nodes, and a transfer in pipelined chunks.
+
+A transfer of T seconds through links that need a seconds to synchronise a chunk takes p (a + T / p) in p chunks, and the steps
+before the first chunk arrives take T / p more. The best p is √(T / a), for which both together are T + 2 √(a T): chunks grow
+with the message, and small messages reach a smaller share of the links' rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
+from scaleproof.simulator.cluster.collectives.nccl.constants import Constants
+from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
+from scaleproof.simulator.cluster.collectives.nccl.tuner import NETWORK_SHARE, Case, Curve, candidates, link_share
+
+# enqueue.cc: messages to one rank up to this size use LL, larger ones Simple (NCCL_P2P_LL_THRESHOLD).
+_PAIRWISE_LL_BYTES: Final = 16384.0
+
+
+class Timing(NamedTuple):
+    """Duration of a collective by size: latency_s, and per_byte_s for each byte, which chunks extend.
+
+    chunk_s: synchronisation per chunk.
+    """
+
+    latency_s: float
+    per_byte_s: float
+    chunk_s: float
+
+    def seconds(self, size_bytes: float) -> float:
+        """Duration in seconds."""
+        transfer_s = size_bytes * self.per_byte_s
+        return self.latency_s + transfer_s + 2 * math.sqrt(self.chunk_s * transfer_s)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the algorithms and protocols that NCCL chooses from: its tuner's estimate, and the duration if it is chosen.
+
+    timing and small: durations above and up to `small_bytes`.
+    """
+
+    algorithm: str
+    protocol: Protocol
+    estimate: Curve | None
+    timing: Timing
+    small: Timing | None = None
+    small_bytes: float = -1.0
+
+    def at(self, size_bytes: float) -> Timing:
+        """The duration that applies to a size."""
+        return self.small if self.small is not None and size_bytes <= self.small_bytes else self.timing
+
+
+def choices(op: Op, links: GroupLinks, facts: Nccl, constants: Constants, algorithm: str | None = None) -> list[Choice]:
+    """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
+    names = [name for name in candidates(op, links.group, facts) if algorithm in (None, name)]
+    if names == ["pairwise"]:
+        return [pairwise(Case(op, links, facts, "pairwise"), constants)]
+    cases = [Case(op, links, facts, name) for name in names]
+    return [
+        Choice(case.algorithm, protocol, case.curve(protocol), timing(case, protocol, constants))
+        for case in cases
+        for protocol in case.protocols
+    ]
+
+
+def chosen(choices: Sequence[Choice], size_bytes: float) -> Choice:
+    """What NCCL's tuner chooses for a size: the least estimate."""
+    best, best_s = choices[0], math.inf
+    if len(choices) > 1:
+        for choice in choices:
+            assert choice.estimate is not None
+            seconds = choice.estimate.seconds(size_bytes)
+            if seconds < best_s:
+                best, best_s = choice, seconds
+    return best
+
+
+def timing(case: Case, protocol: Protocol, constants: Constants) -> Timing:
+    """Duration of a collective with one algorithm and protocol."""
+    traffic, is_nvls = case.traffic, case.algorithm.startswith("nvls")
+    inside_s, between_s, inside_share, between_share = constants.of(protocol)
+    if is_nvls:
+        inside_s, inside_share = constants.nvls_step_s, constants.nvls_share
+    elif case.algorithm == "ring":
+        inside_share /= 1 + constants.local_step / _sends(traffic)
+    # both directions over NVSwitch are one step
+    inside_steps = min(1, traffic.inside_steps) if is_nvls else traffic.inside_steps
+    latency_s = constants.launch_s + inside_steps * inside_s + traffic.between_steps * between_s
+    per_byte_s = 1 / case.rate_Bps(protocol, inside_share, between_share)
+    crosses = case.group.nodes > 1
+    return Timing(latency_s, per_byte_s, _chunk_s(protocol, crosses, constants))
+
+
+def _chunk_s(protocol: Protocol, crosses: bool, constants: Constants) -> float:
+    chunk_s = constants.between_chunk_s if crosses else constants.inside_chunk_s
+    return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
+
+
+def _sends(traffic: Traffic) -> int:
+    """Number of steps of a ring in which a rank sends."""
+    return max(1, traffic.inside_steps + traffic.between_steps)
+
+
+def pairwise(case: Case, constants: Constants) -> Choice:
+    """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
+
+    If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
+    on NCCL 2.12).
+    """
+    op, facts, group, traffic = case.op, case.facts, case.group, case.traffic
+    _, _, inside_share, between_share = constants.of("simple")
+    peers = group.size - 1 if op == "alltoall" else 1
+    inside_s = traffic.inside_s / (link_share(facts) * inside_share) * (1 + constants.local_step / peers)
+    per_byte_s = max(inside_s, traffic.between_s / (NETWORK_SHARE * between_share))
+    if traffic.remote_messages:
+        senders = group.per_node if facts.interconnect == "nvlink" else 1
+        per_byte_s = max(per_byte_s, (1.0 if op == "sendrecv" else senders / group.size) / constants.peer_Bps)
+
+    def timed(protocol: Protocol) -> Timing:
+        latency_s = _messages_latency_s(constants, protocol, traffic.inside_steps, traffic.remote_messages)
+        latency_s += peers * constants.peer_s
+        chunk_s = _chunk_s(protocol, traffic.remote_messages > 0, constants)
+        return Timing(max(latency_s, case.links.latency_s(traffic)), per_byte_s, chunk_s)
+
+    small_bytes = _PAIRWISE_LL_BYTES * (group.size if op == "alltoall" else 1)
+    return Choice("pairwise", "simple", None, timed("simple"), timed("ll"), small_bytes)
+
+
+def _messages_latency_s(constants: Constants, protocol: Protocol, inside: int, remote: int) -> float:
+    """Seconds until the first byte of concurrent messages arrives: the kernel's launch, and a step inside and between nodes.
+
+    inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
+    """
+    inside_s, between_s, _, _ = constants.of(protocol)
+    between = between_s + remote * constants.post_s if remote else 0.0
+    return constants.launch_s + inside * inside_s + between
+
+
+@dataclass(frozen=True)
+class PointToPoint:
+    """A message from one rank to another by sendrecv.
+
+    latency_s: least time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
+    largest rate, however fast the links are.
+    """
+
+    latency_s: float
+    share: float
+    most_Bps: float
+
+
+def point_to_point(facts: Nccl, constants: Constants, crosses: bool) -> PointToPoint:
+    """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
+    _, _, inside_share, between_share = constants.of("simple")
+    latency_s = _messages_latency_s(constants, "simple", int(not crosses), int(crosses))
+    if crosses:
+        return PointToPoint(latency_s, NETWORK_SHARE * between_share, constants.peer_Bps)
+    return PointToPoint(latency_s, link_share(facts) * inside_share, math.inf)

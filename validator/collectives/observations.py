@@ -1,0 +1,124 @@
+"""Published collectives as observations: what NCCL chose, where, and how long it took."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.analysis.collective.time import group_on, parse_op
+from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
+from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, choices, chosen, constants_of
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Constants, Tables, derived
+from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, pairwise, timing
+from scaleproof.simulator.cluster.collectives.nccl.tuner import Case
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.validator.published import collectives
+
+Row = Mapping[str, str]
+# Owner and name of a repository, or an address.
+_REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A collective's measured time. curve: its duration by size with the chosen algorithm and protocol, from constants."""
+
+    row: Row
+    system: str
+    source: str
+    facts: Nccl
+    transport: str
+    curve: Callable[[Constants], Timing]
+    key: tuple[object, ...]
+    size_bytes: float
+    measured_s: float
+    pytorch: bool
+
+
+def system_of(row: Row) -> str:
+    """Name of the kind of system that a row was measured on: of the shipped cluster, else as the row names it."""
+    return collectives.shipped_name(row) or re.sub(r"\s*\(.*\)|^\d+x\s+", "", row["instance_or_system"])
+
+
+def source_of(row: Row) -> str:
+    """Name of the repository or page that a row comes from; the system where the row names neither."""
+    found = _REPOSITORY.match(row.get("source", ""))
+    return found.group() if found else system_of(row)
+
+
+def observations(rows: Iterable[Row]) -> list[Observation]:
+    """The rows that NCCL's timing predicts and that have a time; what NCCL chose is from the shipped constants."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_observation(row))
+        except (ScaleproofError, ValueError, OverflowError):  # `score` lists them with the reason
+            continue
+    return [one for one in found if one is not None]
+
+
+def _observation(row: Row) -> Observation | None:
+    size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
+    op, algorithm = parse_op(row["collective"]), collectives.algorithm_of(row)
+    measured_s = collectives.measured_s(row, size_bytes, ranks)
+    if not measured_s > 0:
+        return None
+    cluster, _ = collectives.cluster_of(row, ranks)
+    facts, transport = nccl_facts(cluster), transport_of(cluster)
+    assert facts is not None
+    links = GroupLinks(group_on(cluster, ranks), cluster.node, cluster.network)
+
+    best = chosen(choices(op, links, facts, constants_of(facts, transport, Adjust()), algorithm), size_bytes)
+
+    case = Case(op, links, facts, best.algorithm)
+
+    def curve(constants: Constants) -> Timing:
+        if best.algorithm == "pairwise":
+            return pairwise(case, constants).at(size_bytes)
+        return timing(case, best.protocol, constants)
+
+    is_small = size_bytes <= best.small_bytes
+    key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)
+    pytorch = collectives.is_pytorch(row)
+    return Observation(row, system_of(row), source_of(row), facts, transport, curve, key, size_bytes, measured_s, pytorch)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Observations in arrays, so that many constants can be tried: curves once for each key.
+
+    index: the curve of each observation; shapes (observations,).
+    """
+
+    members: tuple[Observation, ...]
+    curves: tuple[Observation, ...]
+    index: NDArray[np.int64]
+    size_bytes: NDArray[np.float64]
+    measured_s: NDArray[np.float64]
+    pytorch: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, members: Iterable[Observation]) -> Batch:
+        """The observations as arrays."""
+        listed = tuple(members)
+        positions: dict[tuple[object, ...], int] = defaultdict(lambda: len(positions))
+        index = np.array([positions[one.key] for one in listed], dtype=np.int64)
+        first = [int(np.flatnonzero(index == position)[0]) for position in range(len(positions))]
+        columns = (np.array([getattr(one, name) for one in listed]) for name in ("size_bytes", "measured_s", "pytorch"))
+        return cls(listed, tuple(listed[i] for i in first), index, *columns)
+
+    def seconds(self, tables: Tables) -> NDArray[np.float64]:
+        """Predicted seconds with these constants; shape (observations,)."""
+        constants = {(one.facts, one.transport): derived(tables, one.facts, one.transport, Adjust()) for one in self.curves}
+        timed = np.array([one.curve(constants[one.facts, one.transport]) for one in self.curves])[self.index]
+        latency_s, per_byte_s, chunk_s = timed.T
+        transfer_s = self.size_bytes * per_byte_s
+        called_s = np.where(self.pytorch, tables["libraries"]["nccl"]["pytorch_call"].value, 0.0)
+        result: NDArray[np.float64] = latency_s + transfer_s + 2 * np.sqrt(chunk_s * transfer_s) + called_s
+        return result
