@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from scaleproof.simulator.cluster.collectives.nccl.constants import transports
 from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.cards import without_nics
@@ -80,6 +81,17 @@ class Cluster(Spec):
     def _framework_ships(self) -> Self:
         if self.framework is not None and self.framework not in (known := catalog.names("frameworks")):
             raise FieldError(("framework",), f"no framework is called {self.framework!r}; give one of {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _transport_ships(self) -> Self:
+        """Raises FieldError for a transport without constants, and for one inside nodes."""
+        if self.node.link is not None and self.node.link.transport is not None:
+            raise FieldError(("node", "link", "transport"), "links inside a node have none; give network.transport")
+        name = None if self.network is None else self.network.transport
+        if name is not None and name not in (known := transports()):
+            message = f"no transport is called {name!r}; give one of {', '.join(known)}"
+            raise FieldError(("network", "transport"), message)
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Constants of the timing of collectives: of a library, a GPU generation and a network transport, each with its 90 % interval."""
+"""Constants of the timing of collectives: of a library, a generation of GPUs and a transport, with 90 % intervals."""
 
 from __future__ import annotations
 

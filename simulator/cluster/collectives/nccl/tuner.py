@@ -115,11 +115,15 @@ class Case:
 
     @property
     def group(self) -> Group:
+        """The ranks that take part."""
         return self.links.group
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """Protocols to choose from: only Simple for NVLS and PAT; LL128 needs NVLink and a network that keeps stores in order."""
+        """Protocols to choose from: only Simple for NVLS and PAT.
+
+        LL128 needs NVLink and a network that keeps stores in order.
+        """
         if self.algorithm.startswith("nvls") or self.algorithm == "pat":
             return ("simple",)
         has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
@@ -127,6 +131,7 @@ class Case:
 
     @functools.cached_property
     def channels(self) -> int:
+        """Number of channels."""
         return channels(self.facts, self.group.nodes, min(self.links.cards, self.group.per_node))
 
     @property
@@ -136,6 +141,7 @@ class Case:
 
     @functools.cached_property
     def traffic(self) -> Traffic:
+        """Traffic of the algorithm on the links."""
         return self.links.traffic(self.algorithm, self.op)
 
     def curve(self, protocol: Protocol) -> Curve:

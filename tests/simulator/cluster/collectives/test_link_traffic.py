@@ -76,7 +76,7 @@ def test_times_of_consecutive_steps_add_up() -> None:
         ("tree", "all_reduce"): 14, ("binary_tree", "all_reduce"): 6, ("binomial", "broadcast"): 3, ("binomial", "reduce"): 3,
         ("halving_doubling", "all_reduce"): 6, ("halving_doubling", "reduce_scatter"): 3, ("halving_doubling", "all_gather"): 3,
             ("hierarchical", "all_reduce"): 14, ("hierarchical", "reduce_scatter"): 7, ("hierarchical", "all_gather"): 7,
-            ("nvls", "all_reduce"): 1,
+            ("nvls", "all_reduce"): 1, ("pat", "reduce_scatter"): 3, ("pat", "all_gather"): 3,
         ("nvls", "reduce_scatter"): 1, ("nvls", "all_gather"): 1, ("pairwise", "alltoall"): 1, ("pairwise", "sendrecv"): 1,
         ("linear", "gather"): 1, ("linear", "scatter"): 1,
     }  # fmt: skip

@@ -1,0 +1,180 @@
+"""Timing of NCCL's collectives: launch, steps, chunks, and messages one by one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.analysis.collective.messages import message_time
+from scaleproof.simulator.analysis.collective.time import collective_time
+from scaleproof.simulator.cluster import Cluster, Link, Node
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
+from scaleproof.simulator.cluster.collectives.link_traffic import traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.nccl import Adjust, Constants, GroupLinks, Nccl, Timing, choices, chosen
+from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
+from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.scenario.read import load_cluster
+
+HOPPER = Nccl(generation="hopper")
+
+
+def cluster(name: str) -> Cluster:
+    return load_cluster(catalog.find_part("cluster", name, Path()))
+
+
+def adjusted(known: Cluster, **factors: float) -> Cluster:
+    collectives = known.collectives.model_copy(update={"adjust": Adjust(**factors)})
+    return known.model_copy(update={"collectives": collectives})
+
+
+def constants(known: Cluster) -> Constants:
+    facts = nccl_facts(known)
+    assert facts is not None
+    return timing_constants(known, facts)
+
+
+def links(ranks: int, devices: int = 8, network: str = "3200 Gbit/s") -> GroupLinks:
+    inside, between = (Link.model_validate({"bandwidth": rate, "latency": "1 us"}) for rate in ("450 GB/s", network))
+    return GroupLinks(Group.of(ranks, devices), Node(devices=devices, cards=devices, link=inside), between)
+
+
+def seconds(op: Op, group: GroupLinks, size_bytes: float, algorithm: str | None = None) -> float:
+    usable = choices(op, group, HOPPER, constants_of(HOPPER, "infiniband", Adjust()), algorithm)
+    return chosen(usable, size_bytes).at(size_bytes).seconds(size_bytes)
+
+
+def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:
+    """An all-reduce around a ring of eight has 14 steps, an all-gather 7."""
+    node, known = links(8), constants(cluster("dgx-h100"))
+    for op, steps in (("all_reduce", 14), ("all_gather", 7)):
+        assert seconds(op, node, 0, "ring") == pytest.approx(known.launch_s + steps * known.inside_step_s[0])
+
+
+def test_steps_between_nodes_have_the_latency_of_the_transport() -> None:
+    efa, infiniband = (
+        chosen(choices("all_reduce", links(16), HOPPER, constants_of(HOPPER, name, Adjust())), 8).at(8).latency_s
+        for name in ("efa-1", "infiniband")
+    )
+    steps = [constants_of(HOPPER, name, Adjust()).between_step_s[0] for name in ("efa-1", "infiniband")]
+    assert efa - infiniband == pytest.approx(2 * (steps[0] - steps[1]))
+
+
+def test_a_ring_of_two_moves_as_much_local_data_as_remote() -> None:
+    """Each rank sends n − 1 of n parts of an all-gather and copies its own, which costs fewer ranks more."""
+    inside_Bps = 450e9
+    shares = [(n - 1) / n * 2**36 / seconds("all_gather", links(n), 2**36) / inside_Bps for n in (2, 4, 8)]
+    assert shares == sorted(shares)
+    known = constants(cluster("dgx-h100"))
+    assert shares[2] / shares[0] == pytest.approx((1 + known.local_step) / (1 + known.local_step / 7), rel=0.02)
+
+
+def test_chunks_extend_a_transfer_by_twice_the_root_of_its_time() -> None:
+    """p (a + T / p) in p chunks, and T / p more until the first has arrived, with the best p = √(T / a)."""
+    timing = Timing(0.0, 1e-9, 4e-6)
+    transfer_s = 2**20 * 1e-9
+    pieces = np.arange(1, 2000)
+    best_s = (pieces * (4e-6 + transfer_s / pieces) + transfer_s / pieces).min()
+    assert timing.seconds(2**20) == pytest.approx(best_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "nodes", "devices"),
+    [
+        ("all_reduce", "ring", 1, 8), ("all_gather", "ring", 2, 4), ("reduce_scatter", "ring", 4, 2),
+        ("all_reduce", "tree", 4, 1), ("all_reduce", "tree", 2, 2), ("broadcast", "ring", 4, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size_bytes", [2**20, 2**24, 2**28])
+def test_a_collective_in_chunks_agrees_with_its_messages_one_by_one(
+    op: Op, algorithm: str, nodes: int, devices: int, size_bytes: int
+) -> None:
+    """Each piece of the data passes through all rounds, one behind the other; messages are simulated on their routes."""
+    link = {"bandwidth": "100 GB/s", "latency": "5 us"}
+    device = {"name": "any", "peak": {"fp16": "300 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "2 TB/s"}
+    description = {
+        "nodes": nodes, "node": {"devices": devices, "link": link}, "network": {"bandwidth": "25 GB/s", "latency": "5 us"},
+        "device": device, "collectives": {"library": "fastest"},
+    }  # fmt: skip
+    known, group = Cluster.model_validate(description), Group.of(nodes * devices, devices)
+    rounds = traffic_by_round(algorithm, op, group, known.node, known.network)
+    latency_s = sum(GroupLinks(group, known.node, known.network).latency_s(part) for part in rounds)
+    each_s = [size_bytes * max(part.inside_s, part.between_s) for part in rounds]
+    if op in ALGORITHMS[algorithm].pipelined:
+        # the first piece passes all rounds, and the busiest link carries the others behind it
+        whole = traffic(algorithm, op, group, known.node, known.network, rotate=False)
+        busiest_s = size_bytes * max(whole.inside_s, whole.between_s)
+        step_s = latency_s / len(rounds)
+        pieces = max(1, min(64, round(math.sqrt(busiest_s / step_s))))
+        chunked_s = latency_s + sum(each_s) / pieces + (pieces - 1) * (step_s + busiest_s / pieces)
+    else:
+        pieces, chunked_s = 1, latency_s + sum(each_s)
+    assert message_time(op, size_bytes, group, known, algorithm, pieces) == pytest.approx(chunked_s, rel=0.10)
+
+
+def test_factors_of_a_cluster_apply_to_the_shipped_constants() -> None:
+    known = cluster("dgx-h100")
+    plain, slower = constants(known), constants(adjusted(known, launch=2.0, latency_between=3.0, rate_between=0.5))
+    assert slower.launch_s == pytest.approx(2 * plain.launch_s)
+    assert slower.between_step_s == pytest.approx([3 * step for step in plain.between_step_s])
+    assert slower.inside_step_s == plain.inside_step_s
+    assert slower.between_share == pytest.approx([share / 2 for share in plain.between_share])
+    times_s = [collective_time("allgather", 2**33, 16, adjusted(known, rate_between=rate)) for rate in (0.25, 0.5)]
+    assert times_s[0] == pytest.approx(2 * times_s[1], rel=0.05)
+
+
+def test_the_transport_is_the_networks_own_or_follows_from_its_cards() -> None:
+    assert transport_of(cluster("aws-p4d")) == "efa-1"
+    assert transport_of(cluster("gcp-a3-mega")) == "tcpxo"
+    p5 = cluster("aws-p5")
+    assert p5.network is not None
+    unknown = p5.model_copy(update={"network": p5.network.model_copy(update={"transport": None})})
+    assert transport_of(unknown) == "infiniband"
+    slow = p5.network.model_copy(update={"transport": None, "bandwidth_Bps": 10e9})
+    assert transport_of(p5.model_copy(update={"network": slow})) == "sockets"
+
+
+def test_an_unknown_transport_is_rejected_with_the_known_ones() -> None:
+    network = {"bandwidth": "400 Gbit/s", "latency": "5 us", "transport": "avian"}
+    with pytest.raises(FieldError, match=r"network\.transport: no transport is called 'avian'; give one of infiniband, roce"):
+        cluster("dgx-h100").rebuilt(network=network)
+
+
+def test_one_rank_of_another_node_gets_the_rate_of_two_channels() -> None:
+    known = constants(cluster("dgx-h100"))
+    message = point_to_point(HOPPER, known, crosses=True)
+    assert message.most_Bps == known.peer_Bps
+    assert message.latency_s == pytest.approx(known.launch_s + known.between_step_s[2] + known.post_s)
+    pair = GroupLinks(Group.of([0, 8], 8), links(16).node.model_copy(update={"cards": 1}), links(16).network)
+    assert 2**38 / seconds("sendrecv", pair, 2**38) == pytest.approx(known.peer_Bps, rel=0.02)
+
+
+def test_an_alltoall_over_many_nodes_fills_the_cards() -> None:
+    """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
+    known = constants(cluster("dgx-h100"))
+    for nodes, each_Bps in ((2, known.peer_Bps), (8, 0.96 * known.between_share[2] * 50e9)):
+        crossing = 2**38 * (nodes - 1) / nodes
+        assert crossing / seconds("alltoall", links(8 * nodes), 2**38) == pytest.approx(each_Bps, rel=0.02)
+
+
+@given(st.sampled_from(OPS), st.integers(0, 2**61), st.sampled_from([2, 5, 8, 16, 24, 512]))
+@settings(max_examples=100, deadline=None)
+def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, ranks: int) -> None:
+    """Where NCCL's tuner changes its choice, the time may fall: it ranks by estimates."""
+    for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
+        known = cluster(name)
+        if ranks <= known.devices and op not in ("gather", "scatter"):
+            group, facts = Group.of(ranks, known.node.devices), nccl_facts(known)
+            assert facts is not None
+            usable = choices(op, GroupLinks(group, known.node, known.network), facts, constants(known))
+            for choice in usable:
+                assert 0 < choice.timing.seconds(size) <= choice.timing.seconds(2 * size + 1) < float("inf")
+            below, above = (collective_time(op, value, ranks, known) for value in (size, 2 * size + 1))
+            assert above > 0.6 * below
