@@ -1,4 +1,5 @@
-"""Flows on one link: the allocator's cost per flow against bare SimPy's for the same two events; and a fabric of 512 flows.
+"""Flows on one link: the allocator's cost per flow against bare SimPy's for the same two events; a fabric of 512 flows; and an
+all-to-all of a million messages.
 
 A flow is a start and an end. A fixed number of flows is always active: where one ends, the next starts after a short
 pause. Bare SimPy knows beforehand how long each flow takes and makes a timeout for its start and one for its end. The allocator
@@ -90,8 +91,29 @@ def leaf_spine(leaves: int, hosts: int, spines: int, flows: int) -> float:
     return time.perf_counter() - begin
 
 
+def alltoall(leaves: int, hosts: int, spines: int, oversubscription: float) -> float:
+    """Seconds for a message between every two hosts, all at once; the spine follows from the sum of both numbers."""
+    ranks = leaves * hosts
+    source, target = np.nonzero(~np.eye(ranks, dtype=np.bool_))
+    spine, crosses = (source + target) % spines, source // hosts != target // hosts
+    up = 2 * ranks + source // hosts * spines + spine
+    down = 2 * ranks + (leaves + target // hosts) * spines + spine
+    routes = np.stack([source, ranks + target, up, down], axis=1).tolist()
+    for index in np.flatnonzero(~crosses).tolist():
+        del routes[index][2:]
+    up_Bps = 12.5e9 * hosts / spines / oversubscription
+    bandwidth_Bps = np.repeat([12.5e9, up_Bps], [2 * ranks, 2 * leaves * spines])
+    begin = time.perf_counter()
+    ends_s = finish_times(bandwidth_Bps, routes, np.full(len(routes), 1e6), np.zeros(len(routes)))
+    seconds = time.perf_counter() - begin
+    # the busiest links, up and down of a leaf, are full from begin to end
+    assert math.isclose(ends_s.max(), 1e6 * hosts * (ranks - hosts) / spines / up_Bps, rel_tol=1e-9)
+    return seconds
+
+
 def main() -> None:
-    """Prints microseconds a flow and the ratio, then the fabric's seconds: the least of several runs."""
+    """Prints microseconds a flow and the ratio, then the seconds of the fabric and of the all-to-all: the least of several
+    runs."""
     for at_a_time in (1, 2, 8, 64):
         # alternately, so that other load affects both equally
         pairs = [(bare(at_a_time), shared(at_a_time)) for _ in range(_REPEATS)]
@@ -101,6 +123,8 @@ def main() -> None:
     for leaves, hosts, spines in ((8, 16, 4), (16, 16, 8)):
         seconds = min(leaf_spine(leaves, hosts, spines, 512) for _ in range(3))
         print(f"512 flows over {leaves} leaves of {hosts} hosts and {spines} spines: {seconds:.2f} s")
+    seconds = min(alltoall(32, 32, 16, 2.0) for _ in range(3))
+    print(f"all-to-all of 1,024 ranks, 1,047,552 messages over 32 leaves of 32 hosts and 16 spines: {seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class CsrLists:
     def of(cls, lists: Sequence[Sequence[int]]) -> CsrLists:
         """CSR arrays of Python lists."""
         offsets = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(values) for values in lists], out=offsets[1:])
+        np.cumsum(np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)), out=offsets[1:])
         return cls(offsets, np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64, count=int(offsets[-1])))
 
     @classmethod

@@ -19,8 +19,12 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
 
+from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.common.equivalence import UsedLinks, classes, hashes
 from scaleproof.simulator.engine.fair_queue import TOGETHER, Alarm, FairQueue
-from scaleproof.simulator.program import Use
+from scaleproof.simulator.program import Rows, Use
+
+Amounts = NDArray[np.float64]
 
 # After all other events at the same time, so that simultaneous changes are evaluated together.
 _LAST: Final = cast(EventPriority, 2)
@@ -242,32 +246,54 @@ def finish_times(
     bandwidths that are not positive, and sizes or starts that are negative or not finite.
     """
     capacity, sizes, starts = (np.asarray(values, dtype=np.float64) for values in (bandwidth_Bps, sizes_bytes, start_s))
-    _check_flows(capacity, routes, sizes, starts)
+    flow, link = _check_flows(capacity, routes, sizes, starts)
+    uses = UsedLinks(flow, link, np.zeros(1, dtype=np.uint64))
+    flow_class, link_class = classes(uses, hashes(sizes, starts), hashes(capacity))
+    return _class_ends_s(uses, flow_class, link_class, capacity, sizes, starts)[flow_class]
+
+
+def _class_ends_s(
+    uses: UsedLinks, flow_class: Rows, link_class: Rows, capacity: Amounts, sizes: Amounts, starts: Amounts
+) -> Amounts:
+    """End of the flows of each class in seconds, shape (classes,). One link of each link class carries its flows."""
+    first_flow, first_link = map(_first, (flow_class, link_class))
+    links = max(1, len(first_link))
+    used_pairs = np.sort(flow_class[uses.transfer] * links + link_class[uses.link])
+    bounds = np.flatnonzero(np.diff(used_pairs, prepend=-1, append=-1))
+    owner, used = np.divmod(used_pairs[bounds[:-1]], links)
+    counts = np.diff(bounds)
+    own_uses: list[list[Use]] = [[] for _ in first_flow]
+    for number, resource, per_link in zip(
+        owner.tolist(), used.tolist(), (counts / np.bincount(link_class)[used]).tolist(), strict=True
+    ):
+        own_uses[number].append(Use(resource, per_link))
     environment = simpy.Environment()
-    allocator = Allocator(environment, capacity)
-    ends_s = starts.copy()
+    allocator = Allocator(environment, capacity[first_link])
+    ends_s = starts[first_flow]
 
-    def flow(index: int) -> None:
+    def launch(number: int, size_bytes: float) -> Callable[[simpy.Event], None]:
         def finished() -> None:
-            ends_s[index] = environment.now
+            ends_s[number] = environment.now
 
-        uses = [Use(link) for link in dict.fromkeys(routes[index])]
-        allocator.start(float(sizes[index]), math.inf, 1.0, uses, finished)
-
-    def launcher(index: int) -> Callable[[simpy.Event], None]:
-        return lambda _: flow(index)
+        return lambda _: allocator.start(size_bytes, math.inf, 1.0, own_uses[number], finished)
 
     # plain numbers: single numpy numbers are slow, and would become the environment's time
-    for index, begin_s in enumerate(starts.tolist()):
-        if len(routes[index]) and sizes[index] > 0:
-            environment.timeout(begin_s).callbacks.append(launcher(index))
+    for number, (begin_s, size_bytes) in enumerate(zip(starts[first_flow].tolist(), sizes[first_flow].tolist(), strict=True)):
+        if own_uses[number] and size_bytes > 0:
+            environment.timeout(begin_s).callbacks.append(launch(number, size_bytes))
     environment.run()
     return ends_s
 
 
-def _check_flows(
-    capacity: NDArray[np.float64], routes: Sequence[Sequence[int]], sizes: NDArray[np.float64], starts: NDArray[np.float64]
-) -> None:
+def _first(numbers: Rows) -> Rows:
+    """Index of a member of each class."""
+    first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return first
+
+
+def _check_flows(capacity: Amounts, routes: Sequence[Sequence[int]], sizes: Amounts, starts: Amounts) -> tuple[Rows, Rows]:
+    """Pairs of a flow and a link of its route, each once."""
     if not len(routes) == len(sizes) == len(starts):
         raise ValueError(f"{len(routes)} routes, {len(sizes)} sizes and {len(starts)} starts; give one of each per flow")
     if not (np.isfinite(capacity).all() and (capacity > 0).all()):
@@ -275,7 +301,10 @@ def _check_flows(
     for name, values in (("size", sizes), ("start", starts)):
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError(f"a flow's {name} is negative or not finite; give a finite number of at least zero")
-    for index, route in enumerate(routes):
-        for link in route:
-            if not 0 <= link < len(capacity):
-                raise ValueError(f"flow {index} uses link {link}, but links are numbered 0 to {len(capacity) - 1}")
+    lists = CsrLists.of(routes)
+    flow, link = lists.keys(), lists.values
+    for wrong in np.flatnonzero((link < 0) | (link >= len(capacity)))[:1].tolist():
+        raise ValueError(f"flow {flow[wrong]} uses link {link[wrong]}, but links are numbered 0 to {len(capacity) - 1}")
+    pairs = np.sort(flow * len(capacity) + link)
+    is_repeated = pairs[1:] == pairs[:-1]
+    return np.divmod(pairs[np.append(True, ~is_repeated)], len(capacity)) if is_repeated.any() else (flow, link)

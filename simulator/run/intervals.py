@@ -61,7 +61,8 @@ def _running_maximum(values: Times, owner: Numbers) -> Times:
     """The maximum of the values of an owner up to each. owner: in ascending order."""
     if owner[0] == owner[-1]:
         return np.maximum.accumulate(values)
-    # as whole numbers, to which those of earlier owners are lower
+    # as whole numbers, to which those of earlier owners are lower; of 64 bits, since their product may exceed 32
+    owner = owner.astype(np.int64)
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), dtype=np.int64)
     rank[order] = np.arange(len(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from scaleproof.simulator.common.errors import FieldError
@@ -10,7 +11,9 @@ from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.folding import folded
+from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links
+from scaleproof.simulator.strategy.layout.mesh import Placed
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
@@ -37,23 +40,34 @@ def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     """Compiles the job, which has the collectives of the plan, and records how its numbers are computed."""
     rank_layers = RankLayers(job.layers, plan)
     classes = plan.classes(job)
+    link_classes: LinkClasses = {}
     # sums of weights that two stages have, of all workers at once, share links
-    if not job.shares_links and not rank_layers.copied:
-        classes = folded(classes, plan, job)
+    if not rank_layers.copied:
+        classes, link_classes = _folded(classes, plan, job, ranges)
     check_size(plan, len(classes))
     units = [rank_layers.units(stage, plan, job) for stage in ranges]
     cuts_all_passes = job.zero == 3 or job.scatters
     if cuts_all_passes:
         _check_units(len(classes) * sum(map(len, units)), plan.microbatches)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, plan.pass_times(job))
-    context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
+    context = CompileContext(plan, job, ranges, schedule, rank_layers, units, link_classes)
     replicas = [Replica(context, placed) for placed in classes]
     if plan.servers:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
     program = context.builder.build(in_passes(job, plan.microbatches))
-    return ProgramTemplate(program, context.recorder, plan.microbatches)
+    return ProgramTemplate(program, context.recorder, plan.microbatches, link_classes)
+
+
+def _folded(classes: list[Placed], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[Placed], LinkClasses]:
+    """Classes of equivalent workers, and of equivalent links if the engine lets messages share links."""
+    if not job.shares_links:
+        return folded(classes, plan, job), {}
+    if job.cluster.is_uniform or not can_fold(classes, plan, job):
+        return classes, {}
+    unshared = from_template(plan, replace(job, shares_links=False), ranges, record)
+    return folded_with_links(classes, plan, job, unshared)
 
 
 def _check_units(units: int, microbatches: int) -> None:

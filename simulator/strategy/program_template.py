@@ -27,7 +27,8 @@ from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resource
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.link_loads import NetworkShape, network_shape
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes
 from scaleproof.simulator.strategy.plan import Plan
@@ -121,8 +122,8 @@ def in_passes(job: Job, microbatches: int) -> Callable[[], PassCommunication]:
 class ProgramTemplate:
     """A compiled program that can be refilled for other jobs with the same TemplateKey."""
 
-    def __init__(self, program: Program, recorder: TemplateRecorder, microbatches: int) -> None:
-        self.program, self._microbatches = program, microbatches
+    def __init__(self, program: Program, recorder: TemplateRecorder, microbatches: int, link_classes: LinkClasses) -> None:
+        self.program, self._microbatches, self._link_classes = program, microbatches, link_classes
         self._queries, self._times_of = recorder.queries, recorder.times_of
         self._rows, self._numbers = (
             np.concatenate([np.zeros(0, dtype=np.int64), *(pair[side] for pair in recorder.transfers)]) for side in (0, 1)
@@ -155,7 +156,7 @@ class ProgramTemplate:
 
     def _query(self, cluster: Cluster, of: tuple[object, ...]) -> _Transfers:
         builder = ProgramBuilder()
-        resource_map = ResourceMap(cluster, builder)
+        resource_map = ResourceMap(cluster, builder, self._link_classes)
         results = [one for one in (query(resource_map) for query in self._queries) if not isinstance(one, int)]
         kinds = [builder.path_columns(path, size_bytes) for size_bytes, path in results]
         columns = {name: getattr(self.program, name) for name in _COLUMNS}
@@ -167,7 +168,10 @@ class ProgramTemplate:
 
 
 class TemplateKey(NamedTuple):
-    """Everything that determines a program except the numbers of the cluster. layers: identity of the list of layers."""
+    """Everything that determines a program except the numbers of the cluster.
+
+    layers: identity of the list of layers. network: shape of a network where pairs of nodes differ.
+    """
 
     plan: Plan
     ranges: tuple[range, ...]
@@ -180,7 +184,7 @@ class TemplateKey(NamedTuple):
     pass_times: PassTimes
     devices: int
     cards: int
-    is_uniform: bool
+    network: NetworkShape | None
     library: str
     shares_links: bool
 
@@ -188,9 +192,10 @@ class TemplateKey(NamedTuple):
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
         """The key of a plan's programs for a job. ranges: layers of each stage."""
         cluster, node = job.cluster, job.cluster.node
+        shape = None if cluster.is_uniform or cluster.network is None else network_shape(node, cluster.network)
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
-            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, library_of(cluster),
+            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, shape, library_of(cluster),
             job.shares_links,
         )  # fmt: skip
 

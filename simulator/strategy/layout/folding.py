@@ -1,20 +1,26 @@
-"""Folding of workers whose messages take equal times, on networks where pairs of nodes differ.
+"""Folding of equivalent workers on networks where pairs of nodes differ.
 
-On a tree with fewer links at the top, for example, workers differ only in which of their stages are in different pods. Folded
-workers use the links of the first of them alone, so that their program is for engines in which nothing is shared.
+On a tree with fewer links at the top, for example, workers differ only in which of their stages are in different pods. If an
+engine lets messages share links, workers are equivalent if their messages use equivalent links, see `common.equivalence`: one
+worker then stands for all of its class, and one link for all of its class. For engines in which nothing is shared, it suffices
+that their messages take equal times; folded workers then use the links of the first of them alone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.program import Path, ProgramBuilder
+from scaleproof.simulator.common.equivalence import UsedLinks, hashes, labels
+from scaleproof.simulator.common.equivalence import classes as equivalence_classes
+from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh, Placed
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 from scaleproof.simulator.strategy.plan import Plan
 
 _MOST_CACHED: Final = 64
@@ -22,17 +28,15 @@ _MOST_CACHED: Final = 64
 _FOLDED: Final[OrderedDict[Hashable, tuple[Cluster, list[Placed]]]] = OrderedDict()
 
 
-def folded(classes: list[Placed], plan: Plan, job: Job) -> list[Placed]:
-    """Classes of one worker each, folded where all messages between their stages take equal times.
+def can_fold(classes: Sequence[Placed], plan: Plan, job: Job) -> bool:
+    """Whether workers differ in nothing but the routes of their messages.
 
-    The same classes where workers differ in other ways: in their speed, in the batches that they load, in the groups with which
-    they synchronise gradients, or in the time that hosts need for a message, which depends on its size; and with parameter
-    servers.
+    Not where they differ in their speed, in the batches that they load, in the groups with which they synchronise gradients, or
+    in the time that hosts need for a message, which depends on its size; and not with parameter servers.
     """
-    cluster = job.cluster
-    links = [link for link in (cluster.node.link, cluster.network) if link is not None]
+    links = [link for link in (job.cluster.node.link, job.cluster.network) if link is not None]
     sharded = plan.sharing < plan.workers if job.zero else False
-    if (
+    return not (
         any(placed.ranks > 1 for placed in classes)
         or job.distinguishable_ranks(plan.ranks)
         or job.input is not None
@@ -41,9 +45,14 @@ def folded(classes: list[Placed], plan: Plan, job: Job) -> list[Placed]:
         or plan.shares is not None
         or plan.servers
         or any(link.overhead_s for link in links)
-    ):
+    )
+
+
+def folded(classes: list[Placed], plan: Plan, job: Job) -> list[Placed]:
+    """Classes of one worker each, folded where all messages between their stages take equal times if nothing is shared."""
+    if not can_fold(classes, plan, job):
         return classes
-    mesh = plan.grid(cluster.node.devices)
+    cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
     pairs = _pairs(plan)
     key = id(cluster), mesh, pairs
     if key not in _FOLDED:
@@ -51,6 +60,85 @@ def folded(classes: list[Placed], plan: Plan, job: Job) -> list[Placed]:
         if len(_FOLDED) > _MOST_CACHED:
             _FOLDED.popitem(last=False)
     return _FOLDED[key][1]
+
+
+def folded_with_links(classes: list[Placed], plan: Plan, job: Job, unshared: Program) -> tuple[list[Placed], LinkClasses]:
+    """Classes of one worker each, folded where their messages use equivalent links, and the classes of links.
+
+    unshared: the plan's program for engines in which nothing is shared, which has the same collectives. No link has a class if
+    nothing can be folded.
+    """
+    cluster, network = job.cluster, job.cluster.network
+    has_cores = cluster.node.cores is not None or cluster.shared_cores is not None
+    if has_cores or network is None or job.unevenness.tenants or not can_fold(classes, plan, job):
+        return classes, {}
+    users = _Users(unshared)
+    builder = ProgramBuilder()
+    resource_map = ResourceMap(cluster, builder)
+    mesh, pairs = plan.grid(cluster.node.devices), _pairs(plan)
+    paths = [_paths(placed.rank, mesh, pairs, resource_map) for placed in classes]
+    users.add_workers(paths, builder.build())
+    of_worker, of_link = users.classes(len(classes))
+    workers: dict[int, list[Placed]] = {}
+    for placed, number in zip(classes, of_worker, strict=True):
+        workers.setdefault(number, []).append(placed)
+    links: dict[int, list[str]] = {}
+    for name, number in zip(users.links, of_link, strict=True):
+        links.setdefault(number, []).append(name)
+    merged = [first._replace(nodes=1 + len(others)) for first, *others in workers.values()]
+    return merged, {name: (names[0], len(names)) for names in links.values() for name in names}
+
+
+class _LinkUse(NamedTuple):
+    """A use of a link by a collective or a worker. message: number of the worker's message."""
+
+    user: int
+    link: int
+    message: int
+    per_unit: float
+
+
+class _Users:
+    """Collectives and workers, and the links that they use. links: number of each link by its name."""
+
+    def __init__(self, program: Program) -> None:
+        self.links: dict[str, int] = {}
+        self._kinds: list[tuple[float, float, bool]] = []
+        self._uses: list[_LinkUse] = []
+        routes = np.unique(program.route[program.kind == Kind.COLLECTIVE])
+        index, resource, per_unit = program.routes.used(routes)
+        for user, number, amount in zip(index.tolist(), resource.tolist(), per_unit.tolist(), strict=True):
+            self._uses.append(_LinkUse(user, self._link(program, number), 0, amount))
+        # what may not be equivalent: collectives are different, workers may differ in the times of their messages alone
+        self._users: list[int] = list(range(len(routes)))
+
+    def _link(self, program: Program, number: int) -> int:
+        name, resources = program.resources.names[number], program.resources
+        if name not in self.links:
+            self.links[name] = len(self.links)
+            is_own = name.endswith((" out", " in", " both"))
+            self._kinds.append((float(resources.capacity[number]), float(resources.incast[number]), is_own))
+        return self.links[name]
+
+    def add_workers(self, paths: Sequence[Sequence[Path]], program: Program) -> None:
+        """Adds workers by the paths of their messages. program: has the resources of the paths."""
+        numbers: dict[Hashable, int] = {}
+        for own in paths:
+            for message, path in enumerate(own):
+                for use in path.uses:
+                    link = self._link(program, use.resource)
+                    self._uses.append(_LinkUse(len(self._users), link, message, use.per_unit))
+            times = tuple((path.latency_s, path.max_Bps, path.weight) for path in own)
+            self._users.append(numbers.setdefault(times, -1 - len(numbers)))
+
+    def classes(self, workers: int) -> tuple[list[int], list[int]]:
+        """The class of each of the last `workers` users, and of each link."""
+        columns = np.array(self._uses, dtype=np.float64).reshape(-1, len(_LinkUse._fields)).T
+        user, link, message = columns[:3].astype(np.int64)
+        uses = UsedLinks(user, link, labels(columns[3], message))
+        kinds = hashes(*np.array(self._kinds, dtype=np.float64).reshape(-1, 3).T)
+        of_user, of_link = equivalence_classes(uses, hashes(np.array(self._users)), kinds)
+        return of_user[len(of_user) - workers :].tolist(), of_link.tolist()
 
 
 def _pairs(plan: Plan) -> tuple[tuple[int, int], ...]:

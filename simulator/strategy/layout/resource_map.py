@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
@@ -19,19 +19,24 @@ from scaleproof.simulator.strategy.layout.paths import core_weight, incast, libr
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
 CollectivePaths = Callable[[float], tuple[float, Path]]
+# Name of the link that stands for its class of equivalent links, and their number, by the name of each link.
+LinkClasses = Mapping[str, tuple[str, int]]
 
 
 class ResourceMap:
     """Adds shared resources to a program when they are first needed: cores of nodes, and links inside and between nodes.
 
     On networks where all pairs of endpoints are equivalent, a node may represent several equivalent ones; `concurrent` counts
-    then give the number of messages that one message represents.
+    then give the number of messages that one message represents. On others, a link may stand for equivalent ones; see
+    `of_class`.
     """
 
-    def __init__(self, cluster: Cluster, builder: ProgramBuilder) -> None:
+    def __init__(self, cluster: Cluster, builder: ProgramBuilder, link_classes: LinkClasses | None = None) -> None:
         self.cluster = cluster
         self._builder = builder
         self._resources: dict[str, int] = {}
+        self._link_classes = link_classes or {}
+        self._equivalent_links: dict[int, int] = {}
         self._nodes_represented: dict[int, float] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
         self._is_uniform = cluster.is_uniform
@@ -52,8 +57,19 @@ class ResourceMap:
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
-            self._resources[name] = self._builder.resource(name, capacity, incast)
+            first, count = self._link_classes.get(name, (name, 1))
+            if first not in self._resources:
+                self._resources[first] = self._builder.resource(first, capacity, incast)
+                self._equivalent_links[self._resources[first]] = count
+            self._resources[name] = self._resources[first]
         return self._resources[name]
+
+    def of_class(self, uses: tuple[Use, ...], transfers: int = 1) -> tuple[Use, ...]:
+        """Uses of the links that stand for their classes by `transfers` equivalent transfers, one of which has the given
+        uses."""
+        if not self._link_classes:
+            return uses
+        return merged(tuple(Use(use.resource, use.per_unit * transfers / self._equivalent_links[use.resource]) for use in uses))
 
     def add_rank(
         self, name: str, unevenness: Perturbations, rank: int, node: int,
@@ -365,9 +381,10 @@ class ResourceMap:
         load = CollectiveLoad(algorithm, op, group, self._shape, rotates(self.cluster, algorithm))
         loads = modelled_loads(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
-        return tuple(
+        uses = (
             Use(self._channel("network ", link, wiring, channel), concurrent * (load / bus)) for channel, load in loads.items()
         )
+        return self.of_class(tuple(uses))
 
     @functools.cached_property
     def _shape(self) -> NetworkShape:

@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, Sync
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import Placed
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
@@ -37,7 +37,7 @@ class CompileContext:
     """Objects that the compilation of all replicas of a program shares.
 
     job: of any replica, with the collectives of the plan. ranges, units: layers, and units of gradient synchronisation, of each
-    stage of the model.
+    stage of the model. link_classes: links that stand for equivalent ones, if equivalent workers are folded.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class CompileContext:
         schedule: RankSchedule,
         rank_layers: RankLayers,
         units: Sequence[Sequence[SyncUnit]],
+        link_classes: LinkClasses,
     ) -> None:
         self.plan, self.job, self.ranges, self.schedule = plan, job, ranges, schedule
         self.rank_layers, self.units = rank_layers, units
         self.mesh = plan.grid(job.cluster.node.devices)
         self.builder = ProgramBuilder()
-        self.resource_map = ResourceMap(job.cluster, self.builder)
+        self.resource_map = ResourceMap(job.cluster, self.builder, link_classes)
         self.batch_loader = BatchLoader(self.builder, job)
         self.recorder = TemplateRecorder(self.resource_map)
         self.job_costs = JobCosts(job, plan.microbatches)
@@ -255,6 +256,7 @@ class Replica:
         """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
         path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders)
+        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes))
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)

@@ -209,6 +209,48 @@ def test_finish_times_agree_with_an_independent_simulator(case: dict[str, Any]) 
     assert ends_s == pytest.approx(case["finish_s"], rel=1e-6)
 
 
+patterns = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
+        st.sampled_from([1.0, 3.0]),
+        st.sampled_from([0.0, 0.5]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(patterns, st.integers(2, 6), st.lists(st.tuples(routes, amounts), max_size=2))
+def test_folded_flows_end_when_separate_flows_do(
+    rotated: list[tuple[list[int], float, float]], links: int, more: list[tuple[list[int], float]]
+) -> None:
+    """Each pattern of links is used from every link on, as in an all-to-all; further flows make some of them different."""
+    flows = [({(i + hop) % links for hop in hops}, size, start) for hops, size, start in rotated for i in range(links)]
+    flows += [({link % links for link in route}, size, 0.0) for route, size in more]
+    capacity = [1.0 + (link % 2 if links % 2 == 0 else 0) for link in range(links)]
+    expected = ends_s(capacity, [Demand(size, tuple((link, 1.0) for link in used), start) for used, size, start in flows])
+    found = finish_times(capacity, *map(list, zip(*[(sorted(used), size, start) for used, size, start in flows], strict=True)))
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_alltoall_over_a_leaf_spine_network_takes_as_long_as_its_busiest_links() -> None:
+    leaves, hosts, spines, size = 4, 4, 2, 3.0
+    ranks = leaves * hosts
+    pairs = [(source, target) for source in range(ranks) for target in range(ranks) if source != target]
+    up, down = 2 * ranks, 2 * ranks + leaves * spines
+    routes = [
+        [a, ranks + b]
+        + [up + a // hosts * spines + (a + b) % spines, down + b // hosts * spines + (a + b) % spines]
+        * (a // hosts != b // hosts)
+        for a, b in pairs
+    ]
+    # each leaf sends 4 · 12 messages over two links of half a rank's bandwidth
+    ends = finish_times([1.0] * 2 * ranks + [0.5] * 2 * leaves * spines, routes, [size] * len(pairs), [0.0] * len(pairs))
+    assert ends.max() == pytest.approx(size * 4 * 12 / 2 / 0.5)
+    # three messages inside a leaf share what twelve to other leaves leave of a rank's own link
+    assert ends.min() == pytest.approx(size / ((1 - 12 / 48) / 3))
+
+
 def test_flows_of_zero_size_end_when_they_start() -> None:
     assert finish_times([1.0], [[], [0], [0, 0]], [5.0, 0.0, 2.0], [3.0, 4.0, 0.0]).tolist() == [3.0, 4.0, 2.0]
     assert len(finish_times([], [], [], [])) == 0
