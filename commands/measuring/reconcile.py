@@ -19,6 +19,7 @@ from scaleproof.simulator.common.units import format_change, format_percent
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
     from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.run.step_distribution import StepComparison
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.validator.reconciliation.explain import Explanation
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # The table is printed row by row, so that its widths do not follow from its cells.
 _WIDTHS: Final = (24, 10, 10, 7, 7)
 _LOG_FORMATS: Final = ("torchtitan", "megatron-lm", "nemo", "deepspeed", "hf-trainer", "wandb-csv")
+# Percentiles of single steps that are printed.
+_PERCENTILES: Final = ("p50", "p90", "p99")
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
@@ -144,9 +147,25 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
         pair_s = case.predicted.phase_s[phase.label], case.measured.phase_s.get(phase.label, 0.0)
         if any(pair_s):
             rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
-    head, *phases = table(rows, widths=_WIDTHS, gap=1)
+    head, *phases = table([*rows, *_step_rows(case.steps)], widths=_WIDTHS, gap=1)
     framework = f"  framework: {case.predicted.framework_words}"
-    print("\n".join([head, framework, *phases, *explain(case.explanation)]), flush=True)
+    print("\n".join([head, framework, *phases, *_distances(case.steps), *explain(case.explanation)]), flush=True)
+
+
+def _step_rows(found: StepComparison | None) -> list[tuple[str, str, str, str, str]]:
+    """Rows of predicted and measured percentiles of single steps."""
+    from scaleproof.simulator.common.units import format_time_s
+
+    sides = (found.predicted_s, found.measured_s) if found else ()
+    texts = [[format_time_s(side[name]) for side in sides] for name in _PERCENTILES]
+    return [(f"  step {name}", *pair, "", "") for name, pair in zip(_PERCENTILES, texts, strict=True) if pair]
+
+
+def _distances(found: StepComparison | None) -> list[str]:
+    """A line with the distances of the predicted and the measured distribution of single steps."""
+    if found is None:
+        return []
+    return [f"  KS distance of {found.steps} steps: {found.distance:.2f}, of shapes {found.distance_of_shapes:.2f}"]
 
 
 def _sentences(explanation: Explanation) -> list[str]:

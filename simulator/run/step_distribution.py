@@ -12,6 +12,8 @@ import numpy as np
 PERCENTS: Final = tuple(percent / 100 for percent in range(1, 100))
 # The percentiles that are shown, by name.
 SHOWN: Final[Mapping[str, float]] = {"p5": 0.05, "p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+# The fewest measured steps that are compared.
+FEWEST_STEPS: Final = 2
 # The number of steps among which the longest is given.
 MANY_STEPS: Final = 1000
 
@@ -51,6 +53,32 @@ class StepDistribution:
         count = len(times_s)
         above, below = np.arange(1, count + 1) / count - predicted, predicted - np.arange(count) / count
         return float(max(above.max(), below.max()))
+
+    def compared(self, measured_s: Sequence[float]) -> StepComparison | None:
+        """The comparison with measured step times; None for fewer than two."""
+        if len(measured_s) < FEWEST_STEPS:
+            return None
+        quantiles_s = measured_quantiles_s(measured_s)
+        median_s = self.quantile_s(0.5)
+        scaled_s = [seconds * median_s / quantiles_s["p50"] for seconds in measured_s]
+        return StepComparison(
+            len(measured_s), self.quantiles_s, quantiles_s, self.distance(measured_s), self.distance(scaled_s)
+        )
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """Predicted and measured times of single steps.
+
+    steps: number of measured steps. predicted_s, measured_s: seconds at percentiles, by name. distance: Kolmogorov-Smirnov
+    distance of both distributions; distance_of_shapes: the same after measured steps are scaled to the predicted median.
+    """
+
+    steps: int
+    predicted_s: Mapping[str, float]
+    measured_s: Mapping[str, float]
+    distance: float
+    distance_of_shapes: float
 
 
 def measured_quantiles_s(step_times_s: Sequence[float]) -> dict[str, float]:
