@@ -24,7 +24,12 @@ Row = Mapping[str, str]
 
 # Samples between two evaluations in MLPerf's training rules (mlcommons/training_policies, training_rules.adoc, and the
 # reference implementations' READMEs; recalled).
-_EVALUATED_EVERY: Final = {"llama2_70b_lora": 384, "stable_diffusion": 512_000, "flux1": 262_144}
+_EVALUATED_EVERY: Final = {
+    "llama2_70b_lora": 384, "stable_diffusion": 512_000, "flux1": 262_144, "llama31_405b": 46_080, "llama31_8b": 12_288,
+    "gpt3": 24_576, "retinanet": 1_170_301, "dlrm_dcnv2": 209_759_884,
+}  # fmt: skip
+# Steps between evaluations of other benchmarks: assumed.
+_STEPS: Final = 100.0
 # GPUs of one NVLink domain, by a word of the accelerator's name; others have one per node.
 _NVLINK_DOMAIN: Final = {"GB200": 72, "GB300": 72}
 # Shares of a step that are exposed communication: assumed.
@@ -58,20 +63,19 @@ def predict(row: Row) -> Prediction:
         measured, predicted, nodes = float(row["p95"]) / float(row["p50"]), 1 + spread(row), int(row["nodes"])
     except (ValueError, ZeroDivisionError):
         return Prediction(name, skipped="no number of steps, ranks or samples, or no times", of="spread")
-    except KeyError:
-        return Prediction(name, skipped=f"how often {benchmark} is evaluated is not known", of="spread")
     inputs = tuple(row[column] for column in ("benchmark", "accelerators", "accelerator", "network", "global_batch"))
-    return Prediction(name, predicted, measured, inputs=inputs, of="spread", nodes=nodes, assumed=("communication",))
+    assumed = ("communication", *(() if benchmark in _EVALUATED_EVERY else ("evaluation interval",)))
+    return Prediction(name, predicted, measured, inputs=inputs, of="spread", nodes=nodes, assumed=assumed)
 
 
 def spread(row: Row, changed: Mapping[str, float] | None = None) -> float:
     """The predicted relative difference of the 95th percentile and the median of a row.
 
     changed: factors on the standard deviations of sources, such as 0 for one that is left out.
-    Raises ValueError for a row without numbers, and KeyError for a benchmark whose evaluations are not known.
+    Raises ValueError for a row without numbers.
     """
-    values = int(row["steps"])
-    steps = max(1.0, _EVALUATED_EVERY[row["benchmark"]] / float(row["global_batch"]))
+    values, samples = int(row["steps"]), _EVALUATED_EVERY.get(row["benchmark"])
+    steps = _STEPS if samples is None else max(1.0, samples / float(row["global_batch"]))
     drift, in_each_step = variation(int(row["accelerators"]), _domains(row), fabric(row))
     factors = changed or {}
     scaled = Variation(
