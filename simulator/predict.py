@@ -19,7 +19,9 @@ from scaleproof.simulator.run.steps import Simulate, simulate_steps, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.uncertainty.prediction_interval import spread
+from scaleproof.simulator.uncertainty.prediction_interval import of_response
+from scaleproof.simulator.uncertainty.response import response_of_scenario
+from scaleproof.simulator.uncertainty.steps import step_distribution
 
 
 def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> Run:
@@ -91,10 +93,17 @@ def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
 
 
 def _with_interval(run: Run, scenario: Scenario, program: Program) -> Run:
-    """The run with its 90 % prediction interval in seconds, and the shares of the quantities that it comes from."""
+    """The run with its 90 % prediction interval in seconds, the shares of the quantities that it comes from, and the
+    distribution of single steps."""
     is_exact = not (scenario.unevenness.is_random or scenario.unevenness.changes)
-    low, high, shares = spread(scenario, program if is_exact else None)
-    return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
+    response = response_of_scenario(scenario, program if is_exact else None)
+    low, high, shares = of_response(response)
+    return replace(
+        run,
+        prediction_interval_s=(low * run.step_time_s, high * run.step_time_s),
+        spread=shares,
+        step_distribution=step_distribution(scenario, run, response),
+    )
 
 
 def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:

@@ -56,7 +56,7 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     if options.json:
         print_json(_plain(case, job))
     else:
-        print(_describe(case))
+        print(_describe(case, options.steps))
     return [case]
 
 
@@ -68,8 +68,10 @@ def _plain(case: ReconciledCase, job: MeasuredJob) -> dict[str, Any]:
     return case.plain() | {"phases": found, "notes": list(job.notes)}
 
 
-def _describe(case: ReconciledCase) -> str:
-    """Console text: totals, phases and communication of both sides, and what the differences suggest."""
+def _describe(case: ReconciledCase, steps: bool) -> str:
+    """Console text: totals, phases and communication of both sides, and what the differences suggest; single steps, if
+    `steps`."""
+    from scaleproof.commands.text.runs import describe_steps
     from scaleproof.simulator.common.errors import printable
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
@@ -79,6 +81,7 @@ def _describe(case: ReconciledCase) -> str:
     lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
     lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
     lines += _communication(case.predicted, case.measured)
+    lines += ["", *describe_steps(case.steps)] if steps and case.steps else []
     lines += ["", *_sentences(case, found)]
     return printable("\n".join(lines))
 

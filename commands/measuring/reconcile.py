@@ -19,6 +19,7 @@ from scaleproof.simulator.common.units import format_change, format_percent
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
     from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.run.step_distribution import StepComparison
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.validator.reconciliation.explain import Explanation
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
@@ -51,6 +52,7 @@ def mount(commands: Any) -> None:
     reconcile.add("--json", "print the comparison as JSON, with --trace or --log")
     reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
     reconcile.add("--explain", "print all components of each difference")
+    reconcile.add("--steps", "also compare the distributions of the times of single steps")
     reconcile.add("--update FILE", "refit this cluster file to the measurements", type=Path)
     reconcile.add("--out DIR", "write runs and reconcile.json to DIR, for 'report'", type=Path)
 
@@ -74,6 +76,7 @@ def _reconcile_job(options: argparse.Namespace) -> int:
 
 
 def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
+    from scaleproof.commands.text.runs import describe_steps
     from scaleproof.simulator.common.errors import RunError
     from scaleproof.simulator.scenario.read import load_cluster
     from scaleproof.validator.reconciliation.reconcile import measured_folder, reconcile
@@ -97,7 +100,7 @@ def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
                     measured(scenario)
         return 0
     print(*table([("scenario", "predicted", "measured", "error", "in 90%")], widths=_WIDTHS, gap=1))
-    report = partial(_print_case, _parts if options.explain else _sentences)
+    report = partial(_print_case, _parts if options.explain else _sentences, describe_steps if options.steps else _no_steps)
     cases = reconcile(scenarios, measured, options.out, options.max_error, report)
     code = _verdict(cases, options.max_error)
     _remember(cases, options)
@@ -130,8 +133,14 @@ def describe_refit(result: Refit, path: Path) -> str:
     return "\n".join([*lines, f"{path}: {verdict}"])
 
 
-def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> None:
-    """Prints a line for the scenario, one for each phase, and the explanation of the difference."""
+def _no_steps(_: StepComparison | None) -> list[str]:
+    return []
+
+
+def _print_case(
+    explain: Callable[[Explanation], list[str]], steps: Callable[[StepComparison | None], list[str]], case: ReconciledCase
+) -> None:
+    """Prints a line for the scenario, one for each phase, lines on single steps, and the explanation of the difference."""
     from scaleproof.simulator.common.units import format_time_s
     from scaleproof.simulator.run.run import Phase
 
@@ -146,7 +155,7 @@ def _print_case(explain: Callable[[Explanation], list[str]], case: ReconciledCas
             rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
     head, *phases = table(rows, widths=_WIDTHS, gap=1)
     framework = f"  framework: {case.predicted.framework_words}"
-    print("\n".join([head, framework, *phases, *explain(case.explanation)]), flush=True)
+    print("\n".join([head, framework, *phases, *steps(case.steps), *explain(case.explanation)]), flush=True)
 
 
 def _sentences(explanation: Explanation) -> list[str]:

@@ -22,6 +22,7 @@ def mount(commands: Any) -> None:
     predict.parser.epilog = f"Exit code {OUT_OF_MEMORY}: the scenario is predicted, and does not fit into its devices' memory."
     predict.add("--allow-oom", f"exit with 0 instead of {OUT_OF_MEMORY} if memory does not suffice")
     predict.add_tokens()
+    predict.add("--steps", "also print the distribution of the times of single steps, and the sources of their variation")
     predict.add("--json", "print the run as JSON")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
@@ -29,7 +30,7 @@ def mount(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.run import describe, describe_evidence, describe_totals
+    from scaleproof.commands.text.run import describe, describe_evidence, describe_steps, describe_totals
     from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
@@ -48,6 +49,8 @@ def _predict(options: argparse.Namespace) -> int:
     if options.trace:
         chrome_trace.write(run, options.trace)
     data, text = run.summary(), describe(run)
+    if options.steps:
+        text = f"{text}\n{describe_steps(run)}"
     if options.tokens:
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity)
         data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"

@@ -29,6 +29,7 @@ from scaleproof.simulator.common.units import (
 from scaleproof.simulator.run.limits import limit
 from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
+from scaleproof.simulator.run.step_distribution import MANY_STEPS
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 
 # minimum share of a step from which a part is printed
@@ -272,6 +273,18 @@ def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Ite
     if bill:
         unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
         yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
+
+
+def describe_steps(run: Run) -> str:
+    """Console text of the distribution of single steps: percentiles, each against the median, and its sources."""
+    found = run.step_distribution
+    if found is None or run.fits is False:
+        return ""
+    median_s = found.quantile_s(0.5)
+    times_s = {"mean": found.mean_s, **found.quantiles_s, f"longest of {MANY_STEPS:,}": found.longest_s}
+    rows = [(name, format_time_s(seconds), f"{100 * (seconds / median_s - 1):+.2f} %") for name, seconds in times_s.items()]
+    causes = ", ".join(f"{name} {format_percent(share, 0)}" for name, share in found.shares.items() if share >= _MIN_SHARE)
+    return "\n".join(sections({"single steps": [*table(rows, "<>>"), *([f"from: {causes}"] if causes else [])]}))
 
 
 def describe_totals(totals: TrainingTotals) -> str:

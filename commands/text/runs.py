@@ -10,6 +10,7 @@ from typing import Any, Final
 from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_distribution import StepComparison
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import Kept, is_right
 
@@ -18,6 +19,9 @@ MARK: Final = "!"
 _VERDICT: Final = "trained correctly"
 # Widths of the columns whose cells are not known before the first row is printed.
 _WIDTHS: Final = {"ranks": 5, "step time": 18, "": 1, "on": len("cluster, paced"), _VERDICT: 18}
+# Percentiles of single steps that are printed, and widths of the columns, those of the tables of reconcile.
+_PERCENTILES: Final = ("p50", "p90", "p99")
+_STEP_WIDTHS: Final = (24, 10, 10)
 
 
 class RunTable:
@@ -62,6 +66,16 @@ def listing(kept: Sequence[Kept], above: Path) -> str:
 def _aligned(rows: Iterable[Mapping[str, str]], columns: Sequence[str], widths: Sequence[int] = ()) -> list[str]:
     align = "".join(">" if name in ("ranks", "step time") else "<" for name in columns)
     return table([[row.get(name, "") for name in columns] for row in rows], align, widths, gap=1)
+
+
+def describe_steps(found: StepComparison | None) -> list[str]:
+    """Lines with predicted and measured percentiles of single steps, and the distances of their distributions."""
+    if found is None:
+        return []
+    sides = found.predicted_s, found.measured_s
+    rows = [(f"  step {name}", *(format_time_s(side[name]) for side in sides)) for name in _PERCENTILES]
+    distances = f"{found.distance:.2f}, of shapes {found.distance_of_shapes:.2f}"
+    return [*table(rows, "<>>", _STEP_WIDTHS, gap=1), f"  KS distance of {found.steps} steps: {distances}"]
 
 
 def plain(kept: Kept) -> dict[str, Any]:

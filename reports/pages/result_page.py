@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scaleproof.reports.charts.runs import accuracy as result_charts
 from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.charts.runs import steps as step_charts
 from scaleproof.reports.charts.runs.waterfall import waterfall
 from scaleproof.reports.pages import result_text, text
 from scaleproof.reports.pages.evidence_section import evidence_section
@@ -19,6 +20,7 @@ from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.step_distribution import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -28,6 +30,8 @@ _MOST_TIMELINES: Final = 32
 # of all timelines together, and of one
 _MOST_SPANS: Final = 24_000
 _MOST_SPANS_EACH: Final = 2_500
+# minimum share of the variance of step times from which a source is shown
+_MIN_STEP_SHARE: Final = 0.01
 # provenance fields that differ between runs; environment fields shown elsewhere; names of others
 _OWN: Final = ("date", "scenario_digest")
 _SHOWN_ELSEWHERE: Final = ("host", *_OWN)
@@ -66,7 +70,7 @@ def sections(found: Results) -> list[Section]:
     if not cases:
         return []
     bars = result_charts.bars(cases)
-    made = [*_overview(found), *_scaling(cases), _breakdown(cases, bars)]
+    made = [*_overview(found), *_scaling(cases), _breakdown(cases, bars), *_steps(cases)]
     memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
     if memory:
         made.append(Section("memory", "Memory", "What fits", pictures=memory))
@@ -135,6 +139,31 @@ def _phase_rows(case: Case, phases: Sequence[str]) -> list[tuple[str, list[float
 
 def _phase_row(run: Run, phases: Sequence[str]) -> list[float | None]:
     return [*(run.phase_s.get(phase) or None for phase in phases), run.step_time_s]
+
+
+def _steps(cases: Sequence[Case]) -> list[Section]:
+    """The distribution of the times of single steps; nothing without a predicted one."""
+    shown = [case for case in cases if case.predicted and case.predicted.step_distribution]
+    if not shown:
+        return []
+    data = {"cases": shown, "names": list(SHOWN), "step_rows": _step_rows}
+    intro = "Percentiles of the times of single steps within a run. The step time above is that of a typical step."
+    pictures = pictured(step_charts.steps(shown))
+    return [Section("steps", "Steps", "How much single steps vary", intro, pictures, after="steps.html", data=data)]
+
+
+def _step_rows(case: Case) -> list[tuple[str, list[float | None], str]]:
+    """Rows of the table of single steps for one case: side, seconds at percentiles, and sources of variation or distances."""
+    assert case.predicted is not None
+    found = case.predicted.step_distribution
+    assert found is not None
+    causes = ", ".join(f"{name} {text.percent(share)}" for name, share in found.shares.items() if share >= _MIN_STEP_SHARE)
+    rows: list[tuple[str, list[float | None], str]] = [("predicted", list(found.quantiles_s.values()), causes)]
+    compared = found.compared(case.measured.step_times_s) if case.measured else None
+    if compared is not None:
+        words = f"KS distance {compared.distance:.2f}, of shapes {compared.distance_of_shapes:.2f}"
+        rows.append(("measured", list(compared.measured_s.values()), f"{words}, {compared.steps} steps"))
+    return rows
 
 
 def _evidence(cases: Sequence[Case]) -> list[Section]:

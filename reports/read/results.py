@@ -22,6 +22,7 @@ from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
 from scaleproof.simulator.run.records import CommunicationPart, Scaling
 from scaleproof.simulator.run.run import DERIVED, Origin, Phase, Run, Spans
+from scaleproof.simulator.run.step_distribution import PERCENTS, StepDistribution
 from scaleproof.simulator.scenario import dump
 
 _VERSION: Final = 1
@@ -125,6 +126,13 @@ class _PartOfCommunication(BaseModel):
     exposed_s: FiniteFloat
 
 
+class _DistributionFile(BaseModel):
+    mean_s: _PositiveFinite
+    percentiles_s: tuple[_PositiveFinite, ...] = Field(min_length=len(PERCENTS), max_length=len(PERCENTS))
+    longest_s: _PositiveFinite
+    shares: dict[str, FiniteFloat] = {}
+
+
 class _SummaryFile(BaseModel):
     """Run.summary() as JSON; unknown keys are ignored."""
 
@@ -148,6 +156,7 @@ class _SummaryFile(BaseModel):
     efficiency: dict[str, _PositiveFinite | None] | None = None
     baseline: dict[str, str | None] | None = None
     prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
+    step_distribution: _DistributionFile | None = None
     memory_bytes_per_rank: FiniteFloat | None = None
     memory_bytes: dict[str, FiniteFloat] | None = None
     capacity_bytes: FiniteFloat | None = None
@@ -161,6 +170,8 @@ class _SummaryFile(BaseModel):
         plain = self.model_dump()
         scaling = Scaling.by_kind(plain)
         plain["communication"] = tuple(CommunicationPart(**part) for part in plain["communication"])
+        if plain["step_distribution"] is not None:
+            plain["step_distribution"] = StepDistribution(**plain["step_distribution"])
         return Run(**{name: value for name, value in plain.items() if name not in DERIVED}, scaling=scaling)
 
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
@@ -27,6 +29,7 @@ _BOUND: Final = 3
 _SEED: Final = "seed"
 ALONE: Final = "even"
 TOGETHER: Final = "all together"
+NETWORK: Final = "network variability"
 
 
 @dataclass(frozen=True)
@@ -97,23 +100,34 @@ def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) 
         raise InputError(f"--backups {backups}: give 1 to {own.workers - 1} of {own.workers} workers")
     if bound < 0:
         raise InputError(f"--bound {bound}: the number of steps that the slowest may be behind; give 0 or more")
-    kinds = _kinds(scenario.unevenness)
+    kinds = _kinds(scenario)
     ways = _ways(scenario, own, backups, bound)
     cells: dict[str, dict[str, Cell]] = {}
-    for kind, unevenness in kinds.items():
-        row = {name: _cell(scenario, strategy, unevenness) for name, (_, strategy) in ways.items()}
+    for kind, (cluster, unevenness) in kinds.items():
+        row = {name: _cell(scenario, strategy, cluster, unevenness) for name, (_, strategy) in ways.items()}
         first = cells.get(ALONE, row)
         cells[kind] = {name: _relative_to(cell, first[name]) for name, cell in row.items()}
     return Uneven(scenario.name, own.workers, {name: words for name, (words, _) in ways.items()}, cells)
 
 
-def _kinds(given: Perturbations) -> dict[str, Perturbations]:
-    """Perturbations by kind: none, each separately, and all together. Raises InputError if there is no perturbation."""
+def _kinds(scenario: Scenario) -> dict[str, tuple[Cluster, Perturbations]]:
+    """The cluster and the perturbations by kind: none, each separately, and all together. Raises InputError if there are none.
+
+    A network with a variability of its own is one kind, unless the scenario gives jitter of messages: messages vary by as much,
+    and are slower by the mean slowdown, since contention only slows.
+    """
+    given, cluster = scenario.unevenness, scenario.cluster
     names = [name for name in Perturbations.model_fields if name != _SEED and getattr(given, name) != getattr(EVEN, name)]
-    if not names:
+    kinds = {name: (cluster, EVEN.model_copy(update={name: getattr(given, name), _SEED: given.seed})) for name in names}
+    together = cluster, given
+    variability = cluster.network.variability if cluster.network is not None else None
+    if variability and not given.message_jitter:
+        slower, varies = slowed(cluster, {"network.bandwidth": 1 + variability}), {"message_jitter": variability}
+        kinds[NETWORK] = slower, EVEN.model_copy(update={**varies, _SEED: given.seed})
+        together = slower, given.model_copy(update=varies)
+    if not kinds:
         raise InputError("unevenness: missing from the scenario; set it, as in unevenness.compute_jitter=0.3")
-    alone = {name: EVEN.model_copy(update={name: getattr(given, name), _SEED: given.seed}) for name in names}
-    return {ALONE: EVEN, **alone, **({TOGETHER: given} if len(names) > 1 else {})}
+    return {ALONE: (cluster, EVEN), **kinds, **({TOGETHER: together} if len(kinds) > 1 else {})}
 
 
 def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) -> dict[str, tuple[str, Strategy]]:
@@ -133,10 +147,10 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
     }
 
 
-def _cell(scenario: Scenario, strategy: Strategy, unevenness: Perturbations) -> Cell:
+def _cell(scenario: Scenario, strategy: Strategy, cluster: Cluster, unevenness: Perturbations) -> Cell:
     try:
         # validated again, since a perturbation may name ranks that this strategy does not have
-        run = timed(scenario.rebuilt(strategy=strategy, unevenness=unevenness))
+        run = timed(scenario.rebuilt(strategy=strategy, cluster=cluster, unevenness=unevenness))
     except FieldError as error:
         return Cell(problem=str(error))
     staleness, dropped = (run.servers.version_staleness.mean, run.servers.dropped) if run.servers else (0.0, 0.0)

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from scaleproof.simulator.cluster.device.generations import deviation
 from scaleproof.simulator.cluster.device.kernels.rates import slower
+from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
@@ -196,7 +197,13 @@ def _link_quantity(
 
     path = f"{'node.link' if inside else 'network'}.{name}"
     if name == "bandwidth":
-        return Quantity(path, value, slower, parse_Bps, format_Bps, prior, larger_is_faster=True)
+
+        def deviation_of(cluster: Cluster) -> float:
+            link, paths = (cluster.node.link, cluster.node.devices) if inside else (cluster.network, cluster.nodes)
+            variability = link.variability if link is not None else None
+            return prior if variability is None else math.hypot(prior, slowest_path_deviation(variability, paths))
+
+        return Quantity(path, value, slower, parse_Bps, format_Bps, prior, larger_is_faster=True, prior_of=deviation_of)
     return Quantity(path, value, slower, parse_time_s, format_time_s, prior)
 
 

@@ -23,6 +23,7 @@ from scaleproof.simulator.run.records import (
     Verification,
 )
 from scaleproof.simulator.run.run import DERIVED, Run, Spans
+from scaleproof.simulator.run.step_distribution import StepDistribution
 
 SPANS_FILE: Final = "spans.npz"
 # Key of the digest of the spans in `run.json`; its value is "" without spans.
@@ -32,6 +33,7 @@ _MOST_SPANS_BYTES: Final = 2 * 2**30
 # Types of the fields that are records.
 _RECORDS: Final[dict[str, TypeAdapter[Any]]] = {
     "servers": TypeAdapter(ServerStatistics),
+    "step_distribution": TypeAdapter(StepDistribution),
     "to_target": TypeAdapter(TargetEstimate),
     "verified": TypeAdapter(Verification),
     "communication": TypeAdapter(tuple[CommunicationPart, ...]),

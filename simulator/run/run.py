@@ -25,6 +25,7 @@ from scaleproof.simulator.run.records import (
     TargetEstimate,
     Verification,
 )
+from scaleproof.simulator.run.step_distribution import StepDistribution, measured_quantiles_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,7 @@ COMMUNICATION_PHASES: Final = (Phase.SYNCHRONISE, Phase.SEND, Phase.RECEIVE)
 # Properties that a summary has in addition to the fields.
 DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
-    "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline",
+    "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline", "step_quantiles_s",
 )  # fmt: skip
 # number of causes in a run's facts, and the minimum share of the step of each
 _CAUSES: Final = 3
@@ -170,7 +171,8 @@ class Run:
     servers: parameter servers and their workers. to_target: updates and samples to a target loss.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
-    the share of the variance of its logarithm that each parameter causes, the largest first. Only measured runs: compute, real
+    the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
+    of single steps, which vary within a run. Only measured runs: compute, real
     or emulated by waiting for the predicted time ("paced"), so that the run measures communication; step_time_interval_s: 95 %
     confidence interval, if there are enough steps; losses: of each step, mean over the samples; update_losses: of each update
     after the warm-up, over its samples, if workers are asynchronous; verified: the comparison of parameters with those of one
@@ -211,6 +213,7 @@ class Run:
     step_time_interval_s: tuple[float, float] | None = None
     prediction_interval_s: tuple[float, float] | None = None
     spread: Mapping[str, float] = field(default_factory=dict)
+    step_distribution: StepDistribution | None = None
     losses: tuple[float, ...] = ()
     update_losses: tuple[float, ...] = ()
     verified: Verification | None = None
@@ -237,6 +240,14 @@ class Run:
     def baseline(self) -> Mapping[str, str] | None:
         """Description of the baseline by kind of scaling; None if it is not known."""
         return {kind: one.baseline for kind, one in self.scaling.items() if one.baseline} or None
+
+    @property
+    def step_quantiles_s(self) -> Mapping[str, float] | None:
+        """Seconds of a step at percentiles, by name such as "p95": of the predicted distribution, or of measured steps; None
+        where neither is known."""
+        if self.step_distribution is not None:
+            return self.step_distribution.quantiles_s
+        return measured_quantiles_s(self.step_times_s) if self.origin == "measured" and self.step_times_s else None
 
     @property
     def samples_per_s(self) -> float:

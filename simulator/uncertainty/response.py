@@ -169,6 +169,24 @@ def response_of_scenario(scenario: Scenario, program: Program | None = None, lea
     return Response(slower.program, slower.seconds, more_s, whole, Priors.of((*more_s, *whole), scenario.cluster))
 
 
+def relative_increase(scenario: Scenario, response: Response, quantities: Sequence[str], slowdown: float) -> float:
+    """Relative increase of a scenario's step time if quantities of its cluster are slower by a factor: from its response, or
+    from replay where the response leaves all of them out because they hardly matter for the interval."""
+    names = [name for name in quantities if name in response.priors.names]
+    if names:
+        factors = np.where([name in names for name in response.priors.names], slowdown, 1.0)[:, None]
+        return float(response.step_times(factors)[0]) - 1
+    if not response.program.is_static:
+        return 0.0
+    job = scenario.job(unevenness=scenario.unevenness.constant)
+    cluster = slowed(job.cluster, dict.fromkeys(quantities, slowdown))
+    longer_s = added_seconds(response.program, scenario.strategy.compile(replace(job, cluster=cluster)), response.seconds)
+    if longer_s is None or not longer_s.any():
+        return 0.0
+    first_s, slower_s = replayed_s(response.program, response.seconds[:, None] + np.outer(longer_s, (0.0, 1.0))).tolist()
+    return float(slower_s / first_s - 1)
+
+
 class _SlowerPrograms:
     """Compiles and times the program of a scenario with slower quantities. Arguments: see `response_of_scenario`."""
 

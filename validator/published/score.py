@@ -35,8 +35,8 @@ _DIFFERENT: Final = 0.05
 ROW_COLUMNS: Final = (
     "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
 )  # fmt: skip
-# What a row measures. Kernels have totals of their own, since devices are fitted to them.
-Quantity = Literal["speed", "memory", "fit", "kernel"]
+# What a row measures. Kernels have totals of their own, since devices are fitted to them; so have spreads of step times.
+Quantity = Literal["speed", "memory", "fit", "kernel", "spread"]
 # Rows beyond this number of nodes have a total of their own, which tests extrapolation from small runs.
 FEW_NODES: Final = 2
 
@@ -193,6 +193,12 @@ TABLES: Final = (
         frozenset({"gpu", "kind", "precision", "latency_us"}),
         "scaleproof.validator.published.gpu_kernels",
         of="kernel",
+    ),
+    Table(
+        "step_time_quantiles",
+        frozenset({"benchmark", "accelerators", "nodes", "global_batch", "steps", "p50", "p95"}),
+        "scaleproof.validator.published.step_time_quantiles",
+        of="spread",
     ),
 )
 

@@ -7,7 +7,7 @@ import json
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import save
 from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_distribution import StepComparison
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain
@@ -54,6 +55,12 @@ class ReconciledCase:
         """Explanation of the difference; None without a measurement."""
         return None if self.measured is None else explain(self.predicted, self.measured)
 
+    @functools.cached_property
+    def steps(self) -> StepComparison | None:
+        """Comparison of the times of single steps; None without a measurement or a predicted distribution."""
+        distribution = self.predicted.step_distribution
+        return None if self.measured is None or distribution is None else distribution.compared(self.measured.step_times_s)
+
     def plain(self) -> dict[str, Any]:
         """The case as plain data for JSON."""
         return {
@@ -66,6 +73,7 @@ class ReconciledCase:
             "measured": self.measured.summary() if self.measured else None,
             "error": self.error,
             "inside": self.inside,
+            "steps": asdict(self.steps) if self.steps else None,
             "explanation": self.explanation.plain() if self.explanation else None,
             "failure": self.failure,
             "folder": f"runs/{self.scenario.name}",

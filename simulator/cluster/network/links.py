@@ -39,6 +39,7 @@ class Link(Spec):
     links. latency: of a message over the shortest path; the transfer of its bytes follows.
     overhead: time for which a message occupies the host at each end; a host handles one message at a time.
     incast: loss of a receiver's link per sender beyond the first: it carries bandwidth / (1 + incast · (senders − 1)).
+    variability: standard deviation of the logarithm of the bandwidth that a flow between two endpoints gets, from step to step.
     exceptions: endpoints whose own link has a different bandwidth.
     """
 
@@ -48,6 +49,9 @@ class Link(Spec):
     duplex: Literal["full", "half"] = "full"
     overhead_s: Seconds = Field(0.0, alias="overhead")
     incast: float = Field(0.0, ge=0, le=1000)
+    variability: float | None = Field(
+        None, ge=0, le=2, description="that of the kind of fabric if absent (scenarios/network/fabrics.yaml)"
+    )
     exceptions: tuple[EndpointLink, ...] = ()
     transport: str | None = Field(
         None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"

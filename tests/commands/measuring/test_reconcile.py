@@ -13,6 +13,7 @@ import pytest
 
 import scaleproof
 from scaleproof.commands.measuring import reconcile
+from scaleproof.commands.text.runs import describe_steps
 from scaleproof.simulator.cluster.quantities import Interval
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
@@ -30,8 +31,9 @@ def case(small: Make, *changes: str, interval: float = 0.0) -> ReconciledCase:
     return ReconciledCase(small(), replace(predicted, prediction_interval_s=about_s if interval else None), measured)
 
 
-def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, as_table: bool = False) -> list[str]:
-    reconcile._print_case(reconcile._parts if as_table else reconcile._sentences, one)
+def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, as_table: bool = False, steps: bool = False) -> list[str]:
+    parts = reconcile._parts if as_table else reconcile._sentences
+    reconcile._print_case(parts, describe_steps if steps else reconcile._no_steps, one)
     return capsys.readouterr().out.splitlines()
 
 
@@ -52,6 +54,19 @@ def test_the_table_of_all_parts_ends_with_their_total(small: Make, capsys: pytes
     lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s"), as_table=True)
     assert lines[-1].split()[0] == "total"
     assert any(line.split()[:2] == ["communication", "rate"] for line in lines)
+
+
+def test_distributions_of_single_steps_are_compared_on_request(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    one = case(small)
+    assert one.measured is not None
+    times_s = tuple(one.measured.step_time_s * factor for factor in (1.0, 1.1, 1.2))
+    one = replace(one, measured=replace(one.measured, step_times_s=times_s))
+    lines = printed(capsys, one, steps=True)
+    assert [line.split()[:2] for line in lines if line.startswith("  step")] == [
+        ["step", name] for name in ("p50", "p90", "p99")
+    ]
+    assert any("KS distance of" in line for line in lines)
+    assert not any("KS distance" in line for line in printed(capsys, one))
 
 
 def test_scenarios_that_could_not_be_measured_are_reported_as_failed(small: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,91 @@
+"""Variability of the effective bandwidth of links: collisions of flows and others' traffic, by kind of fabric.
+
+A flow between two endpoints is slowed by a factor whose logarithm is exponentially distributed, since contention only slows;
+its mean and its standard deviation are the link's variability v. A collective over n endpoints is as fast as the slowest of its
+n paths. The logarithm of that slowdown is below x with probability (1 − exp(−x / v))^n. Its mean is v · (1 + 1/2 + … + 1/n) and
+its standard deviation v · √(1 + 1/4 + … + 1/n²): both grow with the number of endpoints.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.common import catalog, yaml_file
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.cluster import Cluster
+
+Amounts = NDArray[np.float64]
+
+# Kinds of fabric by the words of a cluster's description and source, the first that occurs.
+_WORDS: Final = {
+    "efa": r"\befa\b",
+    "roce": r"\broce",
+    "slingshot": r"slingshot",
+    "omni-path": r"omni-?path",
+    "infiniband": r"infiniband",
+    "gpudirect-tcp": r"\btcpxo?\b|gpudirect-tcp",
+    "sockets": r"ethernet|\bgve\b",
+}
+# Rates between nodes, per node, from which a fabric without such words has network cards that access memory remotely; and of a
+# link inside nodes, per GPU, from which it is NVLink or its like.
+_REMOTE_MEMORY_Bps: Final = 12.5e9
+_NVLINK_Bps: Final = 70e9
+
+
+def fabric_of(cluster: Cluster, inside: bool = False) -> str:
+    """Kind of fabric between the nodes of a cluster, or inside its nodes: a name in scenarios/network/fabrics.yaml."""
+    link = cluster.node.link if inside else cluster.network
+    if link is None or cluster.node.cores is not None or cluster.shared_cores is not None:
+        return "loopback" if inside else "sockets"
+    if link.topology.kind == "torus":
+        return "interchip"
+    if inside:
+        return "nvlink" if link.bandwidth_Bps >= _NVLINK_Bps else "pcie"
+    if link.bandwidth_Bps < _REMOTE_MEMORY_Bps or link.overhead_s or link.cores_busy:
+        return "sockets"
+    text = f"{cluster.description} {cluster.source}".lower()
+    named = next((fabric for fabric, words in _WORDS.items() if re.search(words, text)), None)
+    return named or ("roce" if link.topology.routing == "hashed" else "infiniband")
+
+
+def variability(cluster: Cluster, inside: bool = False) -> float:
+    """Standard deviation of the logarithm of a flow's effective bandwidth between nodes, or inside a node: the link's own, by
+    default that of its kind of fabric."""
+    link = cluster.node.link if inside else cluster.network
+    if link is not None and link.variability is not None:
+        return link.variability
+    return of_fabric(fabric_of(cluster, inside))
+
+
+def of_fabric(fabric: str) -> float:
+    """Variability of a kind of fabric. Raises KeyError."""
+    return float(_fabrics()[fabric]["variability"])
+
+
+def slowest_path_mean(deviation: float, paths: int) -> float:
+    """Mean of the logarithm of the slowdown of the slowest of several paths. deviation: of one path's."""
+    return deviation * sum(1 / path for path in range(1, paths + 1))
+
+
+def slowest_path_deviation(deviation: float, paths: int) -> float:
+    """Standard deviation of the logarithm of the slowdown of the slowest of several paths. deviation: of one path's."""
+    return deviation * math.sqrt(sum(1 / path**2 for path in range(1, paths + 1)))
+
+
+def slowest_path_quantiles(deviation: float, paths: int, probabilities: Amounts) -> Amounts:
+    """Quantiles of the logarithm of the slowdown of the slowest of several paths. deviation: of one path's."""
+    return np.asarray(-deviation * np.log(-np.expm1(np.log(probabilities) / paths)))
+
+
+@functools.cache
+def _fabrics() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = yaml_file.shipped(catalog.ROOT / "network" / "fabrics.yaml")
+    return found
