@@ -34,7 +34,8 @@ def mount(commands: Any) -> None:
 
 
 def _score(options: argparse.Namespace) -> int:
-    from scaleproof.validator.published.score import Options, score_all, tables_at, write_rows
+    from scaleproof.validator.published.prediction import Options
+    from scaleproof.validator.published.score import score_all, tables_at, write_rows
 
     how = Options(options.calibrated, tuple(options.ablate), not options.default_framework)
     result = score_all(tables_at(options.tables), how)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
-from scaleproof.simulator.uncertainty.priors import joint_errors
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
+from scaleproof.simulator.uncertainty.priors import joint_errors, trains_equally
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 Times = NDArray[np.float64]
@@ -58,7 +59,7 @@ def ratio_interval(a: Scenario, b: Scenario, ratio: float) -> RatioInterval:
     ratio: predicted samples per second of B over those of A, or samples per dollar; their errors are equal, because costs are
     proportional to step times.
     """
-    return of_log_ratios(math.log(ratio) + log_errors(a, b))
+    return of_log_ratios(math.log(ratio) + log_errors(a, b), reversed_share(a, b))
 
 
 def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | None = None) -> Times:
@@ -78,13 +79,26 @@ def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | 
     return drawn(log_ratios, errors_a.shape[1], _DRAWS)[0]
 
 
-def of_log_ratios(drawn: Times) -> RatioInterval:
-    """The interval of a ratio, of equally likely logarithms of it, shape (draws,)."""
+def reversed_share(a: Scenario, b: Scenario) -> float:
+    """Share of pairs like this one whose order is reversed however large the predicted difference is; 0 if both train in the same
+    way, so that their model error is the same, and on calibrated clusters."""
+    is_calibrated = case_of_scenario(a).family is None and case_of_scenario(b).family is None
+    return 0.0 if trains_equally(a, b) or is_calibrated else shipped().pairs.reversed_share
+
+
+def with_reversals(ahead: float, reversed_share: float) -> float:
+    """A probability that also allows for pairs that are reversed for reasons outside the model."""
+    return reversed_share + (1 - 2 * reversed_share) * ahead
+
+
+def of_log_ratios(drawn: Times, reversed_share: float = 0.0) -> RatioInterval:
+    """The interval of a ratio, of equally likely logarithms of it, shape (draws,). reversed_share: see the function."""
     ordered = np.sort(drawn)
     low, high = np.exp(interval(ordered)).tolist()
     same = float((np.abs(ordered) <= _SAME).mean())
     if same:
-        return RatioInterval(low, high, float((ordered > _SAME).mean()) + same / 2)
+        return RatioInterval(low, high, with_reversals(float((ordered > _SAME).mean()) + same / 2, reversed_share))
     # the draws are the midpoints of equally likely intervals
     parts = (np.arange(len(ordered)) + 0.5) / len(ordered)
-    return RatioInterval(low, high, 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0)))
+    ahead = 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0))
+    return RatioInterval(low, high, with_reversals(ahead, reversed_share))

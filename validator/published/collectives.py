@@ -19,8 +19,9 @@ from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -42,6 +43,7 @@ _FASTEST_CARD_Bps: Final = 800e9 / 8
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
+_REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+")
 # Overhead of a collective called from PyTorch beyond NCCL's own time. Fitted, on the calibration subset alone.
 _PYTORCH_S: Final = 23.7e-6
 _PYTORCH_SUBSET: Final = "all_reduce from PyTorch on one node of eight H200, below 1 MiB"
@@ -49,9 +51,9 @@ _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = (NCCL_CALIBRATION, _PYTORCH_SUBSET)
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
     """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
-    system = row.get("instance_or_system") or "not named"
+    system, source = row.get("instance_or_system") or "not named", source_of(row)
     try:
         size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
     except (ValueError, OverflowError):
@@ -74,13 +76,25 @@ def predict(row: Row) -> Prediction:
             return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
 
         predicted_s = seconds(cluster)
-        interval_s = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+        case = case_of_collective(size_bytes, cluster.nodes, cluster)
+        found = of_closed_form(seconds, cluster, case, options.errors(source)) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
     unstated = (*assumed, *([] if algorithm else ["algorithm"]))
+    interval_s = None if found is None else (found.low * predicted_s, found.high * predicted_s)
+    uncertainty = None if found is None else Uncertainty(case, found.quantities_deviation)
     key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
     inputs, nodes = (*key, str(size_bytes)), cluster.nodes
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
+    return Prediction(
+        set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes, source=source,
+        uncertainty=uncertainty,
+    )  # fmt: skip
+
+
+def source_of(row: Row) -> str:
+    """The repository that a row's source names, else the system: rows of one source may have errors in common."""
+    repository = _REPOSITORY.match(row.get("source") or "")
+    return repository[0] if repository else row.get("instance_or_system") or "not named"
 
 
 def _algorithm(text: str) -> str | None:

@@ -16,16 +16,8 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.scenario.published.tables import opened
 from scaleproof.validator.published.collectives import network_of, predict
-from scaleproof.validator.published.score import (
-    Prediction,
-    Score,
-    Scores,
-    score,
-    score_all,
-    summarise,
-    tables_at,
-    totals,
-)
+from scaleproof.validator.published.prediction import Prediction
+from scaleproof.validator.published.score import Score, Scores, score, score_all, summarise, tables_at, totals
 from tests.docs.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "collectives.csv"
