@@ -136,7 +136,7 @@ def fitted_families(rows: Sequence[Scored]) -> dict[str, Fitted]:
 
 
 def print_coverage(rows: Sequence[Scored], families: Mapping[str, Fitted]) -> None:
-    """Prints the coverage with the row's source left out, and of the fit to all sources, by table, group and number of nodes."""
+    """Prints the coverage with the row's source left out, and of the fit to all sources, by table, group and source."""
     print(f"\n{'90 % intervals, own source left out':46} rows  in 90 %: rows  sources  width   all sources: rows  width")
     for title in dict.fromkeys(one.table for one in rows):
         members = [one for one in rows if one.table == title]

@@ -19,7 +19,7 @@ from scaleproof.simulator.run.steps import Simulate, simulate_steps, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.uncertainty.error_model import ErrorModel
+from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
 
 
@@ -35,7 +35,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
     run = accounted(run, scenario)
-    return _with_memory(run, scenario, remedy)
+    return _with_memory(run, scenario, remedy, errors)
 
 
 def timed(
@@ -119,9 +119,10 @@ def _with_interval(run: Run, scenario: Scenario, program: Program, errors: Error
     return replace(run, prediction_interval_s=ends_s, spread=found.shares), found
 
 
-def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:
+def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel | None) -> Run:
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
+    error = memory_error(scenario, errors)
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,
@@ -129,5 +130,7 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:
         memory_by_stage=tuple(StageMemory(rank.name, rank.total_bytes, rank.holders_bytes) for rank in use.ranks),
         capacity_bytes=use.capacity_bytes,
         fits=use.fits,
+        memory_interval_bytes=error and error.interval(use.worst.total_bytes),
+        fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
         fit_by=fit_by(scenario) if remedy and not use.fits else "",
     )

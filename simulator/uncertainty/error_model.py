@@ -1,9 +1,9 @@
 """Model error of predictions: how far published runs were from what was predicted for them, by the kind of prediction.
 
-`scenarios/uncertainty/errors.yaml` has one fit per family of predictions (written by `benchmarks/intervals.py`). A fit gives the
-ends of the 90 % interval of the natural logarithm of measured over predicted time that the uncertain quantities of a cluster do
-not explain. Clusters that `calibrate` measured, and CPUs, are a family of their own: they keep the stated prior of the quantity
-`model`, and so does a cluster file that states an interval for it.
+`scenarios/uncertainty/errors.yaml` has one fit per family of predictions, written by `benchmarks/intervals.py`. A fit gives
+the ends of the 90 % interval of the natural logarithm of measured over predicted time that the uncertain quantities of a
+cluster do not explain. Clusters that `calibrate` measured, and CPUs, are a family of their own: they keep the stated prior of
+the quantity `model`, and so does a cluster file that states an interval for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from statistics import NormalDist
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.scenario.framework_choice import computes_on_processors
 from scaleproof.simulator.scenario.schema import Scenario
@@ -182,14 +183,27 @@ def case_of_memory(scenario: Scenario) -> ErrorCase:
     return ErrorCase(None if computes_on_processors(scenario.cluster) else "memory")
 
 
-def interval_of_memory(scenario: Scenario, memory_bytes: float, errors: ErrorModel | None = None) -> tuple[float, float] | None:
-    """The 90 % interval of the bytes of a rank; None where no error is known. errors: the shipped error model if None."""
+class LogNormalError(NamedTuple):
+    """A log-normal factor of true over predicted value. low, high: natural logarithms of the ends of its 90 % interval."""
+
+    low: float
+    high: float
+
+    def interval(self, predicted: float) -> tuple[float, float]:
+        """The 90 % interval of a predicted value."""
+        return predicted * math.exp(self.low), predicted * math.exp(self.high)
+
+    def below(self, factor: float) -> float:
+        """The probability that the true value is at most this multiple of the predicted one."""
+        deviation = (self.high - self.low) / (2 * DEVIATIONS)
+        return NormalDist((self.low + self.high) / 2, deviation).cdf(math.log(factor))
+
+
+def memory_error(scenario: Scenario, errors: ErrorModel | None = None) -> LogNormalError | None:
+    """The error of the bytes of a rank; None where none is known. errors: the shipped error model if None."""
     case = case_of_memory(scenario)
     fit = None if case.family is None else (errors or shipped()).families.get(case.family)
-    if fit is None:
-        return None
-    low, high = fit.log_ends(case.group, case.covariates)
-    return memory_bytes * math.exp(float(low)), memory_bytes * math.exp(float(high))
+    return None if fit is None else LogNormalError(*map(float, fit.log_ends(case.group, case.covariates)))
 
 
 def is_calibrated(cluster: Cluster) -> bool:

@@ -80,8 +80,10 @@ def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | 
 
 
 def reversed_share(a: Scenario, b: Scenario) -> float:
-    """Share of pairs like this one whose order is reversed however large the predicted difference is; 0 if both train in the same
-    way, so that their model error is the same, and on calibrated clusters."""
+    """Share of pairs like this one whose order is reversed however large the predicted difference is.
+
+    It is 0 if both train in the same way, so that their model error is the same, and on calibrated clusters.
+    """
     is_calibrated = case_of_scenario(a).family is None and case_of_scenario(b).family is None
     return 0.0 if trains_equally(a, b) or is_calibrated else shipped().pairs.reversed_share
 

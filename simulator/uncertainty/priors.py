@@ -41,8 +41,10 @@ class Priors(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[str], cluster: Cluster, model: tuple[Amounts, Amounts] | None = None) -> Priors:
-        """The priors of some quantities of a cluster. model: logarithms of the ends for the model error, each a number or one per
-        row; those of the cluster if None."""
+        """The priors of some quantities of a cluster.
+
+        model: logarithms of the ends for the model error, each a number or one per row; those of the cluster if None.
+        """
         names = tuple(names)
         low, high = np.log([QUANTITIES[name].slowdown_interval(cluster) for name in names]).reshape(-1, 2).T
         if model is None or MODEL not in names:

@@ -57,9 +57,10 @@ class Uncertainty(NamedTuple):
 class Prediction:
     """Prediction of one row: the set it belongs to, and either predicted and measured value or the reason why it is skipped.
 
-    id: of the row. source: repository, paper or system whose rows may have errors in common. framework: of the scenario. scenario: reference for `scaleproof show`. inputs: rows with equal inputs should
-    have the same measurement. pairs: rows with equal pairs are compared for their order. interval: 90 % prediction interval, if
-    known. uncertainty: what it depends on. of: predicted quantity; totals are of speed, a time or a rate. nodes: their number, 0 if the row does not state it.
+    id: of the row. source: repository, paper or system whose rows may have errors in common. framework: of the scenario.
+    scenario: reference for `scaleproof show`. inputs: rows with equal inputs should have the same measurement. pairs: rows with
+    equal pairs are compared for their order. interval: 90 % prediction interval, if known. uncertainty: what it depends on. of:
+    predicted quantity; totals are of speed, a time or a rate. nodes: their number, 0 if the row does not state it.
     """
 
     set_name: str

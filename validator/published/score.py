@@ -36,8 +36,9 @@ FEW_NODES: Final = 2
 
 @dataclass(frozen=True)
 class SetScore:
-    """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval; width90:
-    geometric mean of the intervals' upper ends over their lower ends. Values are None without rows to compute them from."""
+    """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval;
+    width90: geometric mean of the intervals' upper ends over their lower ends. Values are None without rows to compute them
+    from."""
 
     rows: int
     scored: int
@@ -97,8 +98,8 @@ class Table:
     """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
-    predicted from others; `predict_table`, of a path, those of all rows. has_constants: whether constants can be fitted, so that
-    the module has `CALIBRATED`. of: quantity of the totals.
+    predicted from others; `predict_table`, of a path, those of all rows. has_constants: whether constants can be fitted, so
+    that the module has `CALIBRATED`. of: quantity of the totals.
     """
 
     name: str

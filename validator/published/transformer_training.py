@@ -12,7 +12,7 @@ from scaleproof.simulator.predict import timed, timed_with_interval
 from scaleproof.simulator.scenario.published import Described, described
 from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
-from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, interval_of_memory
+from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
@@ -76,7 +76,8 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     )
     if row.get("memory_GiB"):
         reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
-        interval_bytes = interval_of_memory(description.scenario, reported_bytes, options.errors(name))
+        error = memory_error(description.scenario, options.errors(name))
+        interval_bytes = error and error.interval(reported_bytes)
         known = Uncertainty(case_of_memory(description.scenario))
         yield Prediction(
             f"{name} memory", reported_bytes, measured_bytes, interval=interval_bytes, uncertainty=known, of="memory", **about
