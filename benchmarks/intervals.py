@@ -26,9 +26,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.scenario.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, Fit, PairFit
-from scaleproof.validator.published.error_fit import Coverage, ErrorRow, coverage, fit, left_out, source_weights
+from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit
+from scaleproof.validator.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
 from scaleproof.validator.published.pair_fit import (
     Configuration,
     Pairs,
@@ -57,6 +58,10 @@ _COVARIATES: Final[Mapping[str, tuple[str, ...]]] = {
     "schedules": (),
     "memory": (),
 }
+# No end of the model error is nearer to the prediction than that of the prior; passes of schedules are measured, and memory is
+# counted.
+_FLOORS: Final = {"schedules": FLOOR, "memory": FLOOR}
+_FLOOR: Final = QUANTITIES[MODEL].prior * DEVIATIONS
 _MANY_NODES: Final = 2
 _HEADER: Final = """\
 # Model errors of predictions by family, fitted to the tables in scenarios/published by: python benchmarks/intervals.py --write
@@ -131,7 +136,8 @@ def fitted_families(rows: Sequence[Scored]) -> dict[str, Fitted]:
     for family, names in _COVARIATES.items():
         members = [one.row for one in rows if one.family == family]
         if members:
-            families[family] = Fitted(fit(members, names), dict(left_out(members, names)))
+            floor = _FLOORS.get(family, _FLOOR)
+            families[family] = Fitted(fit(members, names, floor), dict(left_out(members, names, floor)))
     return families
 
 
@@ -166,7 +172,7 @@ def _width(found: Coverage) -> float:
 
 def print_shifts(rows: Sequence[Scored]) -> None:
     """Prints what shifting each prediction by the other sources' mean log error would do to the mean absolute log error."""
-    print("\nmean |log error|, sources weighted      as predicted  shifted by the mean of the other sources")
+    print("\nmean |log error|, sources equal         as predicted  shifted by the mean of the other sources")
     for title in dict.fromkeys(one.table for one in rows):
         members = [one.row for one in rows if one.table == title]
         source, error = np.array([row.source for row in members]), np.array([row.log_error for row in members])
@@ -175,8 +181,8 @@ def print_shifts(rows: Sequence[Scored]) -> None:
         shifts = np.zeros(len(error))
         for name in set(source.tolist()):
             others = source != name
-            shifts[~others] = float((source_weights(source[others]) * error[others]).sum())
-        weights = source_weights(source)
+            shifts[~others] = float((source_weights(source[others], 1.0) * error[others]).sum())
+        weights = source_weights(source, 1.0)
         print(f"{title:46} {(weights * np.abs(error)).sum():8.3f}  {(weights * np.abs(error - shifts)).sum():8.3f}")
 
 

@@ -70,9 +70,16 @@ def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | 
     of_a, of_b = responses or (response_of_scenario(a, least=0.0), response_of_scenario(b, least=0.0))
     errors_a, errors_b = joint_errors(a, b, (of_a.priors.names, of_b.priors.names))
 
+    # a stated interval may exclude the prediction; errors of published pairs are centred on the predicted ratio
+    priors_a, priors_b = (
+        response.priors if case_of_scenario(one).family is None else response.priors.centred()
+        for one, response in ((a, of_a), (b, of_b))
+    )
+
     def log_ratios(normal: Times) -> Times:
         times_a, times_b = (
-            np.log(one.step_times(one.priors.factors(errors @ normal))) for one, errors in ((of_a, errors_a), (of_b, errors_b))
+            np.log(one.step_times(priors.factors(errors @ normal)))
+            for one, priors, errors in ((of_a, priors_a, errors_a), (of_b, priors_b, errors_b))
         )
         return np.asarray(times_a - times_b)
 

@@ -59,6 +59,12 @@ class Priors(NamedTuple):
         indices = [self.names.index(name) for name in names]
         return Priors(tuple(self.names[index] for index in indices), self.low[indices], self.high[indices])
 
+    def centred(self) -> Priors:
+        """The same with the model error centred on the prediction, as it is in ratios of two predictions."""
+        half = (self.high - self.low) / 2
+        is_model = np.equal(self.names, MODEL)
+        return Priors(self.names, np.where(is_model, -half, self.low), np.where(is_model, half, self.high))
+
     @property
     def middle(self) -> Amounts:
         """Mean of the natural logarithm of each slowdown factor."""

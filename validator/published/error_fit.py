@@ -31,6 +31,10 @@ _TAIL: Final = 0.05
 FLOOR: Final = 0.02
 # Ridge on the slopes of covariates: a slope of one on a row in a thousand.
 _RIDGE: Final = 1e-3
+# Limits of the correlation of errors of one source, and multiples of the scale beyond which errors count as these.
+_LEAST_CORRELATED: Final = 0.02
+_MOST_CORRELATED: Final = 1.0
+_FAR: Final = 3.0
 _MOST_SCALES: Final = 200.0
 _ROUNDS: Final = 8
 _HALVINGS: Final = 28
@@ -86,39 +90,58 @@ class _Columns:
     def take(self, mask: Mask) -> _Columns:
         return _Columns([row for row, taken in zip(self.rows, mask, strict=True) if taken], self.names)
 
+    def by_name(self) -> dict[str, float | Amounts]:
+        return {name: self.covariates[:, number] for number, name in enumerate(self.names)}
+
     @property
     def sources(self) -> int:
         return len(set(self.source.tolist()))
 
-    def weights(self) -> Amounts:
-        """Weights of the rows, which add up to 1."""
-        return source_weights(self.source)
 
+def source_weights(sources: NDArray[np.str_], within: float) -> Amounts:
+    """Weights of rows that add up to 1, as generalised least squares has them for rows of a source that correlate.
 
-def source_weights(sources: NDArray[np.str_]) -> Amounts:
-    """Weights of rows that add up to 1: each one over the square root of the rows of its source."""
+    within: correlation of the errors of one source: 0 gives equal rows, 1 equal sources.
+    """
     _, index, count = np.unique(sources, return_inverse=True, return_counts=True)
-    weights: Amounts = count[index] ** -0.5
+    weights: Amounts = 1 / (1 + (count[index] - 1) * within)
     return weights / weights.sum()
 
 
-def fit(rows: Sequence[ErrorRow], names: Sequence[str]) -> Fit:
-    """The fit of a family. names: of the covariates."""
+def correlation_within(sources: NDArray[np.str_], errors: Amounts) -> float:
+    """Correlation of the errors of rows of one source, by a one-way analysis of variance; within limits, since sources are few."""
+    _, index, count = np.unique(sources, return_inverse=True, return_counts=True)
+    groups, rows = len(count), len(errors)
+    if groups < 2 or rows <= groups:
+        return _MOST_CORRELATED
+    means = np.bincount(index, errors) / count
+    inside = float(((errors - means[index]) ** 2).sum()) / (rows - groups)
+    between = float((count * (means - errors.mean()) ** 2).sum()) / (groups - 1)
+    size = (rows - float((count**2).sum()) / rows) / (groups - 1)
+    common = max(0.0, (between - inside) / size)
+    return float(np.clip(common / max(common + inside, 1e-12), _LEAST_CORRELATED, _MOST_CORRELATED))
+
+
+def fit(rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR) -> Fit:
+    """The fit of a family. names: of the covariates. floor: least distance of an end from the prediction, of logarithms."""
     columns = _Columns(rows, names)
-    first = _scale_fit(columns)
-    ends = {ALL: _conformal_ends(columns, first)}
+    first = _scale_fit(columns, _MOST_CORRELATED)
+    scaled = np.clip(columns.log_error / first.scale(columns.by_name()), -_FAR, _FAR)
+    within = correlation_within(columns.source, scaled)
+    first = _scale_fit(columns, within)
+    ends = {ALL: _conformal_ends(columns, first, within, floor)}
     for group in sorted(set(columns.group.tolist()) - {ALL}):
         members = columns.take(columns.group == group)
         if members.sources >= FEWEST_SOURCES:
-            ends[group] = _conformal_ends(members, first)
+            ends[group] = _conformal_ends(members, first, within, floor)
     return Fit(first.deviation, ends, first.covariates)
 
 
-def left_out(rows: Sequence[ErrorRow], names: Sequence[str]) -> Iterator[tuple[str, Fit]]:
+def left_out(rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR) -> Iterator[tuple[str, Fit]]:
     """Yields each source, and the fit to all others; nothing for a single source."""
     sources = sorted({row.source for row in rows})
     for source in sources if len(sources) > 1 else []:
-        yield source, fit([row for row in rows if row.source != source], names)
+        yield source, fit([row for row in rows if row.source != source], names, floor)
 
 
 def coverage(rows: Sequence[ErrorRow], fits: Mapping[str, Fit], default: Fit) -> Coverage:
@@ -145,9 +168,9 @@ def _total(deviation: Amounts, below: Amounts, above: Amounts) -> tuple[Amounts,
     return middle - reach, middle + reach
 
 
-def _scale_fit(columns: _Columns) -> Fit:
+def _scale_fit(columns: _Columns, within: float) -> Fit:
     """The scale of the errors, log-linear in the covariates; errors do not shrink with any of them."""
-    size, weights = np.log(np.hypot(columns.log_error, FLOOR)), columns.weights()
+    size, weights = np.log(np.hypot(columns.log_error, FLOOR)), source_weights(columns.source, within)
     used = list(range(len(columns.names)))
     while True:
         design = np.column_stack([np.ones(len(size)), columns.covariates[:, used]])
@@ -166,21 +189,21 @@ def _scale_fit(columns: _Columns) -> Fit:
     return Fit(_rounded(math.exp(found[0])), {ALL: (1.0, 1.0)}, slopes)
 
 
-def _conformal_ends(columns: _Columns, scale: Fit) -> tuple[float, float]:
+def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float) -> tuple[float, float]:
     """Ends of a group in multiples of the scale: the weighted quantiles, times Student's factor for the number of sources."""
-    by_name = {name: columns.covariates[:, number] for number, name in enumerate(columns.names)}
-    scales, weights, errors = scale.scale(by_name) * np.ones(len(columns.rows)), columns.weights(), columns.log_error
-    below = above = 1.0
+    scales, errors = scale.scale(columns.by_name()) * np.ones(len(columns.rows)), columns.log_error
+    weights = source_weights(columns.source, within)
+    factor, least = student_factor(columns.sources), floor / scale.deviation
+    below = above = least
 
     def beyond(below: float, above: float, is_above: bool) -> float:
         low, high = _total(columns.deviation, -below * scales, above * scales)
         return float(weights[errors > high].sum() if is_above else weights[errors < low].sum())
 
     for _ in range(_ROUNDS):
-        above = _smallest(lambda end, below=below: beyond(below, end, True))  # type: ignore[misc]
-        below = _smallest(lambda end, above=above: beyond(end, above, False))  # type: ignore[misc]
-    factor, least = student_factor(columns.sources), FLOOR / scale.deviation
-    return _rounded(max(below * factor, least)), _rounded(max(above * factor, least))
+        above = max(least, _smallest(lambda end, below=below: beyond(below, end, True)))  # type: ignore[misc]
+        below = max(least, _smallest(lambda end, above=above: beyond(end, above, False)))  # type: ignore[misc]
+    return _rounded(below * factor), _rounded(above * factor)
 
 
 def _smallest(share_beyond: object) -> float:

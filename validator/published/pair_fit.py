@@ -100,19 +100,19 @@ def _similarity(a: Configuration, b: Configuration) -> int:
 
 def fit_pairs(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit) -> PairFit:
     """The share of the model error that pairs have in common, and how often they are reversed."""
-    middles, deviations = _normal(configurations, fitted)
-    errors = pairs.log_measured - pairs.log_predicted - (middles[pairs.second] - middles[pairs.first])
+    deviations = _deviations(configurations, fitted)
+    errors = pairs.log_measured - pairs.log_predicted
     reach = np.hypot(deviations[pairs.first], deviations[pairs.second])
     shared = {}
     for kind, name in enumerate(_SIMILAR):
         members = pairs.similarity == kind
         if members.any():
-            within = _quantile(np.abs(errors[members]) / reach[members], source_weights(pairs.source[members]))
+            within = _quantile(np.abs(errors[members]) / reach[members], source_weights(pairs.source[members], 1.0))
             shared[name] = round(float(np.clip(1 - within**2, 0.0, _MOST_SHARED)), 3)
     one_model = pairs.where(pairs.similarity != _SIMILAR.index("other model"))
     if not len(one_model.first):
         return PairFit(shared)
-    ahead, weights = first_is_faster(one_model, configurations, fitted, PairFit(shared)), source_weights(one_model.source)
+    ahead, weights = first_is_faster(one_model, configurations, fitted, PairFit(shared)), source_weights(one_model.source, 1.0)
     is_ahead = one_model.log_measured > 0
 
     def likelihood(share: float) -> float:
@@ -124,11 +124,11 @@ def fit_pairs(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit
 
 def first_is_faster(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit, pair_fit: PairFit) -> Amounts:
     """The probability that the first of each pair is faster, as `plan` and `compare` have it on one cluster."""
-    middles, deviations = _normal(configurations, fitted)
+    deviations = _deviations(configurations, fitted)
     share = np.array([pair_fit.shared.get(name, 0.0) for name in _SIMILAR])[pairs.similarity]
     first, second = deviations[pairs.first], deviations[pairs.second]
     reach = np.sqrt((1 - share) * (first**2 + second**2) + share * (second - first) ** 2)
-    places = (pairs.log_predicted + middles[pairs.second] - middles[pairs.first]) / np.maximum(reach, 1e-9)
+    places = pairs.log_predicted / np.maximum(reach, 1e-9)
     return np.asarray(with_reversals(np.array([_NORMAL.cdf(place) for place in places.tolist()]), pair_fit.reversed_share))
 
 
@@ -162,10 +162,10 @@ def left_out_probabilities(
     return result
 
 
-def _normal(configurations: Sequence[Configuration], fitted: Fit) -> tuple[Amounts, Amounts]:
-    """Mean and standard deviation of the log model error of each configuration."""
-    ends = np.array([[*map(float, fitted.log_ends(one.row.group, one.row.covariates))] for one in configurations]).T
-    return ends.mean(axis=0), (ends[1] - ends[0]) / (2 * DEVIATIONS)
+def _deviations(configurations: Sequence[Configuration], fitted: Fit) -> Amounts:
+    """Standard deviation of the log model error of each configuration."""
+    ends = [fitted.log_ends(one.row.group, one.row.covariates) for one in configurations]
+    return np.array([float(high - low) for low, high in ends]) / (2 * DEVIATIONS)
 
 
 def _quantile(values: Amounts, weights: Amounts) -> float:
