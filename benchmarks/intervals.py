@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,14 +30,17 @@ import yaml
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.scenario.published.tables import folder
 from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit
+from scaleproof.simulator.uncertainty.pairwise import with_reversals
 from scaleproof.validator.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
 from scaleproof.validator.published.pair_fit import (
     Configuration,
     Pairs,
     curve,
-    fit_pairs,
+    first_is_faster,
     left_out_probabilities,
+    likeliest_reversed_share,
     pairs_of,
+    shared_errors,
     without_other_models,
 )
 from scaleproof.validator.published.prediction import Options, Prediction
@@ -56,7 +60,7 @@ _COVARIATES: Final[Mapping[str, tuple[str, ...]]] = {
     "scaling": ("log2_nodes",),
     "collectives": ("small", "between_nodes"),
     "schedules": (),
-    "memory": (),
+    "memory": ("default_framework",),
 }
 # No end of the model error is nearer to the prediction than that of the prior; passes of schedules are measured, and memory is
 # counted.
@@ -190,18 +194,19 @@ def fitted_pairs(rows: Sequence[Scored], training: Fitted) -> tuple[PairFit, dic
     """Prints the calibration curve of comparisons with sources left out, and fits pairs to all sources and without each."""
     configurations = [one.configuration for one in rows if one.table == "transformer_training" and one.family == "training"]
     pairs = pairs_of(configurations)
-    everywhere = fit_pairs(pairs, configurations, training.fit)
-    without = {
-        source: fit_pairs(pairs.where(pairs.source != source), configurations, fitted)
+    chosen = without_other_models(pairs)
+    shared = {
+        source: PairFit(shared_errors(pairs.where(pairs.source != source), configurations, fitted))
         for source, fitted in training.without.items()
     }
-    chosen = without_other_models(pairs)
-    fits = {source: (fitted, without[source]) for source, fitted in training.without.items()}
-    _print_curve("own source left out", chosen, left_out_probabilities(chosen, configurations, fits))
-    same = dict.fromkeys(fits, (training.fit, everywhere))
-    _print_curve("fitted to all sources", chosen, left_out_probabilities(chosen, configurations, same))
-    print(f"in common: {dict(everywhere.shared)}; reversed: {everywhere.reversed_share:.2%}")
-    return everywhere, without
+    fits = {source: (fitted, shared[source]) for source, fitted in training.without.items()}
+    probability = left_out_probabilities(chosen, configurations, fits)
+    reversed_share = likeliest_reversed_share(probability, chosen)
+    _print_curve("own source left out", chosen, with_reversals(probability, reversed_share))
+    everywhere = PairFit(shared_errors(pairs, configurations, training.fit), reversed_share)
+    _print_curve("fitted to all sources", chosen, first_is_faster(chosen, configurations, training.fit, everywhere))
+    print(f"in common: {dict(everywhere.shared)}; reversed: {reversed_share:.2%}")
+    return everywhere, {source: replace(one, reversed_share=reversed_share) for source, one in shared.items()}
 
 
 def _print_curve(title: str, pairs: Pairs, probability: Any) -> None:

@@ -179,8 +179,10 @@ def case_of_collective(size_bytes: float, nodes: int, cluster: Cluster) -> Error
 
 
 def case_of_memory(scenario: Scenario) -> ErrorCase:
-    """The family of the memory of a rank; None on clusters without GPUs, whose memory was not published."""
-    return ErrorCase(None if computes_on_processors(scenario.cluster) else "memory")
+    """The family of the memory of a rank, with a covariate for frameworks that are not named; None on clusters without GPUs,
+    whose memory was not published."""
+    covariates = {"default_framework": float(scenario.framework_is_default)}
+    return ErrorCase(None if computes_on_processors(scenario.cluster) else "memory", covariates=covariates)
 
 
 class LogNormalError(NamedTuple):

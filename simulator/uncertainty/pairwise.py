@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from scaleproof.simulator.uncertainty.priors import joint_errors, trains_equally
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 Times = NDArray[np.float64]
+_Probability = TypeVar("_Probability", float, Times)
 
 # Two scenarios are distinguishable if one of them is ahead with at least this probability; equal ones have 50 %.
 SURE: Final = 0.9
@@ -95,8 +96,8 @@ def reversed_share(a: Scenario, b: Scenario) -> float:
     return 0.0 if trains_equally(a, b) or is_calibrated else shipped().pairs.reversed_share
 
 
-def with_reversals(ahead: float, reversed_share: float) -> float:
-    """A probability that also allows for pairs that are reversed for reasons outside the model."""
+def with_reversals(ahead: _Probability, reversed_share: float) -> _Probability:
+    """A probability, or several, that also allows for pairs that are reversed for reasons outside the model."""
     return reversed_share + (1 - 2 * reversed_share) * ahead
 
 

@@ -24,7 +24,7 @@ Amounts = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 # Groups of fewer sources have the ends of all groups.
-FEWEST_SOURCES: Final = 5
+FEWEST_SOURCES: Final = 8
 # Share of the rows that may be beyond each end.
 _TAIL: Final = 0.05
 # Floors: errors below this share count as this when the scale is fitted, and no end is nearer to the prediction.
@@ -109,7 +109,7 @@ def source_weights(sources: NDArray[np.str_], within: float) -> Amounts:
 
 
 def correlation_within(sources: NDArray[np.str_], errors: Amounts) -> float:
-    """Correlation of the errors of rows of one source, by a one-way analysis of variance; within limits, since sources are few."""
+    """Correlation of the errors of rows of one source, by a one-way analysis of variance, within limits."""
     _, index, count = np.unique(sources, return_inverse=True, return_counts=True)
     groups, rows = len(count), len(errors)
     if groups < 2 or rows <= groups:

@@ -26,8 +26,10 @@ Numbers = NDArray[np.int64]
 _MOST_PAIRS: Final = 20_000
 # Share of differences within one standard deviation.
 _WITHIN: Final = 0.6827
+# Correlation of pairs of one source, for their weights: a source counts as fifty pairs at most.
+_CORRELATED: Final = 0.02
 _MOST_SHARED: Final = 0.95
-_REVERSED: Final = np.arange(0.0, 0.1001, 0.0025)
+_REVERSED: Final = np.arange(0.0, 0.2001, 0.0025)
 _BINS: Final = 10
 _SIMILAR: Final = ("same degrees", "other degrees", "other model")
 _NORMAL: Final = NormalDist()
@@ -98,28 +100,28 @@ def _similarity(a: Configuration, b: Configuration) -> int:
     return _SIMILAR.index("same degrees" if a.degrees == b.degrees else "other degrees")
 
 
-def fit_pairs(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit) -> PairFit:
-    """The share of the model error that pairs have in common, and how often they are reversed."""
+def shared_errors(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit) -> dict[str, float]:
+    """Share of the variance of the model error that pairs have in common, by how similar they are."""
     deviations = _deviations(configurations, fitted)
-    errors = pairs.log_measured - pairs.log_predicted
-    reach = np.hypot(deviations[pairs.first], deviations[pairs.second])
+    errors, reach = pairs.log_measured - pairs.log_predicted, np.hypot(deviations[pairs.first], deviations[pairs.second])
     shared = {}
     for kind, name in enumerate(_SIMILAR):
         members = pairs.similarity == kind
         if members.any():
-            within = _quantile(np.abs(errors[members]) / reach[members], source_weights(pairs.source[members], 1.0))
+            within = _quantile(np.abs(errors[members]) / reach[members], source_weights(pairs.source[members], _CORRELATED))
             shared[name] = round(float(np.clip(1 - within**2, 0.0, _MOST_SHARED)), 3)
-    one_model = pairs.where(pairs.similarity != _SIMILAR.index("other model"))
-    if not len(one_model.first):
-        return PairFit(shared)
-    ahead, weights = first_is_faster(one_model, configurations, fitted, PairFit(shared)), source_weights(one_model.source, 1.0)
-    is_ahead = one_model.log_measured > 0
+    return shared
+
+
+def likeliest_reversed_share(probability: Amounts, pairs: Pairs) -> float:
+    """The share of reversed pairs with which probabilities that the first is faster are the likeliest."""
+    is_ahead, weights = pairs.log_measured > 0, source_weights(pairs.source, _CORRELATED)
 
     def likelihood(share: float) -> float:
-        probability = with_reversals(ahead, share)
-        return float((weights * np.log(np.maximum(np.where(is_ahead, probability, 1 - probability), 1e-6))).sum())
+        reversible = np.asarray(with_reversals(probability, share))
+        return float((weights * np.log(np.maximum(np.where(is_ahead, reversible, 1 - reversible), 1e-6))).sum())
 
-    return PairFit(shared, float(max(_REVERSED.tolist(), key=likelihood)))
+    return float(max(_REVERSED.tolist(), key=likelihood))
 
 
 def first_is_faster(pairs: Pairs, configurations: Sequence[Configuration], fitted: Fit, pair_fit: PairFit) -> Amounts:

@@ -82,8 +82,8 @@ def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
     # times of passes and messages are given, so only the simulator's model error is uncertain
-    # one paper has such rows: parts of it that may have errors in common are its schedules
-    source = row["schedule"]
+    # one paper has such rows: its parts are the sources
+    source = f"{row.get('model', '')} {row['schedule']}"
     low, high = _CASE.log_ends(_shipped(), options.errors(source))
     interval_s = predicted_s * math.exp(low), predicted_s * math.exp(high)
     inputs = (*shape, row["schedule"])

@@ -19,6 +19,7 @@ from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import normal_draws
+from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
 from scaleproof.simulator.uncertainty.prediction_interval import (
     PredictionInterval,
     linear_response,
@@ -27,7 +28,6 @@ from scaleproof.simulator.uncertainty.prediction_interval import (
     of_step_times,
     spread,
 )
-from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
 from scaleproof.simulator.uncertainty.priors import Priors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from tests.simulator.clusters import plain

@@ -1,4 +1,4 @@
-"""Fits of the model error cover errors that are drawn from a known distribution, also of sources that they were not fitted to."""
+"""Fits of the model error cover errors of a known distribution, also of sources that they were not fitted to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from scaleproof.validator.published.error_fit import (
 )
 
 
-def drawn(sources: int, rows: int, seed: int, between: float = 0.05, shift: float = 0.0, deviation: float = 0.0) -> list[ErrorRow]:
+def drawn(
+    sources: int, rows: int, seed: int, between: float = 0.05, shift: float = 0.0, deviation: float = 0.0
+) -> list[ErrorRow]:
     """Rows whose errors grow with a covariate from 0 to 1 by a factor of e, and have a part in common by source."""
     random = np.random.default_rng(seed)
     found = []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scaleproof.simulator.uncertainty.error_model import ALL, Fit
+from scaleproof.simulator.uncertainty.error_model import ALL, Fit, PairFit
 from scaleproof.validator.published.error_fit import ErrorRow
 from scaleproof.validator.published.pair_fit import (
     Configuration,
     curve,
     first_is_faster,
-    fit_pairs,
+    likeliest_reversed_share,
     pairs_of,
+    shared_errors,
     without_other_models,
 )
 
@@ -41,10 +42,11 @@ def drawn(sources: int, shared: float, reversed_share: float = 0.0) -> list[Conf
 def test_the_common_share_is_found_and_probabilities_come_true(shared: float) -> None:
     configurations = drawn(150, shared)
     pairs = pairs_of(configurations)
-    fitted = fit_pairs(pairs, configurations, FIT)
-    assert fitted.shared["other degrees"] == pytest.approx(shared, abs=0.08)
-    assert fitted.reversed_share <= 0.01
-    points = list(curve(first_is_faster(pairs, configurations, FIT, fitted), pairs))
+    found = shared_errors(pairs, configurations, FIT)
+    assert found["other degrees"] == pytest.approx(shared, abs=0.08)
+    probability = first_is_faster(pairs, configurations, FIT, PairFit(found))
+    assert likeliest_reversed_share(probability, pairs) <= 0.01
+    points = list(curve(probability, pairs))
     assert len(points) == 10
     for point in points:
         assert point.came_true == pytest.approx(point.predicted, abs=0.07)
@@ -53,9 +55,10 @@ def test_the_common_share_is_found_and_probabilities_come_true(shared: float) ->
 def test_pairs_that_are_reversed_for_other_reasons_limit_the_probability() -> None:
     configurations = drawn(100, 0.5, reversed_share=0.1)
     pairs = pairs_of(configurations)
-    fitted = fit_pairs(pairs, configurations, FIT)
-    assert fitted.reversed_share > 0.03
-    assert first_is_faster(pairs, configurations, FIT, fitted).max() <= 1 - fitted.reversed_share
+    shared = shared_errors(pairs, configurations, FIT)
+    share = likeliest_reversed_share(first_is_faster(pairs, configurations, FIT, PairFit(shared)), pairs)
+    assert share > 0.03
+    assert first_is_faster(pairs, configurations, FIT, PairFit(shared, share)).max() <= 1 - share
 
 
 def test_pairs_are_of_one_source_device_and_number_of_gpus() -> None:

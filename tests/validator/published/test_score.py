@@ -15,8 +15,9 @@ from scaleproof.commands.measuring.score import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.scenario.published.tables import opened
+from scaleproof.simulator.uncertainty.error_model import RAW, shipped
 from scaleproof.validator.published.collectives import network_of, predict
-from scaleproof.validator.published.prediction import Prediction
+from scaleproof.validator.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
 from scaleproof.validator.published.score import Score, Scores, score, score_all, summarise, tables_at, totals
 from tests.docs.accuracy_page import ALL, shown
 
@@ -229,7 +230,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     plain = json.loads(capsys.readouterr().out)
     assert plain["table"] == "collectives"
     assert set(plain["sets"]["somewhere >=1MiB"]) == {
-        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "skipped", "assumed",
+        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "skipped",
+        "assumed",
     }  # fmt: skip
     assert plain["sets"]["somewhere >=1MiB"]["skipped"] == {"no collective is called 'alltoall_v2'": 1}
 
