@@ -29,7 +29,7 @@ import yaml
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.scenario.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit
+from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit, log_exposed
 from scaleproof.simulator.uncertainty.pairwise import with_reversals
 from scaleproof.validator.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
 from scaleproof.validator.published.pair_fit import (
@@ -105,7 +105,7 @@ def _scored(title: str, one: Prediction) -> Scored:
     case = known.case
     assert case.family is not None
     times = (1 / one.predicted, 1 / one.measured) if known.is_rate else (one.predicted, one.measured)
-    covariates = {EXPOSED: known.exposed, **case.covariates}
+    covariates = {EXPOSED: float(log_exposed(known.exposed)), **case.covariates}
     row = ErrorRow(one.source, case.group, math.log(times[1] / times[0]), known.deviation, covariates)
     table = f"{title}, memory" if case.family == "memory" else title
     system = known.device, one.pairs[1] if len(one.pairs) > 1 else ""

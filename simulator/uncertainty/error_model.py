@@ -37,8 +37,10 @@ ALL: Final = "all"
 MODEL: Final = "model"
 # Messages of at least this size are large: their time is mostly bandwidth.
 LARGE_BYTES: Final = 2**20
-# Covariate: share of the step time that does not depend on the speed of the device.
-EXPOSED: Final = "exposed"
+# Covariate of the share of the step time that does not depend on the speed of the device: log(1 + share / small share), so that
+# errors grow by a power of shares that are not small.
+EXPOSED: Final = "log_exposed"
+_SMALL_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,14 @@ class ErrorCase:
         """
         fit = None if self.family is None else errors.families.get(self.family)
         if fit is not None:
-            return fit.log_ends(self.group, {EXPOSED: exposed, **self.covariates})
+            return fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
         low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
         return low, high
+
+
+def log_exposed(share: float | Amounts) -> Amounts:
+    """The covariate of a share of the step time that does not depend on the speed of the device."""
+    return np.log1p(np.clip(share, 0.0, 1.0) / _SMALL_SHARE)
 
 
 def case_of_scenario(scenario: Scenario) -> ErrorCase:

@@ -26,6 +26,7 @@ from scaleproof.simulator.uncertainty.error_model import (
     Slope,
     case_of_collective,
     case_of_scenario,
+    log_exposed,
     memory_error,
     shipped,
     similarity,
@@ -112,8 +113,12 @@ def test_shipped_fits_have_a_floor_and_exist_without_each_source(family: Family)
 
 def test_shipped_intervals_do_not_narrow_with_the_share_of_exposed_communication() -> None:
     fit = shipped().families["training"]
-    widths = [np.subtract(*fit.log_ends("named framework", {EXPOSED: share})[::-1]) for share in (0.0, 0.1, 0.3, 0.5)]
+    widths = [
+        np.subtract(*fit.log_ends("named framework", {EXPOSED: log_exposed(share)})[::-1]) for share in (0.0, 0.1, 0.3, 1.0)
+    ]
     assert widths == sorted(widths)
+    assert log_exposed(0.0) == 0
+    assert log_exposed(2.0) == log_exposed(1.0), "a share is at most the whole"
 
 
 def test_predictions_that_differ_less_have_more_of_their_error_in_common(small: Make) -> None:

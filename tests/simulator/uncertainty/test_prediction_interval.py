@@ -240,7 +240,7 @@ def test_the_interval_is_zero_without_relevant_quantities(small: Make) -> None:
 
 
 def test_the_summary_has_the_interval_and_its_largest_causes(small: Make) -> None:
-    run = predict(small("cluster.node.price=1 USD/h"))
+    run = predict(small(*ONLY_COMPUTE, "cluster.node.price=1 USD/h"), errors=RAW)
     line = next(line for line in describe(run).splitlines() if "90 % interval" in line)
     assert "samples/s" in line
     assert "(from: GPU " in line
