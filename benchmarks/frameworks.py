@@ -29,7 +29,7 @@ from scaleproof.simulator.scenario.published import Row, described, read_table
 from scaleproof.simulator.scenario.published.calibrations import Constants, calibrations
 from scaleproof.simulator.scenario.published.tables import folder
 from scaleproof.validator.published import parallel_map
-from scaleproof.validator.published.score import Options
+from scaleproof.validator.published.prediction import Options
 from scaleproof.validator.published.transformer_training import scenario_of
 
 Values = NDArray[np.float64]

@@ -19,36 +19,57 @@ from scaleproof.simulator.run.steps import Simulate, simulate_steps, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.uncertainty.prediction_interval import of_response
+from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
+from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
 
 
-def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> Run:
+def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, errors: ErrorModel | None = None) -> Run:
     """Predicts step time, throughput, breakdown, communication, FLOPs, memory, energy and cost of a scenario, and its weak and
     strong scaling efficiency against the smallest baseline.
 
     interval: also compute the 90 % prediction interval of the step time, which takes one to three times as long as the rest.
     remedy: also search for settings with which the memory suffices, where it does not; this takes as long again.
+    errors: the shipped error model if None.
     Raises FieldError for more steps than can be simulated.
     """
-    run = timed(scenario, interval)
+    run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
     run = accounted(run, scenario)
-    return _with_memory(run, scenario, remedy)
+    return _with_memory(run, scenario, remedy, errors)
 
 
-def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady, shares_links: bool = True) -> Run:
+def timed(
+    scenario: Scenario,
+    interval: bool = False,
+    simulate: Simulate = simulate_steady,
+    shares_links: bool = True,
+    errors: ErrorModel | None = None,
+) -> Run:
     """Predicts the step time of a scenario and its breakdown, without scaling efficiency, FLOPs, energy, cost and memory.
 
-    simulate: times the program. shares_links: whether it models that messages share links. Raises FieldError for more steps
-    than can be simulated.
+    simulate: times the program. shares_links: whether it models that messages share links. errors: the shipped error model if
+    None. Raises FieldError for more steps than can be simulated.
     """
+    return _timed(scenario, interval, simulate, shares_links, errors)[0]
+
+
+def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) -> tuple[Run, PredictionInterval]:
+    """Predicts the step time of a scenario as `timed` does, and its 90 % interval. errors: the shipped error model if None."""
+    run, interval = _timed(scenario, True, simulate_steady, True, errors)
+    assert interval is not None
+    return run, interval
+
+
+def _timed(
+    scenario: Scenario, interval: bool, simulate: Simulate, shares_links: bool, errors: ErrorModel | None
+) -> tuple[Run, PredictionInterval | None]:
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)
-    return _with_interval(run, scenario, program) if interval else run
+    return _with_interval(run, scenario, program, errors) if interval else (run, None)
 
 
 def _compile(scenario: Scenario, costs: Job) -> Program:
@@ -92,23 +113,21 @@ def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     )
 
 
-def _with_interval(run: Run, scenario: Scenario, program: Program) -> Run:
+def _with_interval(run: Run, scenario: Scenario, program: Program, errors: ErrorModel | None) -> tuple[Run, PredictionInterval]:
     """The run with its 90 % prediction interval in seconds, the shares of the quantities that it comes from, and the
     distribution of single steps."""
     is_exact = not (scenario.unevenness.is_random or scenario.unevenness.changes)
-    response = response_of_scenario(scenario, program if is_exact else None)
-    low, high, shares = of_response(response)
-    return replace(
-        run,
-        prediction_interval_s=(low * run.step_time_s, high * run.step_time_s),
-        spread=shares,
-        step_distribution=step_distribution(scenario, run, response),
-    )
+    response = response_of_scenario(scenario, program if is_exact else None, errors=errors)
+    found = of_response(response)
+    ends_s = found.low * run.step_time_s, found.high * run.step_time_s
+    steps = step_distribution(scenario, run, response)
+    return replace(run, prediction_interval_s=ends_s, spread=found.shares, step_distribution=steps), found
 
 
-def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:
+def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel | None) -> Run:
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
+    error = memory_error(scenario, errors)
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,
@@ -116,5 +135,7 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool) -> Run:
         memory_by_stage=tuple(StageMemory(rank.name, rank.total_bytes, rank.holders_bytes) for rank in use.ranks),
         capacity_bytes=use.capacity_bytes,
         fits=use.fits,
+        memory_interval_bytes=error and error.interval(use.worst.total_bytes),
+        fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
         fit_by=fit_by(scenario) if remedy and not use.fits else "",
     )

@@ -16,8 +16,10 @@ from scaleproof.simulator.common.units import format_percent
 if TYPE_CHECKING:
     from scaleproof.validator.published.score import Score, Scores, SetScore
 
-_TITLES: Final = ("set", "rows", "scored", "mean", "median", "p95", "worst", "order", "floor", "in 90%")
-_WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6)
+# The choice of --leave-out, as in `Options.leave_out`, which is imported late.
+LEAVE_OUT_SOURCE: Final = "source"
+_TITLES: Final = ("set", "rows", "scored", "mean", "median", "p95", "worst", "order", "floor", "in 90%", "width")
+_WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6, 5)
 
 
 def mount(commands: Any) -> None:
@@ -30,13 +32,18 @@ def mount(commands: Any) -> None:
     score.add("--rows OUT.csv", "write one line per scored row", type=Path)
     score.add("--ablate NAME", "switch off a mechanism of frameworks, such as host", repeated=True)
     score.add("--default-framework", "use the default framework for training runs instead of the published one")
+    score.add("--raw", "intervals from the priors of the clusters alone, without the errors of published runs")
+    score.add("--leave-out WHAT", "leave a row's own source out of what intervals are fitted to", choices=[LEAVE_OUT_SOURCE])
     score.add("--json", "print the score as JSON")
 
 
 def _score(options: argparse.Namespace) -> int:
-    from scaleproof.validator.published.score import Options, score_all, tables_at, write_rows
+    from scaleproof.validator.published.prediction import Options
+    from scaleproof.validator.published.score import score_all, tables_at, write_rows
 
-    how = Options(options.calibrated, tuple(options.ablate), not options.default_framework)
+    how = Options(
+        options.calibrated, tuple(options.ablate), not options.default_framework, options.raw, options.leave_out or ""
+    )
     result = score_all(tables_at(options.tables), how)
     if options.rows:
         write_rows(result.predictions, options.rows)
@@ -58,7 +65,14 @@ def describe(result: Scores) -> str:
 
 def _cells(name: str, score: SetScore) -> tuple[str, ...]:
     shares = score.mean, score.median, score.p95, score.worst, score.order_right, score.floor, score.coverage90
-    return name, str(score.rows), str(score.scored), *("–" if share is None else format_percent(share) for share in shares)
+    width = "–" if score.width90 is None else f"{score.width90:.2f}"
+    return (
+        name,
+        str(score.rows),
+        str(score.scored),
+        *("–" if share is None else format_percent(share) for share in shares),
+        width,
+    )
 
 
 def _notes(result: Score) -> list[str]:

@@ -24,6 +24,7 @@ def mount(commands: Any) -> None:
     predict.add_tokens()
     predict.add("--steps", "also print the distribution of the times of single steps, and the sources of their variation")
     predict.add("--json", "print the run as JSON")
+    predict.add("--raw", "interval from the priors of the cluster alone, without the errors of published runs")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
     predict.add("--trace FILE", "write the timeline as Chrome trace JSON (for Perfetto)", type=Path)
@@ -38,10 +39,11 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.run.files import save
     from scaleproof.simulator.run.totals import TrainingTotals
     from scaleproof.simulator.scenario import dump
+    from scaleproof.simulator.uncertainty.error_model import RAW
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
     say_precision(scenario)
-    run = predict(scenario)
+    run = predict(scenario, errors=RAW if options.raw else None)
     if options.out:
         with locked_folder(options.out, "predict", PATIENCE_S):
             dump.keep(scenario, options.out)

@@ -39,6 +39,8 @@ _ROUNDING: Final = 1e-9
 _LARGEST_HOLDERS: Final = 3
 # minimum share of a prediction's variance from which a quantity is printed
 _MIN_VARIANCE_SHARE: Final = 0.1
+# a probability from here on goes without saying
+_SURELY_FITS: Final = 0.995
 # a need of more than this many times the memory is shown without times
 _MOST_NEED: Final = 10
 # minimum peak of a GPU, which no processor core reaches
@@ -260,6 +262,8 @@ def _memory(run: Run) -> Iterator[str]:
     if len(run.memory_by_stage) > 1:
         most, least = (pick(run.memory_by_stage, key=lambda stage: stage.total_bytes) for pick in (max, min))
         need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
+    if run.fits and run.fits_probability is not None and run.fits_probability < _SURELY_FITS:
+        need += f"; fits with a probability of {format_percent(run.fits_probability, 0)}"
     yield need
     yield ", ".join(_largest(run.memory_bytes))
 

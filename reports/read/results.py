@@ -161,6 +161,8 @@ class _SummaryFile(BaseModel):
     memory_bytes: dict[str, FiniteFloat] | None = None
     capacity_bytes: FiniteFloat | None = None
     fits: bool | None = None
+    memory_interval_bytes: tuple[_PositiveFinite, _PositiveFinite] | None = None
+    fits_probability: FiniteFloat | None = None
     fit_by: str = ""
     cost_USD: dict[str, _PositiveFinite] | None = None
     provenance: dict[str, str] = {}

@@ -28,9 +28,10 @@ from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
-from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios
+from scaleproof.simulator.uncertainty.error_model import MODEL
+from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios, reversed_share
 from scaleproof.simulator.uncertainty.prediction_interval import of_response
-from scaleproof.simulator.uncertainty.priors import MODEL, Priors, joint_errors
+from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 if TYPE_CHECKING:
@@ -179,10 +180,11 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     sides = _ComparedRun.of(a), _ComparedRun.of(b)
     runs = sides[0].run, sides[1].run
     errors = log_errors(a, b, (sides[0].response, sides[1].response))
-    speedup = of_log_ratios(math.log(runs[1].samples_per_s / runs[0].samples_per_s) + errors)
+    reversals = reversed_share(a, b)
+    speedup = of_log_ratios(math.log(runs[1].samples_per_s / runs[0].samples_per_s) + errors, reversals)
     cost_ratio = _cost_ratio(*runs)
     # costs are proportional to step times, so that the errors are equal
-    per_dollar = None if cost_ratio is None else of_log_ratios(errors - math.log(cost_ratio))
+    per_dollar = None if cost_ratio is None else of_log_ratios(errors - math.log(cost_ratio), reversals)
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
     gpus = a.strategy.training_ranks, b.strategy.training_ranks
@@ -207,9 +209,9 @@ class _ComparedRun(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> _ComparedRun:
         run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
-        low, high, shares = of_response(response)
-        interval_s = (low * run.step_time_s, high * run.step_time_s)
-        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
+        found = of_response(response)
+        interval_s = (found.low * run.step_time_s, found.high * run.step_time_s)
+        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=found.shares), response)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
@@ -283,7 +285,7 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     errors = joint_errors(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
     normal, result = normal_draws(_DRAWS, np.zeros(errors[0].shape[1])), []
     for side, weights in zip(sides, errors, strict=True):
-        factors = Priors.of(side.run.spread, side.scenario.cluster).factors(weights @ normal)
+        factors = side.response.priors.take(side.run.spread).factors(weights @ normal)
         slowdowns = dict(zip(side.run.spread, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
         first = side.numbers(None)
         draws = {name: value + np.zeros(1 + _DRAWS) for name, value in _numbers(side.run).items()}

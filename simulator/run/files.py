@@ -67,7 +67,7 @@ def load_run(folder: Path) -> Run:
     for name, record in _RECORDS.items():
         if plain.get(name) is not None:
             plain[name] = record.validate_python(plain[name])
-    for name in ("step_time_interval_s", "prediction_interval_s"):
+    for name in ("step_time_interval_s", "prediction_interval_s", "memory_interval_bytes"):
         if plain.get(name):
             plain[name] = tuple(plain[name])
     if any(not str(name).isprintable() for name in (plain["scenario"], plain["strategy"], *plain["rank_names"])):

@@ -167,8 +167,9 @@ class Run:
     scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
-    settings with which it does. energy_J, cost_USD: "per_step", "per_million_samples" and, with tokens, "per_million_tokens".
-    servers: parameter servers and their workers. to_target: updates and samples to a target loss.
+    settings with which it does; memory_interval_bytes: its 90 % interval, and fits_probability, which follows from the same
+    errors of published runs; None where no error is known. energy_J, cost_USD: "per_step", "per_million_samples" and, with
+    tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
     the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
@@ -204,6 +205,8 @@ class Run:
     memory_by_stage: tuple[StageMemory, ...] = ()
     capacity_bytes: float | None = None
     fits: bool | None = None
+    memory_interval_bytes: tuple[float, float] | None = None
+    fits_probability: float | None = None
     fit_by: str = ""
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None

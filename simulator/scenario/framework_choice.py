@@ -51,7 +51,7 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
         "expert": plan.expert > 1,
         "fp8": precision == "fp8",
         "fp4": precision == "fp4",
-        "cpu": _has_processors_alone(cluster),
+        "cpu": computes_on_processors(cluster),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
@@ -70,7 +70,7 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
 def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
     plan, kernels = strategy.plan, cluster.device.kernels
-    if _has_processors_alone(cluster):
+    if computes_on_processors(cluster):
         return ("gloo-cpu",)
     if kernels is not None and kernels.generation == "tpu":
         return ("jax-maxtext",)
@@ -84,7 +84,7 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
-def _has_processors_alone(cluster: Cluster) -> bool:
+def computes_on_processors(cluster: Cluster) -> bool:
     """Whether ranks compute on CPU cores."""
     kernels = cluster.device.kernels
     return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
-from scaleproof.simulator.uncertainty.priors import joint_errors
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
+from scaleproof.simulator.uncertainty.priors import joint_errors, trains_equally
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 Times = NDArray[np.float64]
+_Probability = TypeVar("_Probability", float, Times)
 
 # Two scenarios are distinguishable if one of them is ahead with at least this probability; equal ones have 50 %.
 SURE: Final = 0.9
@@ -58,7 +60,7 @@ def ratio_interval(a: Scenario, b: Scenario, ratio: float) -> RatioInterval:
     ratio: predicted samples per second of B over those of A, or samples per dollar; their errors are equal, because costs are
     proportional to step times.
     """
-    return of_log_ratios(math.log(ratio) + log_errors(a, b))
+    return of_log_ratios(math.log(ratio) + log_errors(a, b), reversed_share(a, b))
 
 
 def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | None = None) -> Times:
@@ -69,22 +71,44 @@ def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | 
     of_a, of_b = responses or (response_of_scenario(a, least=0.0), response_of_scenario(b, least=0.0))
     errors_a, errors_b = joint_errors(a, b, (of_a.priors.names, of_b.priors.names))
 
+    # a stated interval may exclude the prediction; errors of published pairs are centred on the predicted ratio
+    priors_a, priors_b = (
+        response.priors if case_of_scenario(one).family is None else response.priors.centred()
+        for one, response in ((a, of_a), (b, of_b))
+    )
+
     def log_ratios(normal: Times) -> Times:
         times_a, times_b = (
-            np.log(one.step_times(one.priors.factors(errors @ normal))) for one, errors in ((of_a, errors_a), (of_b, errors_b))
+            np.log(one.step_times(priors.factors(errors @ normal)))
+            for one, priors, errors in ((of_a, priors_a, errors_a), (of_b, priors_b, errors_b))
         )
         return np.asarray(times_a - times_b)
 
     return drawn(log_ratios, errors_a.shape[1], _DRAWS)[0]
 
 
-def of_log_ratios(drawn: Times) -> RatioInterval:
-    """The interval of a ratio, of equally likely logarithms of it, shape (draws,)."""
+def reversed_share(a: Scenario, b: Scenario) -> float:
+    """Share of pairs like this one whose order is reversed however large the predicted difference is.
+
+    It is 0 if both train in the same way, so that their model error is the same, and on calibrated clusters.
+    """
+    is_calibrated = case_of_scenario(a).family is None and case_of_scenario(b).family is None
+    return 0.0 if trains_equally(a, b) or is_calibrated else shipped().pairs.reversed_share
+
+
+def with_reversals(ahead: _Probability, reversed_share: float) -> _Probability:
+    """A probability, or several, that also allows for pairs that are reversed for reasons outside the model."""
+    return reversed_share + (1 - 2 * reversed_share) * ahead
+
+
+def of_log_ratios(drawn: Times, reversed_share: float = 0.0) -> RatioInterval:
+    """The interval of a ratio, of equally likely logarithms of it, shape (draws,). reversed_share: see the function."""
     ordered = np.sort(drawn)
     low, high = np.exp(interval(ordered)).tolist()
     same = float((np.abs(ordered) <= _SAME).mean())
     if same:
-        return RatioInterval(low, high, float((ordered > _SAME).mean()) + same / 2)
+        return RatioInterval(low, high, with_reversals(float((ordered > _SAME).mean()) + same / 2, reversed_share))
     # the draws are the midpoints of equally likely intervals
     parts = (np.arange(len(ordered)) + 0.5) / len(ordered)
-    return RatioInterval(low, high, 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0)))
+    ahead = 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0))
+    return RatioInterval(low, high, with_reversals(ahead, reversed_share))

@@ -29,7 +29,8 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed, uncertai
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
-from scaleproof.simulator.uncertainty.priors import MODEL, Priors
+from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorCase, ErrorModel, shipped
+from scaleproof.simulator.uncertainty.priors import Priors, columns
 from scaleproof.simulator.uncertainty.response import LEAST, NEGLIGIBLE, Response, response_of_scenario
 
 Times = NDArray[np.float64]
@@ -49,24 +50,34 @@ class PredictionInterval(NamedTuple):
     """The 90 % interval of a step time.
 
     low, high: as multiples of the prediction. shares: of the variance of the logarithm of the step time, by the quantity that
-    causes it, the largest first; they add up to 1, or are empty.
+    causes it, the largest first; they add up to 1, or are empty. exposed: share of the step time that does not depend on the
+    device's speed.
     """
 
     low: float
     high: float
     shares: Mapping[str, float]
+    exposed: float = 0.0
+
+    @property
+    def quantities_deviation(self) -> float:
+        """Standard deviation of the logarithm of the step time by all quantities but the model error."""
+        rest = max(0.0, 1 - self.shares.get(MODEL, 0.0)) if self.shares else 0.0
+        return math.sqrt(rest) * math.log(self.high / self.low) / (2 * DEVIATIONS)
 
 
-def spread(scenario: Scenario, program: Program | None = None, least: float = LEAST) -> PredictionInterval:
+def spread(
+    scenario: Scenario, program: Program | None = None, least: float = LEAST, errors: ErrorModel | None = None
+) -> PredictionInterval:
     """The prediction interval of a scenario's step time. Arguments: see `response_of_scenario`."""
-    return of_response(response_of_scenario(scenario, program, least))
+    return of_response(response_of_scenario(scenario, program, least, errors))
 
 
 def of_response(response: Response) -> PredictionInterval:
     """The prediction interval of a step time with a known response, from draws of its quantities."""
     few = max(_FEWEST_DRAWS, _MOST_REPLAYED // len(response.program))
     draws = _DRAWS if response.linear or not response.more_s else min(_DRAWS, few)
-    return of_step_times(response.step_times, response.priors, draws)
+    return of_step_times(response.step_times, response.priors, draws)._replace(exposed=response.exposed)
 
 
 def of_step_times(step_times: Callable[[Times], Times], priors: Priors, draws: int) -> PredictionInterval:
@@ -121,14 +132,14 @@ class LinearResponse:
         most = bends.argmax(axis=0)[None]
         factors, there = np.take_along_axis(places, most[:, None], axis=0)[0], np.take_along_axis(times, most, axis=0)[0]
         gradient = np.stack([step_times(factors * (1 + _SLOWDOWN * one)) - there for one in alone])
-        return [times[0], step_times(self._at(distance, self.priors.deviation[:, None] * gradient))]
+        return [times[0], step_times(self._at(distance, columns(self.priors.deviation) * gradient))]
 
     def _end(self, distance: float) -> Times:
         """Slowdown factors at a distance in standard deviations in the direction of the largest change, shape (quantities,
         rows)."""
         factors = np.ones_like(self.shares)
         for _ in range(2):
-            direction = self.priors.deviation[:, None] * self.shares * factors
+            direction = columns(self.priors.deviation) * self.shares * factors
             direction[0] *= self._without_model(factors) / factors[0]
             factors = self._at(distance, direction)
         return factors
@@ -145,6 +156,12 @@ class LinearResponse:
         """Step times without the model error, shape (rows,). factors: slowdown factors, shape (quantities, rows)."""
         return np.asarray(1 + (self.shares[1:] * (factors[1:] - 1)).sum(axis=0))
 
+    def of_row(self, row: int) -> PredictionInterval:
+        """The prediction interval of a row, with the shares of its variance to first order."""
+        deviations = np.broadcast_to(columns(self.priors.deviation), self.shares.shape)[:, row] * self.shares[:, row]
+        variance = deviations**2 / max(float((deviations**2).sum()), np.finfo(float).tiny)
+        return PredictionInterval(*self.interval(row), dict(zip(self.priors.names, variance.tolist(), strict=True)))
+
     def interval(self, row: int) -> tuple[float, float]:
         """90 % interval of the step time of a row, as multiples of the predicted one."""
         low, high = self.intervals[:, row].tolist()
@@ -155,36 +172,54 @@ class LinearResponse:
 
         common_error_share: the share of the simulator's model error that both have in common.
         """
-        difference, deviation = self.shares[:, second] - self.shares[:, first], self.priors.deviation
-        middle = math.log(ratio) + float(difference @ self.priors.middle)
-        reach = math.hypot(math.sqrt(2 * (1 - common_error_share)) * deviation[0], *(difference * deviation))
+        pair = [first, second]
+        shares = self.shares[:, pair]
+        middles, deviations = (
+            np.broadcast_to(columns(of), self.shares.shape)[:, pair] * shares
+            for of in (self.priors.middle, self.priors.deviation)
+        )
+        # errors of pairs are centred on the predicted ratio, which is what held for pairs of published runs
+        middle = math.log(ratio) + float((middles[1:, 1] - middles[1:, 0]).sum())
+        # the model errors have a part in common; all other quantities are the same for both
+        in_first, in_second = deviations[0].tolist()
+        own = math.sqrt(1 - common_error_share)
+        shared = math.sqrt(common_error_share) * (in_second - in_first)
+        reach = math.hypot(own * in_first, own * in_second, shared, *(deviations[1:, 1] - deviations[1:, 0]))
         if reach == 0.0:
             return 0.5 if middle == 0.0 else float(middle > 0)
         return NormalDist().cdf(middle / reach)
 
 
 def linear_response(
-    first_s: Times, slower_s: Callable[[dict[str, float]], Times], names: Iterable[str], cluster: Cluster
+    first_s: Times,
+    slower_s: Callable[[dict[str, float]], Times],
+    names: Iterable[str],
+    cluster: Cluster,
+    case: ErrorCase,
+    errors: ErrorModel | None = None,
 ) -> LinearResponse:
     """The linear response of step times by finite differences.
 
     first_s: step times in seconds, shape (rows,). slower_s: the same with quantities slowed down by factors. names: the
-    quantities that may affect them; the model error always does.
+    quantities that may affect them; the model error always does. case: for the error model, the shipped one if None.
     """
     shares = {MODEL: np.ones_like(first_s)}
     for name in names:
         if name != MODEL:
             share = (slower_s({name: 1 + _SLOWDOWN}) / first_s - 1) / _SLOWDOWN
             shares |= {name: share} if (np.abs(share) > NEGLIGIBLE).any() else {}
-    return LinearResponse(Priors.of(shares, cluster), np.array(list(shares.values())))
+    exposed = 1 - np.clip(shares.get("device", np.zeros_like(first_s)), 0.0, 1.0)
+    model = case.log_ends(cluster, errors or shipped(), exposed)
+    return LinearResponse(Priors.of(shares, cluster, model), np.array(list(shares.values())))
 
 
-def of_closed_form(seconds: Callable[[Cluster], float], cluster: Cluster) -> tuple[float, float]:
-    """The 90 % interval in seconds of a time that a closed form gives. seconds: the time on a cluster."""
+def of_closed_form(
+    seconds: Callable[[Cluster], float], cluster: Cluster, case: ErrorCase, errors: ErrorModel | None = None
+) -> PredictionInterval:
+    """The 90 % interval of a time that a closed form gives. seconds: the time on a cluster. case: for the error model, the
+    shipped one if None."""
 
     def slower_s(slowdowns: dict[str, float]) -> Times:
         return np.array([seconds(slowed(cluster, slowdowns))])
 
-    first_s = slower_s({})
-    low_s, high_s = (first_s * linear_response(first_s, slower_s, uncertain(cluster), cluster).intervals[:, 0]).tolist()
-    return low_s, high_s
+    return linear_response(slower_s({}), slower_s, uncertain(cluster), cluster, case, errors).of_row(0)

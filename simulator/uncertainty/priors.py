@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, uncertain
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped, similarity
 
 Amounts = NDArray[np.float64]
 
-# The quantity that slows the step as a whole instead of tasks: the simulator's model error.
-MODEL: Final = "model"
-# Share of the variance of the model error that two settings of one kind of strategy have in common: an assumption.
+# Share of the variance of the model error of calibrated clusters that two settings of one kind of strategy have in common: an
+# assumption.
 _OTHER_SETTINGS: Final = 0.5
 # Fields of a device that do not affect layer times.
 _NO_TIMES: Final = {
@@ -31,7 +31,8 @@ _NO_TIMES: Final = {
 class Priors(NamedTuple):
     """Log-normal slowdown factors of quantities, with independent errors.
 
-    low, high: natural logarithms of the ends of the 90 % intervals, shape (quantities,).
+    low, high: natural logarithms of the ends of the 90 % intervals, shape (quantities,), or (quantities, rows) if they differ
+    between rows.
     """
 
     names: tuple[str, ...]
@@ -39,11 +40,30 @@ class Priors(NamedTuple):
     high: Amounts
 
     @classmethod
-    def of(cls, names: Iterable[str], cluster: Cluster) -> Priors:
-        """The priors of some quantities of a cluster."""
+    def of(cls, names: Iterable[str], cluster: Cluster, model: tuple[Amounts, Amounts] | None = None) -> Priors:
+        """The priors of some quantities of a cluster.
+
+        model: logarithms of the ends for the model error, each a number or one per row; those of the cluster if None.
+        """
         names = tuple(names)
         low, high = np.log([QUANTITIES[name].slowdown_interval(cluster) for name in names]).reshape(-1, 2).T
+        if model is None or MODEL not in names:
+            return cls(names, low, high)
+        ends = (np.multiply.outer(end, np.ones(np.shape(of_model))) for end, of_model in zip((low, high), model, strict=True))
+        low, high = ends
+        low[names.index(MODEL)], high[names.index(MODEL)] = model
         return cls(names, low, high)
+
+    def take(self, names: Iterable[str]) -> Priors:
+        """The priors of some of the quantities, in this order."""
+        indices = [self.names.index(name) for name in names]
+        return Priors(tuple(self.names[index] for index in indices), self.low[indices], self.high[indices])
+
+    def centred(self) -> Priors:
+        """The same with the model error centred on the prediction, as it is in ratios of two predictions."""
+        half = (self.high - self.low) / 2
+        is_model = np.equal(self.names, MODEL)
+        return Priors(self.names, np.where(is_model, -half, self.low), np.where(is_model, half, self.high))
 
     @property
     def middle(self) -> Amounts:
@@ -57,7 +77,12 @@ class Priors(NamedTuple):
 
     def factors(self, normal: Amounts) -> Amounts:
         """Slowdown factors, shape (quantities, draws). normal: their errors in standard deviations, of the same shape."""
-        return np.asarray(np.exp(self.middle[:, None] + self.deviation[:, None] * normal))
+        return np.asarray(np.exp(columns(self.middle) + columns(self.deviation) * normal))
+
+
+def columns(values: Amounts) -> Amounts:
+    """Values by quantity, shape (quantities,) or (quantities, rows), as two dimensions."""
+    return values if values.ndim > 1 else values[:, None]
 
 
 def quantity_deviations(scenario: Scenario) -> dict[str, float]:
@@ -76,42 +101,53 @@ def quantity_deviations(scenario: Scenario) -> dict[str, float]:
     }
 
 
-def joint_errors(a: Scenario, b: Scenario, names: tuple[Sequence[str], Sequence[str]]) -> tuple[Amounts, Amounts]:
+def joint_errors(
+    a: Scenario, b: Scenario, names: tuple[Sequence[str], Sequence[str]], errors: ErrorModel | None = None
+) -> tuple[Amounts, Amounts]:
     """Weights of independent standard normal variables in the errors of two scenarios' quantities, each of shape (quantities,
     variables).
 
-    names: the quantities that affect each scenario.
+    names: the quantities that affect each scenario. errors: the shipped error model if None.
     """
-    columns = []
+    weighted = []
     for name in dict.fromkeys([*names[0], *names[1]]):
         first, second = np.equal(names[0], name), np.equal(names[1], name)
-        share = common(name, a, b)
+        share = common(name, a, b, errors)
         shared, own = share**0.5, (1 - share) ** 0.5
-        columns += [(shared * first, shared * second), (own * first, 0.0 * second), (0.0 * first, own * second)]
-    weights = np.array([np.concatenate(column) for column in columns]).reshape(len(columns), -1).T
+        weighted += [(shared * first, shared * second), (own * first, 0.0 * second), (0.0 * first, own * second)]
+    weights = np.array([np.concatenate(column) for column in weighted]).reshape(len(weighted), -1).T
     in_a, in_b = np.split(weights[:, weights.any(axis=0)], [len(names[0])])
     return in_a, in_b
 
 
-def common(name: str, a: Scenario, b: Scenario) -> float:
+def common(name: str, a: Scenario, b: Scenario, errors: ErrorModel | None = None) -> float:
     """Share of a quantity's variance that two scenarios have in common: 1 if their clusters give the same value, else 0; for
     the model error, see `common_error_share`."""
+    if name == MODEL:
+        return common_error_share(a, b, errors)
     quantity = QUANTITIES[name]
     in_a, in_b = (
         (quantity.value(one.cluster), quantity.slowdown_interval(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
     )
-    if in_a != in_b:
-        return 0.0
-    return common_error_share(a, b) if name == MODEL else 1.0
+    return float(in_a == in_b)
 
 
-def common_error_share(a: Scenario, b: Scenario) -> float:
+def common_error_share(a: Scenario, b: Scenario, errors: ErrorModel | None = None) -> float:
     """Share of the variance of the simulator's model error that two scenarios have in common: 1 if both train the same model in
-    the same way, `_OTHER_SETTINGS` for two settings of one kind of strategy, 0 for different kinds or different models."""
-    if a.strategy.kind != b.strategy.kind or a.model != b.model:
+    the same way, 0 if their predictions are of different families; otherwise as it was fitted to pairs of published runs."""
+    cases = case_of_scenario(a), case_of_scenario(b)
+    if cases[0].family != cases[1].family:
         return 0.0
-    is_equal = all(getattr(a, part) == getattr(b, part) for part in ("strategy", "training", "input", "unevenness"))
-    return 1.0 if is_equal else _OTHER_SETTINGS
+    if trains_equally(a, b):
+        return 1.0
+    if cases[0].family is None:
+        return _OTHER_SETTINGS if a.strategy.kind == b.strategy.kind and a.model == b.model else 0.0
+    return (errors or shipped()).pairs.shared.get(similarity(a, b), 0.0)
+
+
+def trains_equally(a: Scenario, b: Scenario) -> bool:
+    """Whether both scenarios train the same model in the same way, on clusters that may differ."""
+    return all(getattr(a, part) == getattr(b, part) for part in ("model", "strategy", "training", "input", "unevenness"))
 
 
 def _parameters(name: str, cluster: Cluster) -> Any:

@@ -26,7 +26,8 @@ from scaleproof.simulator.run.breakdown import slopes
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.priors import MODEL, Priors, quantity_deviations
+from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
+from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
 
 Times = NDArray[np.float64]
 Function = Callable[[Times], Times]
@@ -59,7 +60,8 @@ class Response:
 
     seconds: duration of each task, shape (tasks,). more_s: derivative of each task's duration with respect to a quantity's
     slowdown factor, shape (tasks,). whole: derivative of the relative step time, for quantities whose effect is not one on
-    single tasks. priors: of the quantities of both, in this order.
+    single tasks. priors: of the quantities of both, in this order. exposed: share of the step time that does not depend on the
+    device's speed.
     """
 
     program: Program
@@ -67,6 +69,7 @@ class Response:
     more_s: Mapping[str, Times]
     whole: Mapping[str, float]
     priors: Priors
+    exposed: float = 0.0
 
     def step_times(self, factors: Times) -> Times:
         """Step times as multiples of the predicted one, shape (draws,).
@@ -134,15 +137,18 @@ def linear_in_box(function: Function, low: Times, high: Times, tolerance: float)
     return lambda places: np.asarray(values[:, None] + slope @ (places - center[:, None]))
 
 
-def response_of_scenario(scenario: Scenario, program: Program | None = None, least: float = LEAST) -> Response:
+def response_of_scenario(
+    scenario: Scenario, program: Program | None = None, least: float = LEAST, errors: ErrorModel | None = None
+) -> Response:
     """The response of a scenario's step time to the uncertain quantities of its cluster.
 
     program: the scenario's program, if it is already compiled and nothing in it is random. least: groups of quantities that
     contribute less than this share of the standard deviation are left out, except the device; so are quantities without effect.
+    errors: the shipped error model if None.
     """
     slower, deviations = _SlowerPrograms(scenario, program), quantity_deviations(scenario)
     effects: dict[str, Times | float] = {}
-    deviation = deviations.get(MODEL, 0.0)
+    deviation, computing = deviations.get(MODEL, 0.0), 0.0
     rest = sorted((name for name in deviations if name not in (_MAIN, MODEL)), key=lambda name: -deviations[name])
     # Compiling and replaying take time, so that quantities that may not matter are slowed in groups. One replay times all
     # groups; the stack is evaluated from its end.
@@ -153,6 +159,7 @@ def response_of_scenario(scenario: Scenario, program: Program | None = None, lea
         names, effect, share = groups.pop()
         if len(names) == 1:
             effects[names[0]] = effect
+            computing = min(1.0, share) if names[0] == _MAIN else computing
             deviation = math.hypot(deviation, share * deviations[names[0]])
         elif share > 0 and share * deviations[names[0]] >= least * deviation:
             first, second = names[: len(names) // 2], names[len(names) // 2 :]
@@ -166,7 +173,9 @@ def response_of_scenario(scenario: Scenario, program: Program | None = None, lea
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     whole |= {MODEL: 1.0} if MODEL in deviations else {}
-    return Response(slower.program, slower.seconds, more_s, whole, Priors.of((*more_s, *whole), scenario.cluster))
+    model = case_of_scenario(scenario).log_ends(scenario.cluster, errors or shipped(), 1 - computing)
+    priors = Priors.of((*more_s, *whole), scenario.cluster, model)
+    return Response(slower.program, slower.seconds, more_s, whole, priors, 1 - computing)
 
 
 def relative_increase(scenario: Scenario, response: Response, quantities: Sequence[str], slowdown: float) -> float:

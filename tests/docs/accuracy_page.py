@@ -25,6 +25,7 @@ class Line(NamedTuple):
     order: float | None
     floor: float | None
     covered: float | None
+    width: float | None = None
 
 
 class Part(NamedTuple):

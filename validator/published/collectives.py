@@ -20,8 +20,9 @@ from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -52,6 +53,7 @@ _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
 _VERSION: Final = re.compile(r"2\.\d+")
+_REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = ()
 
@@ -100,22 +102,34 @@ def _size_and_ranks(row: Row) -> tuple[int, int]:
     return (size_bytes, ranks) if 0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS else (-1, 0)
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
     """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
-    system = row.get("instance_or_system") or "not named"
-    size_bytes, ranks = _size_and_ranks(row)
+    system, source = row.get("instance_or_system") or "not named", source_of(row)
+    size_bytes, _ = _size_and_ranks(row)
     if size_bytes < 0:
         return Prediction(system, skipped="no size or number of GPUs")
     set_name = f"{system} {'>=' if size_bytes >= 2**20 else '<'}1MiB"
     try:
         case = case_of(row)
         predicted_s = case.seconds(case.cluster)
-        interval_s = of_closed_form(case.seconds, case.cluster) if predicted_s > 0 else None
+        errors = case_of_collective(size_bytes, case.cluster.nodes, case.cluster)
+        found = of_closed_form(case.seconds, case.cluster, errors, options.errors(source)) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
-    key = (case.op, row["gpu"], str(ranks), row.get("n_nodes", ""), case.algorithm or "")
+    interval_s = None if found is None else (found.low * predicted_s, found.high * predicted_s)
+    uncertainty = None if found is None else Uncertainty(errors, found.quantities_deviation)
+    key = (case.op, row["gpu"], str(case.ranks), row.get("n_nodes", ""), case.algorithm or "")
     inputs, nodes = (*key, str(size_bytes)), case.cluster.nodes
-    return Prediction(set_name, predicted_s, case.measured_s, "", case.assumed, inputs, key[:3], interval_s, nodes=nodes)
+    return Prediction(
+        set_name, predicted_s, case.measured_s, "", case.assumed, inputs, key[:3], interval_s, nodes=nodes, source=source,
+        uncertainty=uncertainty,
+    )  # fmt: skip
+
+
+def source_of(row: Row) -> str:
+    """The repository that a row's source names, else the system: rows of one source may have errors in common."""
+    repository = _REPOSITORY.match(row.get("source") or "")
+    return repository[0] if repository else row.get("instance_or_system") or "not named"
 
 
 def algorithm_of(row: Row) -> str | None:

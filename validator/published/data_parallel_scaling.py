@@ -32,8 +32,9 @@ from scaleproof.simulator.scenario.published.transformer import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.simulator.uncertainty.prediction_interval import spread
-from scaleproof.validator.published.score import COARSE, Prediction
+from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
+from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
+from scaleproof.validator.published.prediction import COARSE, Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -58,12 +59,16 @@ _FUSED: Final = "64 MiB"
 _SENT_SEPARATELY: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
     """Predicted samples/s of a row whose base is in the shipped table."""
-    return predict_among(row, ())
+    return predict_among(row, (), options)
 
 
-def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
+def predict_among(
+    row: Row,
+    rows: Sequence[Row],
+    options: Options = Options(),  # noqa: B008 (it never changes)
+) -> Prediction:
     """Predicted samples/s of a row of a table; its base is in that table or in the shipped one.
 
     Rows that cannot be predicted are skipped with the reason.
@@ -77,15 +82,17 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
         device_s = _device_s(_hashable(base), base_per_s)
         scenario = _scenario(row, device_s)
         predicted = scenario.total_samples / _step_s(scenario)
-        interval = _interval(scenario, predicted)
+        found = _interval(scenario, options.errors(source))
     except ScaleproofError as error:
         return Prediction(source, skipped=str(error).partition(";")[0])
     except ValidationError as error:
         return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
+    interval = predicted / found.high, predicted / found.low
+    uncertainty = Uncertainty(case_of_scenario(scenario), found.quantities_deviation, found.exposed, is_rate=True)
     inputs, pairs = (tuple(row.get(column, "") for column in columns) for columns in ((*_SERIES, *_SHAPE), _PAIRS))
     return Prediction(
         source, predicted, measured, assumed=_assumed(row), inputs=inputs, pairs=pairs, interval=interval,
-        nodes=scenario.cluster.nodes, framework=scenario.framework.name,
+        source=source, uncertainty=uncertainty, nodes=scenario.cluster.nodes, framework=scenario.framework.name,
     )  # fmt: skip
 
 
@@ -124,12 +131,12 @@ def _step_s(scenario: Scenario) -> float:
     return timed(scenario).step_time_s
 
 
-def _interval(scenario: Scenario, per_s: float) -> tuple[float, float] | None:
-    """90 % prediction interval of samples/s, given their predicted number; None for asynchronous workers."""
-    if _is_asynchronous(scenario):
-        return None
-    interval = spread(scenario, least=COARSE)
-    return per_s / interval.high, per_s / interval.low
+def _interval(scenario: Scenario, errors: ErrorModel) -> PredictionInterval:
+    """90 % prediction interval of the step time; of asynchronous workers, that of the model error alone."""
+    if not _is_asynchronous(scenario):
+        return spread(scenario, least=COARSE, errors=errors)
+    low, high = case_of_scenario(scenario).log_ends(scenario.cluster, errors)
+    return PredictionInterval(math.exp(float(low)), math.exp(float(high)), {MODEL: 1.0})
 
 
 def _is_asynchronous(scenario: Scenario) -> bool:

@@ -14,7 +14,7 @@ from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.plausibility import check_units, flops
 from scaleproof.validator.kernels.rates import interval_s, predicted_s
 from scaleproof.validator.kernels.table import SHAPES, Indices, KernelTable, read
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Prediction
 
 CALIBRATION: Final[tuple[str, ...]] = ()
 NOTES: Final = (

@@ -14,8 +14,9 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import ErrorCase
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Options, Prediction
 
 Row = Mapping[str, str]
 
@@ -35,7 +36,7 @@ _RECOMPUTED: Final = ("none", "selective", "full")
 CALIBRATION: Final[tuple[str, ...]] = ()
 
 
-def predict(row: Row) -> list[Prediction]:
+def predict(row: Row, options: Options = Options()) -> list[Prediction]:  # noqa: B008 (it never changes)
     """Predicted times of the forward and of the backward pass. Rows that cannot be predicted are skipped with the reason."""
     source = row.get("source_set") or "not named"
     sets = [f"{source} {name}" for name in ("forward", "backward")]
@@ -58,8 +59,10 @@ def predict(row: Row) -> list[Prediction]:
 
 def _intervals_s(row: Row) -> list[tuple[float, float]]:
     """Prediction intervals in seconds of the forward and the backward pass."""
-    cluster = _cluster(row["gpu"])
-    return [of_closed_form(lambda on: layer_s(row, on)[0], cluster), of_closed_form(lambda on: layer_s(row, on)[1], cluster)]
+    cluster, times_s = _cluster(row["gpu"]), layer_s(row)
+    # one source has such rows, to which no error can be fitted
+    found = [of_closed_form(lambda on, part=part: layer_s(row, on)[part], cluster, ErrorCase(None)) for part in (0, 1)]  # type: ignore[misc]
+    return [(one.low * time_s, one.high * time_s) for one, time_s in zip(found, times_s, strict=True)]
 
 
 def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:

@@ -9,6 +9,7 @@ and for all ranks' gradients before the optimizer's step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import Node
-from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.engine import simulate
@@ -36,7 +36,8 @@ from scaleproof.simulator.strategy.compile import compile_plan
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.validator.published.score import Prediction
+from scaleproof.simulator.uncertainty.error_model import ErrorCase
+from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -61,11 +62,12 @@ _VOCABULARY: Final = 32_000
 _ASSUMED: Final = ("software", "gpu", "heads", "vocabulary")
 _TIMES: Final = ("forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms")
 _NUMBERS: Final = ("layers", "hidden", "seq_len", "stages", "microbatch_seqs", "microbatches")
+_CASE: Final = ErrorCase("schedules")
 # rows with equal values of these differ only in their schedule
 _SHAPE: Final = ("table", "model", "gpus", *_NUMBERS, *_TIMES)
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
     """Predicted time of a step. Rows that cannot be predicted are skipped with the reason."""
     name = " ".join(filter(None, (row.get("source_set") or "not named", row.get("table"))))
     try:
@@ -80,12 +82,14 @@ def predict(row: Row) -> Prediction:
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
     # times of passes and messages are given, so only the simulator's model error is uncertain
-    low, high = QUANTITIES["model"].slowdown_interval(_shipped())
-    interval_s = predicted_s * low, predicted_s * high
+    # one paper has such rows: its parts are the sources
+    source = f"{row.get('model', '')} {row['schedule']}"
+    low, high = _CASE.log_ends(_shipped(), options.errors(source))
+    interval_s = predicted_s * math.exp(low), predicted_s * math.exp(high)
     inputs = (*shape, row["schedule"])
     return Prediction(
         name, predicted_s, measured_s, assumed=_ASSUMED, inputs=inputs, pairs=shape, interval=interval_s,
-        framework=_framework().name,
+        source=source, uncertainty=Uncertainty(_CASE), framework=_framework().name,
     )  # fmt: skip
 
 

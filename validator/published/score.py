@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,72 +26,19 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
 from scaleproof.simulator.scenario.published.tables import Row, csv_files, find_table, folder, opened, read_table
 from scaleproof.validator.published import parallel_map
+from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction, Quantity
 
-# Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
-# interval by at most a twentieth.
-COARSE: Final = 0.3
 # Two rows are compared for their order if their measurements differ by more than this share.
 _DIFFERENT: Final = 0.05
-ROW_COLUMNS: Final = (
-    "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
-)  # fmt: skip
-# What a row measures. Kernels have totals of their own, since devices are fitted to them; so have spreads of step times.
-Quantity = Literal["speed", "memory", "fit", "kernel", "spread"]
 # Rows beyond this number of nodes have a total of their own, which tests extrapolation from small runs.
 FEW_NODES: Final = 2
 
 
-class Options(NamedTuple):
-    """Options of predictions. calibrated: use constants that were fitted on named rows. ablate: mechanisms of the framework
-    that are switched off. frameworks: whether scenarios use the row's framework or the default."""
-
-    calibrated: bool = False
-    ablate: tuple[str, ...] = ()
-    frameworks: bool = True
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Prediction of one row: the set it belongs to, and either predicted and measured value or the reason why it is skipped.
-
-    id: of the row. framework: of the scenario. scenario: reference for `scaleproof show`. inputs: rows with equal inputs should
-    have the same measurement. pairs: rows with equal pairs are compared for their order. interval: 90 % prediction interval, if
-    known. of: predicted quantity; totals are of speed, a time or a rate. nodes: their number, 0 if the row does not state it.
-    """
-
-    set_name: str
-    predicted: float = math.nan
-    measured: float = math.nan
-    skipped: str = ""
-    assumed: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
-    interval: tuple[float, float] | None = None
-    of: Quantity = "speed"
-    nodes: int = 0
-    id: str = ""
-    framework: str = ""
-    scenario: str = ""
-
-    @property
-    def error(self) -> float:
-        """Signed relative error."""
-        return self.predicted / self.measured - 1
-
-    def plain(self) -> dict[str, Any]:
-        """The prediction as data for a line of `--rows` and for JSON, with the names of `ROW_COLUMNS`."""
-        low, high = self.interval or (None, None)
-        values = (
-            self.id, self.set_name, self.of, self.predicted, self.measured, self.error, low, high, " ".join(self.assumed),
-            self.framework, self.scenario,
-        )  # fmt: skip
-        return dict(zip(ROW_COLUMNS, values, strict=True))
-
-
 @dataclass(frozen=True)
 class SetScore:
-    """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval. Values
-    are None without rows to compute them from."""
+    """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval;
+    width90: geometric mean of the intervals' upper ends over their lower ends. Values are None without rows to compute them
+    from."""
 
     rows: int
     scored: int
@@ -102,6 +49,7 @@ class SetScore:
     order_right: float | None = None
     floor: float | None = None
     coverage90: float | None = None
+    width90: float | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
 
@@ -150,14 +98,14 @@ class Table:
     """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
-    predicted from others; `predict_table`, of a path, those of all rows. has_options: whether `predict` takes `Options`, and
-    the module has `CALIBRATED`. of: quantity of the totals.
+    predicted from others; `predict_table`, of a path, those of all rows. has_constants: whether constants can be fitted, so
+    that the module has `CALIBRATED`. of: quantity of the totals.
     """
 
     name: str
     columns: frozenset[str]
     module: str
-    has_options: bool = False
+    has_constants: bool = False
     of: Quantity = "speed"
 
 
@@ -171,7 +119,7 @@ TABLES: Final = (
         "transformer_training",
         frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"}),
         "scaleproof.validator.published.transformer_training",
-        has_options=True,
+        has_constants=True,
     ),
     Table(
         "data_parallel_scaling",
@@ -275,7 +223,7 @@ def _load(path: Path, options: Options) -> _LoadedTable:
         hint = f"to be one of {near.name} it lacks {missing}; the kinds are {_known()}"
         raise InputError(f"{path}: not a table that can be scored: {hint}")
     module = importlib.import_module(table.module)
-    if options.calibrated and not table.has_options:
+    if options.calibrated and not table.has_constants:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
     if hasattr(module, "predict_table"):
@@ -284,9 +232,9 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     if not rows:
         raise InputError(f"{path}: no rows below its columns; give at least one")
     if hasattr(module, "predict_among"):
-        predict = functools.partial(module.predict_among, rows=rows)
+        predict = functools.partial(module.predict_among, rows=rows, options=options)
     else:
-        predict = functools.partial(module.predict, options=options) if table.has_options else module.predict
+        predict = functools.partial(module.predict, options=options)
     return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration)
 
 
@@ -351,6 +299,7 @@ def _set_score(members: Sequence[Prediction]) -> SetScore:
         order_right=_order_right(scored),
         floor=_floor(scored),
         coverage90=_coverage(scored),
+        width90=_width(scored),
         skipped=skipped,
         assumed=dict(Counter(column for m in scored for column in m.assumed)),
     )
@@ -386,3 +335,11 @@ def _coverage(scored: Sequence[Prediction]) -> float | None:
     """Share of rows with an interval whose measurement lies in it; None if no row has an interval."""
     inside = [member.interval[0] <= member.measured <= member.interval[1] for member in scored if member.interval]
     return sum(inside) / len(inside) if inside else None
+
+
+def _width(scored: Sequence[Prediction]) -> float | None:
+    """Geometric mean of high over low of the intervals; None if no row has one."""
+    logs = [
+        math.log(member.interval[1] / member.interval[0]) for member in scored if member.interval and member.interval[0] > 0
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else None

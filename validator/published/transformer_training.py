@@ -8,11 +8,12 @@ from typing import Any
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed
+from scaleproof.simulator.predict import timed, timed_with_interval
 from scaleproof.simulator.scenario.published import Described, described
 from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
-from scaleproof.validator.published.score import Options, Prediction
+from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
+from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -56,7 +57,7 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
             return
         usage = memory(description.scenario)
         skipped = _not_timed(row)
-        predicted_s, interval_s = (math.nan, None) if skipped else step_s(description, not options.calibrated)
+        predicted_s, interval_s, uncertainty = (math.nan, None, None) if skipped else step_s(description, options, name)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:
@@ -68,22 +69,44 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     framework = description.scenario.framework.name
     about: dict[str, Any] = {
         "inputs": inputs, "pairs": pairs, "assumed": description.assumed, "framework": framework,
-        "scenario": f"{PUBLISHED}{row.get('id', '')}",
+        "scenario": f"{PUBLISHED}{row.get('id', '')}", "source": name,
     }  # fmt: skip
-    yield Prediction(name, predicted_s, measured_s, skipped, interval=interval_s, nodes=description.nodes, **about)
+    yield Prediction(
+        name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes, **about
+    )
     if row.get("memory_GiB"):
         reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
-        yield Prediction(f"{name} memory", reported_bytes, measured_bytes, of="memory", **about)
+        error = memory_error(description.scenario, options.errors(name))
+        interval_bytes = error and error.interval(reported_bytes)
+        known = Uncertainty(case_of_memory(description.scenario))
+        yield Prediction(
+            f"{name} memory", reported_bytes, measured_bytes, interval=interval_bytes, uncertainty=known, of="memory", **about
+        )
     if row.get("fits") in ("yes", "no"):
         right = usage.fits == (row["fits"] == "yes")
         # the error is 0 or 1, and its mean the share of wrong rows
         yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, of="fit", **about)
 
 
-def step_s(description: Described, interval: bool = True) -> tuple[float, tuple[float, float] | None]:
-    """Seconds of a steady step as in `predict`, and the 90 % prediction interval."""
-    run = timed(description.scenario, interval)
-    return run.step_time_s, run.prediction_interval_s
+def step_s(
+    description: Described,
+    options: Options = Options(),  # noqa: B008 (it never changes)
+    source: str = "",
+) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:
+    """Seconds of a steady step as in `predict`, and the 90 % prediction interval with what it depends on; none for calibrated
+    constants. source: of the row."""
+    scenario = description.scenario
+    if options.calibrated:
+        return timed(scenario).step_time_s, None, None
+    run, interval = timed_with_interval(scenario, options.errors(source))
+    known = Uncertainty(
+        case_of_scenario(scenario),
+        interval.quantities_deviation,
+        interval.exposed,
+        scenario.cluster.device.name,
+        degrees(scenario),
+    )
+    return run.step_time_s, run.prediction_interval_s, known
 
 
 def _not_timed(row: Row) -> str:

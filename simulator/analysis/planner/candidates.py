@@ -20,6 +20,7 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse, linear_response
 
 Numbers = NDArray[np.int64]
@@ -135,7 +136,8 @@ class Candidates:
         def slower_s(slowdowns: dict[str, float]) -> Amounts:
             return self._on(slowed(cluster, slowdowns)).times().expected_s
 
-        return linear_response(self.times().expected_s, slower_s, uncertain(cluster), cluster)
+        case = case_of_scenario(self.base)
+        return linear_response(self.times().expected_s, slower_s, uncertain(cluster), cluster, case)
 
     def _on(self, cluster: Cluster) -> Candidates:
         """The same configurations on another cluster."""

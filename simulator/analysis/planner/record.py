@@ -16,7 +16,7 @@ from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
-from scaleproof.simulator.uncertainty.pairwise import SURE
+from scaleproof.simulator.uncertainty.pairwise import SURE, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
 
@@ -218,7 +218,10 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
     run, (low, high) = choice.run, response.interval(number)
     # costs and energies are proportional to step times, so that their errors are equal
     ratio = choice.value / best.value
-    better = response.faster(0, number, ratio, common_error_share(best.scenario, choice.scenario)) if number else None
+    better = None
+    if number:
+        faster = response.faster(0, number, ratio, common_error_share(best.scenario, choice.scenario))
+        better = with_reversals(faster, reversed_share(best.scenario, choice.scenario))
     gpu_s = run.step_time_s * run.compute_ranks
     return PlanRow(
         strategy=choice.scenario.strategy.kind,

@@ -26,6 +26,7 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import linear_response
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import added_seconds, replayed_s
@@ -142,7 +143,7 @@ class _Compiled:
 
         try:
             names, first_s = quantity_deviations(scenario), slower_s({})
-            response = linear_response(first_s, slower_s, names, scenario.cluster)
+            response = linear_response(first_s, slower_s, names, scenario.cluster, case_of_scenario(scenario))
             others = response.priors.names[1:]
             low, high = response.bent_intervals(
                 lambda factors: factors[0] * slower_s(dict(zip(others, factors[1:], strict=True))) / first_s

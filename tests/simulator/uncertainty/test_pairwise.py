@@ -40,8 +40,12 @@ def test_only_equal_cluster_quantities_have_common_errors(small: Make) -> None:
 def test_model_error_is_common_for_equal_training_and_partly_for_equal_kinds(small: Make) -> None:
     assert common("model", small(), small("cluster.network.bandwidth=20 Gbit/s")) == 1
     assert 0 < common("model", small(), small("strategy.bucket=1 MiB")) < 1
-    assert common("model", small(), small(SERVERS)) == 0
-    assert common("model", small(), small("model.layers=7")) == 0
+    assert common("model", small(), small(SERVERS)) <= common("model", small(), small("strategy.bucket=1 MiB"))
+    calibrated = "cluster.uncertainty={model: {low: 90%, high: 110%}}"
+    assert common("model", small(), small(calibrated)) == 0, "of another family"
+    assert common("model", small(calibrated), small(calibrated, "strategy.bucket=1 MiB")) == 0.5
+    assert common("model", small(calibrated), small(calibrated, SERVERS)) == 0
+    assert common("model", small(calibrated), small(calibrated, "model.layers=7")) == 0
 
 
 def test_errors_of_two_scenarios_are_standard_and_correlate_by_what_they_have_in_common(small: Make) -> None:
@@ -65,10 +69,10 @@ def test_compute_bound_speedup_on_one_device_has_no_device_error(small: Make) ->
     assert not other.is_distinguishable
 
 
-def test_model_errors_of_different_strategies_are_independent(small: Make) -> None:
-    exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
-    result = ratio_interval(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
-    width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
+def test_model_errors_of_different_strategies_are_independent_on_calibrated_clusters(small: Make) -> None:
+    calibrated = "cluster.uncertainty={device: {low: 100%, high: 100%}, model: {low: 90%, high: 111.111%}}"
+    result = ratio_interval(small(*ONLY_COMPUTE, calibrated), small(*ONLY_COMPUTE, SERVERS, calibrated), 1.0)
+    width = 2 * math.hypot(*[math.log(1 / 0.9)] * 2)
     assert math.log(result.high / result.low) == pytest.approx(width, rel=0.05)
 
 

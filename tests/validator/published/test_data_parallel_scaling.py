@@ -9,7 +9,7 @@ import pytest
 import scaleproof
 from scaleproof.simulator.common import catalog
 from scaleproof.validator.published.data_parallel_scaling import predict, predict_among
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Prediction
 from tests.docs.accuracy_page import ALL, shown
 from tests.validator.verdicts import in_bulk
 

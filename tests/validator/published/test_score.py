@@ -15,17 +15,10 @@ from scaleproof.commands.measuring.score import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.scenario.published.tables import opened
+from scaleproof.simulator.uncertainty.error_model import RAW, shipped
 from scaleproof.validator.published.collectives import network_of, predict
-from scaleproof.validator.published.score import (
-    Prediction,
-    Score,
-    Scores,
-    score,
-    score_all,
-    summarise,
-    tables_at,
-    totals,
-)
+from scaleproof.validator.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
+from scaleproof.validator.published.score import Score, Scores, score, score_all, summarise, tables_at, totals
 from tests.docs.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "collectives.csv"
@@ -72,6 +65,19 @@ def test_coverage_is_the_share_of_rows_inside_their_intervals() -> None:
     rows = [Prediction("a", 1.0, 1.0, interval=interval) for interval in (inside, inside, below, untold)]
     assert summarise(rows)["a"].coverage90 == pytest.approx(2 / 3)
     assert summarise([pair(1, 1)])["a"].coverage90 is None
+
+
+def test_the_width_is_the_geometric_mean_of_upper_over_lower_ends() -> None:
+    rows = [Prediction("a", 1.0, 1.0, interval=interval) for interval in ((0.5, 1.0), (0.25, 2.0), None)]
+    assert summarise(rows)["a"].width90 == pytest.approx(4.0)
+    assert summarise([pair(1, 1)])["a"].width90 is None
+
+
+def test_intervals_can_leave_out_the_rows_own_source_or_all_errors() -> None:
+    assert Options(raw=True).errors("dgxc") is RAW
+    assert Options().errors("dgxc") is shipped()
+    assert Options(leave_out=LEAVE_OUT_SOURCE).errors("dgxc") is shipped().without["dgxc"]
+    assert Options(leave_out=LEAVE_OUT_SOURCE).errors("unknown") is shipped()
 
 
 def test_every_row_is_scored_or_skipped_and_assumptions_are_counted() -> None:
@@ -224,7 +230,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     plain = json.loads(capsys.readouterr().out)
     assert plain["table"] == "collectives"
     assert set(plain["sets"]["somewhere >=1MiB"]) == {
-        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "skipped", "assumed",
+        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "skipped",
+        "assumed",
     }  # fmt: skip
     assert plain["sets"]["somewhere >=1MiB"]["skipped"] == {"no collective is called 'alltoall_v2'": 1}
 

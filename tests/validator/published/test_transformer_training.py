@@ -17,7 +17,8 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.published import described, read_table
 from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
 from scaleproof.simulator.scenario.published.tables import folder
-from scaleproof.validator.published.score import ROW_COLUMNS, Options, Prediction, score, summarise
+from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction
+from scaleproof.validator.published.score import score, summarise
 from scaleproof.validator.published.transformer_training import predict
 from tests.docs.accuracy_page import ALL, CALIBRATED, shown
 

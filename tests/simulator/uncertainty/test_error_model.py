@@ -1,0 +1,143 @@
+"""The error model of predictions: which family a prediction is of, its interval, and what the shipped fits must satisfy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import (
+    ALL,
+    EXPOSED,
+    MODEL,
+    RAW,
+    ErrorCase,
+    ErrorModel,
+    Family,
+    Fit,
+    LogNormalError,
+    Slope,
+    case_of_collective,
+    case_of_scenario,
+    log_exposed,
+    memory_error,
+    shipped,
+    similarity,
+)
+from scaleproof.simulator.uncertainty.prediction_interval import spread
+
+Make = Callable[..., Scenario]
+
+FIT = Fit(0.1, {ALL: (1.0, 2.0), "large": (3.0, 4.0)}, {EXPOSED: Slope(2.0, 0.0, 0.5)})
+MEASURED = "training.measured_step={samples: 12, time: 10 ms}"
+STATED = "cluster.uncertainty={model: {low: 90%, high: 110%}}"
+
+
+@pytest.fixture(scope="module")
+def llama() -> Scenario:
+    return load("llama-2-7b-fsdp-a100")
+
+
+def test_a_group_without_ends_of_its_own_has_those_of_all() -> None:
+    assert FIT.log_ends("small", {}) == (-0.1, 0.2)
+    low, high = FIT.log_ends("large", {})
+    assert (float(low), float(high)) == pytest.approx((-0.3, 0.4))
+
+
+def test_covariates_count_within_the_range_that_was_fitted() -> None:
+    scales = [float(FIT.scale({EXPOSED: exposed})) for exposed in (-1.0, 0.0, 0.25, 0.5, 1.0)]
+    assert scales == pytest.approx([0.1, 0.1, 0.1 * math.exp(0.5), 0.1 * math.exp(1), 0.1 * math.exp(1)])
+    low, high = FIT.log_ends(ALL, {EXPOSED: np.array([0.0, 0.5])})
+    assert low.shape == high.shape == (2,)
+
+
+def test_families_follow_from_what_a_scenario_measured(small: Make) -> None:
+    assert case_of_scenario(small()).family == "training"
+    assert case_of_scenario(small()).group == "default framework"
+    assert case_of_scenario(small("framework=ideal")).group == "named framework"
+    assert case_of_scenario(small(MEASURED)).family == "scaling"
+    for calibrated in (small(STATED), small("framework=gloo-cpu", "cluster.node.cores=8"), small("compute=paced")):
+        assert case_of_scenario(calibrated).family is None
+
+
+def test_collectives_are_small_or_large_and_within_or_between_nodes(small: Make) -> None:
+    cluster = small().cluster
+    cases = [case_of_collective(size, nodes, cluster) for size in (2**10, 2**20) for nodes in (1, 2)]
+    assert [case.group for case in cases] == ["below 1 MiB"] * 2 + ["from 1 MiB"] * 2
+    assert [case.covariates["between_nodes"] for case in cases] == [0, 1, 0, 1]
+
+
+def test_calibrated_clusters_keep_the_prior_or_their_own_interval(small: Make) -> None:
+    prior = QUANTITIES[MODEL].prior * 1.6449
+    ends = ErrorCase(None).log_ends(small().cluster, shipped())
+    assert ends == pytest.approx((-prior, prior))
+    stated = small(STATED)
+    assert case_of_scenario(stated).log_ends(stated.cluster, shipped()) == pytest.approx((math.log(0.9), math.log(1.1)))
+
+
+def test_raw_intervals_come_from_the_priors_alone(small: Make) -> None:
+    raw, fitted = (predict(small(), errors=errors) for errors in (RAW, None))
+    assert raw.step_time_s == fitted.step_time_s, "the error model leaves the prediction as it is"
+    assert raw.prediction_interval_s != fitted.prediction_interval_s
+    assert raw.memory_interval_bytes is None
+    assert case_of_scenario(small()).log_ends(small().cluster, RAW)[1] == pytest.approx(QUANTITIES[MODEL].prior * 1.6449)
+
+
+def test_a_wider_model_error_gives_a_wider_interval(small: Make) -> None:
+    widths = []
+    for deviation in (0.02, 0.1, 0.3):
+        found = spread(small(), errors=ErrorModel({"training": Fit(deviation, {ALL: (1.6, 1.6)})}))
+        widths.append(math.log(found.high / found.low))
+    assert widths == sorted(widths)
+    assert widths[-1] == pytest.approx(2 * math.hypot(1.6 * 0.3, widths[0] / 2), rel=0.1)
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_shipped_fits_have_a_floor_and_exist_without_each_source(family: Family) -> None:
+    errors = shipped()
+    for one in (errors, *errors.without.values()):
+        for group in one.families[family].ends:
+            low, high = one.families[family].log_ends(group, {})
+            assert low <= -0.0199
+            assert high >= 0.0199
+    assert any(part.families[family] != errors.families[family] for part in errors.without.values())
+    assert errors.left_out("no such source") is errors
+
+
+def test_shipped_intervals_do_not_narrow_with_the_share_of_exposed_communication() -> None:
+    fit = shipped().families["training"]
+    widths = [
+        np.subtract(*fit.log_ends("named framework", {EXPOSED: log_exposed(share)})[::-1]) for share in (0.0, 0.1, 0.3, 1.0)
+    ]
+    assert widths == sorted(widths)
+    assert log_exposed(0.0) == 0
+    assert log_exposed(2.0) == log_exposed(1.0), "a share is at most the whole"
+
+
+def test_predictions_that_differ_less_have_more_of_their_error_in_common(small: Make) -> None:
+    tensor = small("strategy={kind: hybrid, workers: 2, tensor: 2}")
+    names = [similarity(small(), other) for other in (small("batch=96"), tensor, small("model.layers=7"))]
+    assert names == ["same degrees", "other degrees", "other model"]
+    shared = shipped().pairs.shared
+    assert 0 < shared["same degrees"] < 1
+    assert shared["same degrees"] >= shared["other degrees"]
+    assert 0 <= shipped().pairs.reversed_share < 0.1
+
+
+def test_the_probability_that_memory_suffices_follows_from_its_interval(llama: Scenario) -> None:
+    error = LogNormalError(-0.1, 0.1)
+    assert error.interval(10.0) == pytest.approx((10 * math.exp(-0.1), 10 * math.exp(0.1)))
+    assert error.below(1.0) == pytest.approx(0.5)
+    assert error.below(math.exp(0.1)) == pytest.approx(0.95, abs=1e-4)
+    known = memory_error(llama)
+    assert known is not None
+    run = predict(llama, interval=False)
+    assert run.memory_interval_bytes == known.interval(run.memory_bytes_per_rank or 0.0)
+    assert run.fits_probability == pytest.approx(1.0, abs=0.01)
