@@ -1,5 +1,5 @@
 """What a prediction takes in process once everything is warm: GPT-3 175B as a hybrid on 1,024 GPUs, and its parts; then whole
-predictions of ranks that all differ.
+predictions of ranks that all differ; then Llama 3 405B on pods that are joined by a seventh of their links, and on one switch.
 
 Run: python benchmarks/predict.py
 """
@@ -35,6 +35,10 @@ _JITTERED = {
         ),
     ),
 }  # fmt: skip
+_TREES = {
+    "Llama 3 405B, 16,384 GPUs, 7:1 tree": ("cluster=meta-h100",),
+    "Llama 3 405B, 16,384 GPUs, one switch": (),
+}
 _CHANGES = (f"strategy={_STRATEGY}", "batch=256", "training.zero=1", "training.recompute=full")
 
 
@@ -77,6 +81,10 @@ def main() -> None:
     for name, (jittered, changes) in _JITTERED.items():
         uneven = load(jittered, changes)
         print(f"{name:<34} {fastest_ms(functools.partial(predict, uneven), 3):8.0f} ms")
+    for name, changes in _TREES.items():
+        pretraining = functools.partial(predict, load("llama3-405b-54-days", changes))
+        first_ms, next_ms = fastest_ms(pretraining, 1), fastest_ms(pretraining, 3)
+        print(f"{name:<38} {first_ms:8.0f} ms the first time, then {next_ms:.0f} ms")
 
 
 if __name__ == "__main__":

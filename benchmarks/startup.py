@@ -12,8 +12,8 @@ _COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "scaleproof --help": ["-m", "scaleproof", "--help"],
     "scaleproof predict resnet50-ring-p100": ["-m", "scaleproof", "predict", "resnet50-ring-p100"],
-    "scaleproof predict gpt3-175b-pipeline-selene": ["-m", "scaleproof", "predict", "gpt3-175b-pipeline-selene"],
-    "scaleproof predict gpt3-175b-hybrid-selene": ["-m", "scaleproof", "predict", "gpt3-175b-hybrid-selene"],
+    "scaleproof predict llama-2-7b-fsdp-a100": ["-m", "scaleproof", "predict", "llama-2-7b-fsdp-a100"],
+    "scaleproof predict megatron-175b-3d-selene": ["-m", "scaleproof", "predict", "megatron-175b-3d-selene"],
 }
 
 
