@@ -22,19 +22,12 @@ import numpy.typing as npt
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, modelled_costing, transport_of
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, shipped
+from scaleproof.simulator.cluster.collectives.nccl import constants
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.validator.calibration.fit.measured_curve import SizeTime, not_rising
 from scaleproof.validator.probe.points import Point
 
-# The shipped constant that each factor applies to: file and name.
-CONSTANTS: Final[Mapping[str, tuple[str, str]]] = {
-    "launch": ("generations", "launch"),
-    "latency_inside": ("generations", "step"),
-    "latency_between": ("transports", "step"),
-    "rate_inside": ("generations", "simple_rate"),
-    "rate_between": ("transports", "rate"),
-}
 # Standard deviations of the logarithms of the factors among clusters of one generation and transport, and of errors of a time:
 # of the model, shared within a factor of about 2^_SHARED in the size, and of the measurement. Rounded from published systems,
 # each by the constants that are fitted to the others.
@@ -152,15 +145,12 @@ def prior_deviations(cluster: Cluster) -> dict[str, float]:
     """
     facts = chosen_nccl(cluster)
     assert facts is not None
-    entries = {"generations": facts.generation, "transports": transport_of(cluster)}
     absent = [
         *(["latency_inside", "rate_inside"] if cluster.node.link is None else []),
         *(["latency_between", "rate_between"] if cluster.network is None else []),
     ]
-    values = {
-        name: shipped()[file][entries[file]][constant] for name, (file, constant) in CONSTANTS.items() if name not in absent
-    }
-    return {name: math.hypot(value.deviation, _DIFFERENCES[name]) for name, value in values.items()}
+    shared = constants.prior_deviations(facts, transport_of(cluster))
+    return {name: math.hypot(deviation, _DIFFERENCES[name]) for name, deviation in shared.items() if name not in absent}
 
 
 def _learned(name: str, log: float, deviation: float, prior: float) -> LearnedFactor:

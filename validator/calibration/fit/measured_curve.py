@@ -105,7 +105,7 @@ def _line(rising: Sequence[SizeTime], first: int, last: int, before: Segment | N
     matrix = np.array([*above, *below, *(row for row, _ in further)])
     bounds = [(0, None), (FASTEST_S * unit / time_s, None), (0, TOLERANCE)]
     found = linprog(error, matrix, [*limits, *(limit for _, limit in further)], bounds=bounds, method="highs")
-    if not found.success:
+    if not found.success or found.x is None:
         return None
     return Segment(0.0, float(found.x[0] * time_s), float(found.x[1] * time_s / unit))
 

@@ -13,7 +13,6 @@ from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.fit.collective_posterior import (
-    CONSTANTS,
     CollectivePosterior,
     MeasuredTime,
     prior_deviations,
@@ -110,7 +109,7 @@ def test_only_clusters_with_nccl_have_such_constants() -> None:
 def test_a_cluster_of_one_node_has_no_factors_between_nodes() -> None:
     alone = _cluster("dgx-h100").model_copy(update={"network": None, "nodes": 1})
     assert set(prior_deviations(alone)) == {"launch", "latency_inside", "rate_inside"}
-    assert set(prior_deviations(_cluster("dgx-h100"))) == set(CONSTANTS) == set(Adjust.model_fields)
+    assert set(prior_deviations(_cluster("dgx-h100"))) == set(Adjust.model_fields)
 
 
 def test_slow_outliers_of_a_sweep_are_not_learned_from() -> None:
