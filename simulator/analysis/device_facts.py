@@ -95,11 +95,11 @@ def _rates(device: Device, kernels: Kernels) -> Iterator[Fact]:
         value = f"{shares[0]} of the peak forward, {shares[1]} backward"
         yield Fact("flash attention", value, device.state_of("kernels.flash_forward_share"))
         return
-    known = implementations(kernels)
-    for name, implementation in known.items():
+    by_name = implementations(kernels)
+    for name, implementation in by_name.items():
         yield Fact(f"attention {name}", _interval(implementation.log_error), implementation.state)
     if kernels.attention:
-        first, others = next(iter(kernels.attention)), known.keys() - kernels.attention.keys()
+        first, others = next(iter(kernels.attention)), by_name.keys() - kernels.attention.keys()
         reason = f"as on other devices of {kernels.generation}" if others else f"as {first}: no rates of {kernels.generation}"
         yield Fact("other attention", f"{reason}, since it was not measured", "data sheet" if others else "assumed")
 

@@ -226,7 +226,7 @@ def _fitted(
 
 
 def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:
-    parameters = {name: values.pop(name) for name in _OF_PREPARATION if name in values}
+    parameters: dict[str, float] = {name: values.pop(name) for name in _OF_PREPARATION if name in values}
     preparation = _USUAL_PREPARATION.model_copy(update={**parameters, "cache_bytes": cache_bytes}) if parameters else None
     slowdowns = {width: value for width in _WIDE if (value := values.pop(f"slowdown_{width}", None)) is not None}
     return _USUAL.model_copy(update={**values, "preparation": preparation, "slowdowns": slowdowns})

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_pr
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.rates import State
-from scaleproof.simulator.cluster.device.power import sustained
+from scaleproof.simulator.cluster.device.power import sustained, sustaining
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Hertz, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
 from scaleproof.simulator.model.layers import Layer
@@ -208,10 +208,8 @@ class Device(Spec):
         if kernels.product_rates(precision) is None:
             faster = self.peak_flops[precision] / self.peak_flops[wide] * recipes.peak_share
             return self.speed(wide, kernels, max(1.0, faster))
-        speed = self.speed(precision, kernels)
-        shares = {name: getattr(speed.kernels, name) * recipes.peak_share for name in ("tile_share", "sustained_share")}
-        operand_bytes = recipes.element_bytes[recipe]
-        return speed._replace(kernels=speed.kernels.model_copy(update=shares), operand_bytes=operand_bytes)
+        speed, operand_bytes = self.speed(precision, kernels), recipes.element_bytes[recipe]
+        return speed._replace(kernels=sustaining(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
 
     def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""

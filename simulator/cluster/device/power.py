@@ -26,6 +26,13 @@ def sustained(kernels: Kernels, power_limit_W: float | None) -> Kernels:
     return kernels.model_copy(update={"sustained_share": min(1.0, share), "sustained_at_W": power_limit_W})
 
 
+@functools.lru_cache(maxsize=256)
+def sustaining(kernels: Kernels, share: float) -> Kernels:
+    """The kernels with `share` times the shares of the peak that tiles and the power limit sustain."""
+    update = {"tile_share": kernels.tile_share * share, "sustained_share": kernels.sustained_share * share}
+    return kernels.model_copy(update=update)
+
+
 @functools.cache
 def constants() -> dict[str, Any]:
     """The assumptions of scenarios/kernels/power.yaml."""
