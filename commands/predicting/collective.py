@@ -79,7 +79,7 @@ def _predicted(options: argparse.Namespace) -> int:
     print(f"# {op} on {group.size} ranks of {name}, {how}")
     print(describe(times))
     if options.out:
-        points = predicted_curve(seconds_on_group(op, group, options.algorithm), cluster, sizes)
+        points = predicted_curve(seconds_on_group(op, group, options.algorithm), cluster, group.nodes, sizes)
         _write([CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)], options.out)
     return 0
 

@@ -73,7 +73,7 @@ def _curve(
 ) -> CollectiveCurve:
     """A curve over the measured sizes, with every measured time."""
     seconds = seconds_on_group(op, group, algorithm, called_s)
-    points = predicted_curve(seconds, cluster, drawn_sizes(list(measured)))
+    points = predicted_curve(seconds, cluster, group.nodes, drawn_sizes(list(measured)))
     of_size = {point.size_bytes: point for point in points}
     over = tuple(MeasuredSize(time_s, of_size[size]) for size, times in sorted(measured.items()) for time_s in times)
     return CollectiveCurve(system, op, group.size, group.nodes, detail, points, over)

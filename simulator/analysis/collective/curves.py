@@ -13,6 +13,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import Costing, costing
 from scaleproof.simulator.common.units import format_bytes, format_percent
+from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
 
 # Seconds of a collective on a cluster by size in bytes.
@@ -101,14 +102,16 @@ def seconds_on_group(op: Op, group: Group, algorithm: str | None = None, called_
     return seconds
 
 
-def predicted_size(seconds: SecondsBySize, cluster: Cluster, size_bytes: float) -> PredictedSize:
-    """Prediction of one size with its interval."""
-    return PredictedSize(size_bytes, seconds(cluster, size_bytes), *of_closed_form(lambda on: seconds(on, size_bytes), cluster))
+def predicted_size(seconds: SecondsBySize, cluster: Cluster, nodes: int, size_bytes: float) -> PredictedSize:
+    """Prediction of one size with its interval. nodes: number of nodes of the group."""
+    case = case_of_collective(size_bytes, nodes, cluster)
+    found, predicted_s = of_closed_form(lambda on: seconds(on, size_bytes), cluster, case), seconds(cluster, size_bytes)
+    return PredictedSize(size_bytes, predicted_s, found.low * predicted_s, found.high * predicted_s)
 
 
-def predicted_curve(seconds: SecondsBySize, cluster: Cluster, sizes: Iterable[float]) -> tuple[PredictedSize, ...]:
-    """Predictions of sizes, in ascending order."""
-    return tuple(predicted_size(seconds, cluster, size_bytes) for size_bytes in sorted(set(sizes)))
+def predicted_curve(seconds: SecondsBySize, cluster: Cluster, nodes: int, sizes: Iterable[float]) -> tuple[PredictedSize, ...]:
+    """Predictions of sizes, in ascending order. nodes: number of nodes of the group."""
+    return tuple(predicted_size(seconds, cluster, nodes, size_bytes) for size_bytes in sorted(set(sizes)))
 
 
 def drawn_sizes(sizes: Sequence[float]) -> list[float]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.collectives.cost import transport_of
 from scaleproof.simulator.common import catalog, yaml_file
 
 if TYPE_CHECKING:
@@ -24,19 +24,11 @@ if TYPE_CHECKING:
 
 Amounts = NDArray[np.float64]
 
-# Kinds of fabric by the words of a cluster's description and source, the first that occurs.
-_WORDS: Final = {
-    "efa": r"\befa\b",
-    "roce": r"\broce",
-    "slingshot": r"slingshot",
-    "omni-path": r"omni-?path",
-    "infiniband": r"infiniband",
-    "gpudirect-tcp": r"\btcpxo?\b|gpudirect-tcp",
-    "sockets": r"ethernet|\bgve\b",
-}
-# Rates between nodes, per node, from which a fabric without such words has network cards that access memory remotely; and of a
-# link inside nodes, per GPU, from which it is NVLink or its like.
-_REMOTE_MEMORY_Bps: Final = 12.5e9
+# Kinds of fabric of transports whose name is not the fabric's.
+_OF_TRANSPORT: Final = {
+    "efa-1": "efa", "efa-2": "efa", "efa-3": "efa", "tcpx": "gpudirect-tcp", "tcpxo": "gpudirect-tcp",
+}  # fmt: skip
+# Rate of a link inside nodes, per GPU, from which it is NVLink or its like.
 _NVLINK_Bps: Final = 70e9
 
 
@@ -49,11 +41,8 @@ def fabric_of(cluster: Cluster, inside: bool = False) -> str:
         return "interchip"
     if inside:
         return "nvlink" if link.bandwidth_Bps >= _NVLINK_Bps else "pcie"
-    if link.bandwidth_Bps < _REMOTE_MEMORY_Bps or link.overhead_s or link.cores_busy:
-        return "sockets"
-    text = f"{cluster.description} {cluster.source}".lower()
-    named = next((fabric for fabric, words in _WORDS.items() if re.search(words, text)), None)
-    return named or ("roce" if link.topology.routing == "hashed" else "infiniband")
+    transport = transport_of(cluster)
+    return _OF_TRANSPORT.get(transport, transport)
 
 
 def variability(cluster: Cluster, inside: bool = False) -> float:

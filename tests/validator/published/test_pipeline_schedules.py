@@ -47,7 +47,7 @@ def test_predicted_ratios_of_schedules_equal_measured_ones(model: str) -> None:
             if abs(a.measured / b.measured - 1) > 0.02:
                 assert (a.predicted < b.predicted) == (a.measured < b.measured), (a, b)
                 compared += 1
-    assert compared > 30
+    assert compared > 15
 
 
 def test_1f1b_time_is_the_sum_of_stages_and_messages() -> None:
