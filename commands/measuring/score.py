@@ -30,13 +30,15 @@ def mount(commands: Any) -> None:
     score.add("--rows OUT.csv", "write one line per scored row", type=Path)
     score.add("--ablate NAME", "switch off a mechanism of frameworks, such as host", repeated=True)
     score.add("--default-framework", "use the default framework for training runs instead of the published one")
+    left_out = "predict each row with constants that were fitted without its source (source)"
+    score.add("--leave-out WHAT", left_out, choices=["source"])
     score.add("--json", "print the score as JSON")
 
 
 def _score(options: argparse.Namespace) -> int:
     from scaleproof.validator.published.score import Options, score_all, tables_at, write_rows
 
-    how = Options(options.calibrated, tuple(options.ablate), not options.default_framework)
+    how = Options(options.calibrated, tuple(options.ablate), not options.default_framework, bool(options.leave_out))
     result = score_all(tables_at(options.tables), how)
     if options.rows:
         write_rows(result.predictions, options.rows)

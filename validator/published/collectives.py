@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +13,12 @@ from scaleproof.simulator.analysis.collective.time import collective_time, parse
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
 from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
-from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
+from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
 from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
 from scaleproof.validator.published.score import Prediction
@@ -85,6 +86,29 @@ def predict(row: Row) -> Prediction:
     key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
     inputs, nodes = (*key, str(size_bytes)), cluster.nodes
     return Prediction(set_name, predicted_s, seconds_measured, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
+
+
+def leaving_out() -> Callable[[Row], Prediction]:
+    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row.
+
+    Raises MissingDependencyError without SciPy.
+    """
+    from scaleproof.validator.collectives.fit import fit, fits_without
+    from scaleproof.validator.collectives.observations import observations
+
+    _, rows = read_table(find_table(Path("collectives.csv")))
+    known = observations(rows)
+    whole = fit(known, priors())
+    fits = fits_without(known, priors(), "source", whole)
+    return partial(_predict_without, {name: one.tables for name, one in fits.items()}, whole.tables)
+
+
+def _predict_without(tables: Mapping[str, Tables], others: Tables, row: Row) -> Prediction:
+    """Predicted time with the tables of the row's source, or with others for a source that no fit left out."""
+    from scaleproof.validator.collectives.observations import source_of
+
+    with replaced(tables.get(source_of(row), others)):
+        return predict(row)
 
 
 def algorithm_of(row: Row) -> str | None:

@@ -41,13 +41,23 @@ Quantity = Literal["speed", "memory", "fit", "kernel"]
 FEW_NODES: Final = 2
 
 
+# What a score that leaves out the source of each row means, by table; in the others nothing is fitted to their rows.
+_NOTHING_FITTED: Final = ("sources left out: no constant is fitted to rows of this table, so these are its plain errors",)
+_LEAVE_OUT_NOTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "collectives": ("sources left out: each row is predicted with constants fitted to rows of the other sources",),
+    "gpu_kernels": ("sources left out: not done here; errors on GPUs left out of the fit: python benchmarks/kernels.py gpus",),
+}
+
+
 class Options(NamedTuple):
     """Options of predictions. calibrated: use constants that were fitted on named rows. ablate: mechanisms of the framework
-    that are switched off. frameworks: whether scenarios use the row's framework or the default."""
+    that are switched off. frameworks: whether scenarios use the row's framework or the default. leave_out: whether each row is
+    predicted with constants that were fitted without the source of the row."""
 
     calibrated: bool = False
     ablate: tuple[str, ...] = ()
     frameworks: bool = True
+    leave_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,8 @@ class Table:
     """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
-    predicted from others; `predict_table`, of a path, those of all rows. has_options: whether `predict` takes `Options`, and
+    predicted from others; `predict_table`, of a path, those of all rows; `leaving_out` returns `predict` with constants that
+    were fitted without the source of each row, where constants are fitted. has_options: whether `predict` takes `Options`, and
     the module has `CALIBRATED`. of: quantity of the totals.
     """
 
@@ -272,16 +283,19 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     if options.calibrated and not table.has_options:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
+    notes = _LEAVE_OUT_NOTES.get(table.name, _NOTHING_FITTED) if options.leave_out else ()
     if hasattr(module, "predict_table"):
-        return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, module.NOTES)
+        return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, (*module.NOTES, *notes))
     _, rows = read_table(path)
     if not rows:
         raise InputError(f"{path}: no rows below its columns; give at least one")
-    if hasattr(module, "predict_among"):
+    if options.leave_out and hasattr(module, "leaving_out"):
+        predict = module.leaving_out()
+    elif hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows)
     else:
         predict = functools.partial(module.predict, options=options) if table.has_options else module.predict
-    return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration)
+    return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration, notes)
 
 
 def _done(task: Callable[[], Sequence[Prediction]]) -> Sequence[Prediction]:

@@ -241,7 +241,7 @@ def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
     for row, its in zip(together.rows, alone.rows, strict=True):
         assert row["step_time_s"] == pytest.approx(its["step_time_s"])
         # to first order: collectives that slow the passes next to them bend the step time where they start to be exposed
-        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=7e-3)
+        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=1e-2)
 
 
 def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> None:
