@@ -33,7 +33,8 @@ def mount(commands: Any) -> None:
     score.add("--ablate NAME", "switch off a mechanism of frameworks, such as host", repeated=True)
     score.add("--default-framework", "use the default framework for training runs instead of the published one")
     score.add("--raw", "intervals from the priors of the clusters alone, without the errors of published runs")
-    score.add("--leave-out WHAT", "leave a row's own source out of what intervals are fitted to", choices=[LEAVE_OUT_SOURCE])
+    left_out = "predict each row with constants and errors that were fitted without its source (source)"
+    score.add("--leave-out WHAT", left_out, choices=[LEAVE_OUT_SOURCE])
     score.add("--json", "print the score as JSON")
 
 

