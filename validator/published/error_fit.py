@@ -10,7 +10,7 @@ to the normal one. Groups of fewer than `FEWEST_SOURCES` sources have the ends o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -104,8 +104,8 @@ def source_weights(sources: NDArray[np.str_], within: float) -> Amounts:
     within: correlation of the errors of one source: 0 gives equal rows, 1 equal sources.
     """
     _, index, count = np.unique(sources, return_inverse=True, return_counts=True)
-    weights: Amounts = 1 / (1 + (count[index] - 1) * within)
-    return weights / weights.sum()
+    weights = 1 / (1 + (count[index] - 1) * within)
+    return np.asarray(weights / weights.sum())
 
 
 def correlation_within(sources: NDArray[np.str_], errors: Amounts) -> float:
@@ -201,14 +201,13 @@ def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float) 
         return float(weights[errors > high].sum() if is_above else weights[errors < low].sum())
 
     for _ in range(_ROUNDS):
-        above = max(least, _smallest(lambda end, below=below: beyond(below, end, True)))  # type: ignore[misc]
-        below = max(least, _smallest(lambda end, above=above: beyond(end, above, False)))  # type: ignore[misc]
+        above = max(least, _smallest(lambda end, below=below: beyond(below, end, True)))
+        below = max(least, _smallest(lambda end, above=above: beyond(end, above, False)))
     return _rounded(below * factor), _rounded(above * factor)
 
 
-def _smallest(share_beyond: object) -> float:
+def _smallest(share_beyond: Callable[[float], float]) -> float:
     """The smallest end beyond which there are at most a twentieth of the rows."""
-    assert callable(share_beyond)
     low, high = 0.0, _MOST_SCALES
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
