@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -196,13 +197,15 @@ def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float) 
     factor, least = student_factor(columns.sources), floor / scale.deviation
     below = above = least
 
-    def beyond(below: float, above: float, is_above: bool) -> float:
-        low, high = _total(columns.deviation, -below * scales, above * scales)
-        return float(weights[errors > high].sum() if is_above else weights[errors < low].sum())
+    def share_above(below: float, above: float) -> float:
+        return float(weights[errors > _total(columns.deviation, -below * scales, above * scales)[1]].sum())
+
+    def share_below(above: float, below: float) -> float:
+        return float(weights[errors < _total(columns.deviation, -below * scales, above * scales)[0]].sum())
 
     for _ in range(_ROUNDS):
-        above = max(least, _smallest(lambda end, below=below: beyond(below, end, True)))
-        below = max(least, _smallest(lambda end, above=above: beyond(end, above, False)))
+        above = max(least, _smallest(partial(share_above, below)))
+        below = max(least, _smallest(partial(share_below, above)))
     return _rounded(below * factor), _rounded(above * factor)
 
 
