@@ -221,7 +221,7 @@ def test_intervals_are_computed_on_request() -> None:
     assert row["low_s"] < row["step_time_s"] < row["high_s"]
 
 
-# That of calibrated clusters. With the wider error of published runs, first-order ends are up to 3 % too near where paths change.
+# That of calibrated clusters; with the wider one of published runs, first-order ends are up to 3 % too near where paths change
 MODEL = "cluster.uncertainty={model: {low: 92.1 %, high: 108.6 %}}"
 INTERVALS = {
     # with 4 Gbit/s, or 25 and more, one path is the longest at each end
