@@ -178,7 +178,7 @@ class LinearResponse:
             np.broadcast_to(columns(of), self.shares.shape)[:, pair] * shares
             for of in (self.priors.middle, self.priors.deviation)
         )
-        # errors of pairs are centred on the predicted ratio, which is what held for pairs of published runs
+        # errors of pairs are centred on the predicted ratio, as those of published runs
         middle = math.log(ratio) + float((middles[1:, 1] - middles[1:, 0]).sum())
         # the model errors have a part in common; all other quantities are the same for both
         in_first, in_second = deviations[0].tolist()

@@ -10,8 +10,9 @@ to the normal one. Groups of fewer than `FEWEST_SOURCES` sources have the ends o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -104,8 +105,8 @@ def source_weights(sources: NDArray[np.str_], within: float) -> Amounts:
     within: correlation of the errors of one source: 0 gives equal rows, 1 equal sources.
     """
     _, index, count = np.unique(sources, return_inverse=True, return_counts=True)
-    weights: Amounts = 1 / (1 + (count[index] - 1) * within)
-    return weights / weights.sum()
+    weights = 1 / (1 + (count[index] - 1) * within)
+    return np.asarray(weights / weights.sum())
 
 
 def correlation_within(sources: NDArray[np.str_], errors: Amounts) -> float:
@@ -196,19 +197,20 @@ def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float) 
     factor, least = student_factor(columns.sources), floor / scale.deviation
     below = above = least
 
-    def beyond(below: float, above: float, is_above: bool) -> float:
-        low, high = _total(columns.deviation, -below * scales, above * scales)
-        return float(weights[errors > high].sum() if is_above else weights[errors < low].sum())
+    def share_above(below: float, above: float) -> float:
+        return float(weights[errors > _total(columns.deviation, -below * scales, above * scales)[1]].sum())
+
+    def share_below(above: float, below: float) -> float:
+        return float(weights[errors < _total(columns.deviation, -below * scales, above * scales)[0]].sum())
 
     for _ in range(_ROUNDS):
-        above = max(least, _smallest(lambda end, below=below: beyond(below, end, True)))  # type: ignore[misc]
-        below = max(least, _smallest(lambda end, above=above: beyond(end, above, False)))  # type: ignore[misc]
+        above = max(least, _smallest(partial(share_above, below)))
+        below = max(least, _smallest(partial(share_below, above)))
     return _rounded(below * factor), _rounded(above * factor)
 
 
-def _smallest(share_beyond: object) -> float:
+def _smallest(share_beyond: Callable[[float], float]) -> float:
     """The smallest end beyond which there are at most a twentieth of the rows."""
-    assert callable(share_beyond)
     low, high = 0.0, _MOST_SCALES
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

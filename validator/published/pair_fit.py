@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,8 @@ class Pairs(NamedTuple):
 
     def where(self, mask: NDArray[np.bool_]) -> Pairs:
         """Some of the pairs."""
-        return Pairs(*(column[mask] for column in self))
+        columns: tuple[Any, ...] = tuple(column[mask] for column in self)
+        return Pairs(*columns)
 
 
 class CurvePoint(NamedTuple):

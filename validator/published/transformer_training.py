@@ -76,8 +76,8 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     )
     if row.get("memory_GiB"):
         reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
-        error = memory_error(description.scenario, options.errors(name))
-        interval_bytes = error and error.interval(reported_bytes)
+        of_memory = memory_error(description.scenario, options.errors(name))
+        interval_bytes = of_memory and of_memory.interval(reported_bytes)
         known = Uncertainty(case_of_memory(description.scenario))
         yield Prediction(
             f"{name} memory", reported_bytes, measured_bytes, interval=interval_bytes, uncertainty=known, of="memory", **about

@@ -223,6 +223,8 @@ def test_intervals_are_computed_on_request() -> None:
     assert row["low_s"] < row["step_time_s"] < row["high_s"]
 
 
+# That of calibrated clusters; with the wider one of published runs, first-order ends are up to 3 % too near where paths change
+MODEL = "cluster.uncertainty={model: {low: 92.1 %, high: 108.6 %}}"
 INTERVALS = {
     # with 4 Gbit/s, or 25 and more, one path is the longest at each end
     "resnet50-ring-p100": ("cluster.network.bandwidth", (4, 25, 60, 200), "Gbit/s"),
@@ -237,7 +239,7 @@ INTERVALS = {
 @pytest.mark.parametrize("name", INTERVALS)
 def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
     field, numbers, unit = INTERVALS[name]
-    study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}})
+    study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}}, [MODEL])
     together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
     assert len(together.alone) == 0
     for row, its in zip(together.rows, alone.rows, strict=True):
@@ -248,7 +250,7 @@ def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
 
 def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> None:
     """With 5 Gbit/s, collectives are hidden behind computation on a device that is slower by 15 %, which doubles its effect."""
-    study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}})
+    study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}}, [MODEL])
     together, alone = (rows(pickle.dumps(study), np.arange(3), True, way, 1e9).rows[0] for way in (True, False))
     assert together["high_s"] == pytest.approx(alone["high_s"], rel=0.02)
     # first-order methods take one path at each end; two are nearly the longest at this one
