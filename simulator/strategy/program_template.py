@@ -184,6 +184,7 @@ class TemplateKey(NamedTuple):
     pass_times: PassTimes
     devices: int
     cards: int
+    is_uniform: bool
     network: NetworkShape | None
     library: str
     shares_links: bool
@@ -195,7 +196,7 @@ class TemplateKey(NamedTuple):
         shape = None if cluster.is_uniform or cluster.network is None else network_shape(node, cluster.network)
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
-            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, shape, library_of(cluster),
+            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape, library_of(cluster),
             job.shares_links,
         )  # fmt: skip
 

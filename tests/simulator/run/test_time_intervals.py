@@ -24,3 +24,12 @@ def test_the_union_covers_the_same_points_as_the_intervals(rows: list[tuple[int,
         assert {second for interval in found for second in interval} == covered
         # sorted and disjoint
         assert all(a.stop < b.start for a, b in itertools.pairwise(found))
+
+
+def test_many_owners_of_32_bits_are_divided() -> None:
+    # the number of intervals times the number of owners exceeds 32 bits
+    owner = np.repeat(np.arange(50_000, dtype=np.int32), 2)
+    start_s = np.tile([0.0, 1.0], 50_000)
+    divided, label = TimeIntervals(owner, start_s, start_s + 2).divided(np.tile([7, 8], 50_000))
+    assert divided.end_s.reshape(-1, 2).tolist() == [[2.0, 3.0]] * 50_000
+    assert label.tolist() == [7, 8] * 50_000
