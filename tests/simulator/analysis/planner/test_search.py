@@ -93,7 +93,7 @@ def test_cost_ranks_like_time_with_equal_node_counts() -> None:
 
 
 def test_energy_objective_returns_the_least_energy_first() -> None:
-    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=16"), 4, "energy", top=2)
+    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=8"), 2, "energy", top=2)
     first, second = (choice.run.energy_J for choice in found.best)
     assert first is not None
     assert second is not None
