@@ -203,10 +203,10 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
+    code, out, _ = run(capsys, ["--gpus", "12", "--top", "1", "--set", "cluster.nodes=2", "--set", "batch=24"])
     assert code == 0
-    assert " on 64 GPUs of " in out
-    assert "global batch 256" in out
+    assert " on 12 GPUs of " in out
+    assert "global batch 24" in out
 
 
 def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
