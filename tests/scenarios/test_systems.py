@@ -22,8 +22,7 @@ def test_all_required_systems_ship() -> None:
     assert set(KNOWN) <= set(SYSTEMS)
 
 
-# tests/docs/test_systems_page.py also predicts all of them
-@pytest.mark.parametrize("name", [*SYSTEMS[::5], *in_bulk(*(name for name in SYSTEMS if name not in SYSTEMS[::5]))])
+@pytest.mark.parametrize("name", [*SYSTEMS[::2], *in_bulk(*SYSTEMS[1::2])])
 def test_each_system_predicts_and_fits_in_memory(name: str) -> None:
     run = predict(load(name), interval=False)
     assert 0 < run.samples_per_s < float("inf")

@@ -14,11 +14,15 @@ from scaleproof.simulator.run.scaling import forget
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import DataParallel
+from tests.validator.verdicts import in_bulk
 
 Make = Callable[..., Scenario]
+NAMES = catalog.names("what-if")
+# whose intervals take several seconds
+LARGE = ("gpt3-175b-hybrid-selene", "llama3-405b-54-days")
 
 
-@pytest.mark.parametrize("name", catalog.names("what-if"))
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in LARGE), *in_bulk(*LARGE)])
 def test_every_shipped_scenario_predicts_a_consistent_summary(name: str) -> None:
     summary = predict(load(name)).summary()
     assert summary["step_time_s"] > 0

@@ -59,9 +59,10 @@ def test_yaml_tags_do_not_execute_code() -> None:
     assert located.data == {"a": []}
 
 
-def test_nested_aliases_do_not_exhaust_memory() -> None:
+def test_nested_aliases_do_not_exhaust_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_file, "_MAX_NODES", 10_000)
     bomb = "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
-    for previous, name in zip("abcde", "bcdef", strict=True):
+    for previous, name in zip("abcdefgh", "bcdefghi", strict=True):
         bomb += f"{name}: &{name} [{','.join(['*' + previous] * 10)}]\n"
     with pytest.raises(ScenarioError, match="are aliases nested"):
         yaml_file.parse(bomb, "f.yaml")

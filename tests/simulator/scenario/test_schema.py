@@ -195,7 +195,7 @@ fields = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(field=fields, value=plain_values)
 def test_any_field_value_loads_or_gives_a_readable_error(field: tuple[str, ...], value: object, tmp_path: Path) -> None:
     data = yaml.safe_load(SMALL)

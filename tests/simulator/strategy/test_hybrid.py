@@ -307,7 +307,7 @@ MODELS = (
 )
 
 
-@settings(few, max_examples=150)
+@few
 @given(any_strategy(), st.integers(0, 3), st.sampled_from(MODELS), st.sampled_from(["none", "full"]))
 def test_any_hybrid_is_predicted_or_rejected(
     small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.validator.record.step_time import slope_interval_s
+from tests.validator.verdicts import in_bulk
 
 Steps = NDArray[np.float64]
 DRAWS = 300
@@ -43,7 +44,7 @@ def ends_of(steps_s: Steps) -> Steps:
     return np.concatenate([[3.0], 3.0 + np.cumsum(steps_s)])
 
 
-@pytest.mark.parametrize("count", [10, 30])
+@pytest.mark.parametrize("count", [10, *in_bulk(30)])
 @pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, compensated])
 def test_the_interval_contains_the_true_value_in_at_least_90_percent(
     draw: Callable[[Generator, int], Steps], count: int

@@ -93,7 +93,7 @@ def test_cost_ranks_like_time_with_equal_node_counts() -> None:
 
 
 def test_energy_objective_returns_the_least_energy_first() -> None:
-    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=16"), 4, "energy", top=2)
+    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=8"), 2, "energy", top=2)
     first, second = (choice.run.energy_J for choice in found.best)
     assert first is not None
     assert second is not None
@@ -203,10 +203,10 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
+    code, out, _ = run(capsys, ["--gpus", "12", "--top", "1", "--set", "cluster.nodes=2", "--set", "batch=24"])
     assert code == 0
-    assert " on 64 GPUs of " in out
-    assert "global batch 256" in out
+    assert " on 12 GPUs of " in out
+    assert "global batch 24" in out
 
 
 def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ NIC_BPS = 1.25e9
 FREE = ("cluster.network={bandwidth: 1 EB/s, latency: 0}", "cluster.node.link={bandwidth: 1 EB/s, latency: 0}")
 MODES: Final = ({"mode": "asynchronous"}, {"mode": "stale_synchronous", "bound": 2}, {"mode": "asynchronous", "units": 30})
 ONE_SLOW = "unevenness={stragglers: [{ranks: 0, slowdown: 3}]}"
-function_scoped = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+function_scoped = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 
 
 def servers(workers: int, servers: int = 1, **fields: object) -> str:

@@ -296,8 +296,8 @@ def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, c
     ("schedule", "name", "chunks"),
     [
         ("1f1b", "1F1B", (1,)),
-        ("dualpipe_v", "DualPipeV", (2,)),
         *in_bulk(
+            ("dualpipe_v", "DualPipeV", (2,)),
             ("gpipe", "GPipe", (1,)),
             ("interleaved_1f1b", "Interleaved1F1B", (2, 3)),
             ("looped_bfs", "LoopedBFS", (2, 3)),

@@ -59,7 +59,7 @@ def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return times.expected_s / replayed_s - 1, times.least_s / replayed_s - 1
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*list(SCENARIOS)[::2], *in_bulk(*list(SCENARIOS)[1::2])])
 def test_replayed_times_are_above_the_bound_and_near_estimates(name: str) -> None:
     errors, least = compared(name, 16, seed=1)
     assert (least <= 1e-9).all()
