@@ -93,8 +93,10 @@ def fit(
     first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters]) / scale
     solution = least_squares(residuals, first, max_nfev=40, ftol=1e-4, xtol=1e-4)
     jacobian: NDArray[np.float64] = np.asarray(solution.jac, dtype=np.float64)
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
-    tables = _with_intervals(prior, parameters, solution.x * scale, covariance * np.outer(scale, scale))
+    covariance: NDArray[np.float64] = np.linalg.inv(jacobian.T @ jacobian).astype(np.float64)
+    tables = _with_intervals(
+        prior, parameters, solution.x * scale, np.asarray(covariance * np.outer(scale, scale), dtype=np.float64)
+    )
     return Fit(tables, _factors(parameters, solution.x * scale), len(kept), tuple(counts))
 
 
@@ -109,7 +111,7 @@ def fits_without(
 
 def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_LogFactor]:
     """A common factor of each fitted constant, and one for each generation or transport that occurs in the rows."""
-    used = {
+    used: dict[str, set[str]] = {
         "libraries": {"nccl"}, "generations": {one.facts.generation for one in rows},
         "transports": {one.transport for one in rows if one.facts and one.row.get("n_nodes") != "1"},
     }  # fmt: skip
