@@ -18,12 +18,12 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, Value, priors
+from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables, priors
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import Fit, fit, fits_without
-from scaleproof.validator.collectives.observations import Batch, Observation, observations
+from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations
 
 _PARTS: Final = ("systems", "sources", "mechanisms")
 _MIB: Final = 2**20
@@ -86,7 +86,7 @@ def _without(tables: Tables, constants: Mapping[str, float]) -> Tables:
     """The tables with constants at which a mechanism has no effect."""
     return {
         file: {
-            entry: {name: Value(*[constants[name]] * 3) if name in constants else value for name, value in fields.items()}
+            entry: {name: FittedValue(*[constants[name]] * 3) if name in constants else value for name, value in fields.items()}
             for entry, fields in entries.items()
         }
         for file, entries in tables.items()
@@ -103,7 +103,7 @@ def _together(
 
 def _errors(rows: Sequence[Observation], tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Logarithms of predicted over measured times, and sizes in bytes; shapes (rows,)."""
-    batch = Batch.of(rows)
+    batch = ObservationBatch.of(rows)
     return np.log(batch.seconds(tables) / batch.measured_s), batch.size_bytes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import FILES, Tables, Value
+from scaleproof.simulator.cluster.collectives.nccl.constants import FILES, FittedValue, Tables
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.collectives.fit import FITTED
@@ -32,13 +32,15 @@ def write(folder: Path, tables: Tables) -> None:
         write_atomically(path, f"{head or _HEADS[name]}{name}:\n{body}{mark}{tail}".encode())
 
 
-def _entry(name: str, fields: Mapping[str, Mapping[str, Any]], values: Mapping[str, Value], fitted: tuple[str, ...]) -> str:
+def _entry(
+    name: str, fields: Mapping[str, Mapping[str, Any]], values: Mapping[str, FittedValue], fitted: tuple[str, ...]
+) -> str:
     is_fitted = name not in ("rccl", "cdna")
     lines = [_line(key, field, values[key] if is_fitted and key in fitted else None) for key, field in fields.items()]
     return "\n".join([f"  {name}:", *lines])
 
 
-def _line(key: str, field: Mapping[str, Any], value: Value | None) -> str:
+def _line(key: str, field: Mapping[str, Any], value: FittedValue | None) -> str:
     """One constant in YAML; unchanged without a new value."""
     unit = str(field["value"]).partition(" ")[2]
     parts = {name: field[name] for name in ("value", "low", "high")}

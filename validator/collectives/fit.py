@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, Value
+from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables
 from scaleproof.simulator.common.errors import MissingDependencyError
-from scaleproof.validator.collectives.observations import Batch, Observation
+from scaleproof.validator.collectives.observations import Observation, ObservationBatch
 
 # Half width of a normal variable's 90 % interval in standard deviations.
 _DEVIATIONS: Final = 1.6449
@@ -36,7 +36,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class _Parameter(NamedTuple):
+class _LogFactor(NamedTuple):
     """A logarithm of a factor on constants of a file: of one entry, or common to all its entries."""
 
     file: str
@@ -74,7 +74,7 @@ def fit(
     except ImportError:
         raise MissingDependencyError("a fit of collectives needs SciPy; pip install 'scaleproof[validator]'") from None
     kept = [one for one in rows if getattr(one, by) != leave_out]
-    batch = Batch.of(kept)
+    batch = ObservationBatch.of(kept)
     parameters = [one for one in _parameters(prior, kept) if one.name not in fixed]
     counts = Counter(one.system for one in kept)
     weight = np.array([counts[one.system] ** -0.25 for one in kept])
@@ -84,15 +84,19 @@ def fit(
 
     def residuals(z: NDArray[np.float64]) -> NDArray[np.float64]:
         error = np.log(batch.seconds(_tables(prior, parameters, z * scale))) - logs
-        # soft L1 by its square root, so that the prior stays quadratic
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + (error * weight) ** 2) - 1))
+        # the root of soft L1, so that the prior stays quadratic
+        error *= weight
+        robust = error * np.sqrt(2 / (np.sqrt(1 + error**2) + 1))
         return np.concatenate([robust, z])
 
     known = {} if start is None else start.logs
     first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters]) / scale
     solution = least_squares(residuals, first, max_nfev=40, ftol=1e-4, xtol=1e-4)
-    covariance = np.linalg.inv(solution.jac.T @ solution.jac)
-    tables = _with_intervals(prior, parameters, solution.x * scale, covariance * np.outer(scale, scale))
+    jacobian: NDArray[np.float64] = np.asarray(solution.jac, dtype=np.float64)
+    covariance: NDArray[np.float64] = np.linalg.inv(jacobian.T @ jacobian).astype(np.float64)
+    tables = _with_intervals(
+        prior, parameters, solution.x * scale, np.asarray(covariance * np.outer(scale, scale), dtype=np.float64)
+    )
     return Fit(tables, _factors(parameters, solution.x * scale), len(kept), tuple(counts))
 
 
@@ -105,9 +109,9 @@ def fits_without(
     return {name: fit(rows, prior, name, by, first, fixed) for name in sorted({getattr(one, by) for one in rows})}
 
 
-def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_Parameter]:
+def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_LogFactor]:
     """A common factor of each fitted constant, and one for each generation or transport that occurs in the rows."""
-    used = {
+    used: dict[str, set[str]] = {
         "libraries": {"nccl"}, "generations": {one.facts.generation for one in rows},
         "transports": {one.transport for one in rows if one.facts and one.row.get("n_nodes") != "1"},
     }  # fmt: skip
@@ -115,14 +119,16 @@ def _parameters(prior: Tables, rows: Sequence[Observation]) -> list[_Parameter]:
     for file, names in FITTED.items():
         for name in names:
             entries = sorted(entry for entry in prior[file] if entry in used[file])
+            if not entries:
+                continue
             spread = float(np.mean([prior[file][entry][name].deviation for entry in entries]))
             if file == "libraries":
-                result.append(_Parameter(file, "nccl", name, spread))
+                result.append(_LogFactor(file, "nccl", name, spread))
                 continue
             if _own(file, name) < 1:
-                result.append(_Parameter(file, None, name, spread * math.sqrt(1 - _own(file, name))))
+                result.append(_LogFactor(file, None, name, spread * math.sqrt(1 - _own(file, name))))
             own = ((entry, prior[file][entry][name].deviation * math.sqrt(_own(file, name))) for entry in entries)
-            result += [_Parameter(file, entry, name, deviation) for entry, deviation in own]
+            result += [_LogFactor(file, entry, name, deviation) for entry, deviation in own]
     return result
 
 
@@ -131,27 +137,27 @@ def _own(file: str, name: str) -> float:
     return 1.0 if (file, name) == ("transports", "step") else _OWN
 
 
-def _factors(parameters: Sequence[_Parameter], logs: NDArray[np.float64]) -> dict[tuple[str, str | None, str], float]:
+def _factors(parameters: Sequence[_LogFactor], logs: NDArray[np.float64]) -> dict[tuple[str, str | None, str], float]:
     return {(p.file, p.entry, p.name): float(log) for p, log in zip(parameters, logs, strict=True)}
 
 
-def _tables(prior: Tables, parameters: Sequence[_Parameter], logs: NDArray[np.float64]) -> Tables:
+def _tables(prior: Tables, parameters: Sequence[_LogFactor], logs: NDArray[np.float64]) -> Tables:
     """The prior with factors applied; RCCL's constants are not fitted."""
     factors = _factors(parameters, logs)
-    result: dict[str, dict[str, dict[str, Value]]] = {}
+    result: dict[str, dict[str, dict[str, FittedValue]]] = {}
     for file, entries in prior.items():
         result[file] = {}
         for entry, fields in entries.items():
             changed = dict(fields)
             for name in FITTED[file] if entry not in ("rccl", "cdna") else ():
                 log = factors.get((file, None, name), 0.0) + factors.get((file, entry, name), 0.0)
-                changed[name] = Value(*(part * math.exp(log) for part in fields[name]))
+                changed[name] = FittedValue(*(part * math.exp(log) for part in fields[name]))
             result[file][entry] = changed
     return result
 
 
 def _with_intervals(
-    prior: Tables, parameters: Sequence[_Parameter], logs: NDArray[np.float64], covariance: NDArray[np.float64]
+    prior: Tables, parameters: Sequence[_LogFactor], logs: NDArray[np.float64], covariance: NDArray[np.float64]
 ) -> Tables:
     """The fitted constants with 90 % intervals of the posterior; entries without rows keep the width of their own factor."""
     index = {(p.file, p.entry, p.name): i for i, p in enumerate(parameters)}
@@ -159,11 +165,11 @@ def _with_intervals(
     for file, entries in tables.items():
         for entry, fields in entries.items():
             for name in FITTED[file] if entry not in ("rccl", "cdna") else ():
-                used = [i for key in ((file, None, name), (file, entry, name)) if (i := index.get(key)) is not None]
-                variance = float(covariance[np.ix_(used, used)].sum())
+                indices = [i for key in ((file, None, name), (file, entry, name)) if (i := index.get(key)) is not None]
+                variance = float(covariance[np.ix_(indices, indices)].sum())
                 if (file, entry, name) not in index:
                     variance += prior[file][entry][name].deviation ** 2 * _own(file, name)
                 half = math.exp(_DEVIATIONS * math.sqrt(variance))
                 value = fields[name].value
-                fields[name] = Value(value, value / half, value * half)
+                fields[name] = FittedValue(value, value / half, value * half)
     return tables  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, choices, chosen, constants_of
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Constants, Tables, derived
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Tables, TimingConstants, derived
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, pairwise, timing
 from scaleproof.simulator.cluster.collectives.nccl.tuner import Case
 from scaleproof.simulator.common.errors import ScaleproofError
@@ -31,7 +31,7 @@ class Observation:
     source: str
     facts: Nccl
     transport: str
-    curve: Callable[[Constants], Timing]
+    curve: Callable[[TimingConstants], Timing]
     key: tuple[object, ...]
     size_bytes: float
     measured_s: float
@@ -69,7 +69,7 @@ def _observation(row: Row) -> Observation | None:
 
     case = Case(op, links, facts, best.algorithm)
 
-    def curve(constants: Constants) -> Timing:
+    def curve(constants: TimingConstants) -> Timing:
         if best.algorithm == "pairwise":
             return pairwise(case, constants).at(size_bytes)
         return timing(case, best.protocol, constants)
@@ -83,7 +83,7 @@ def _observation(row: Row) -> Observation | None:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ObservationBatch:
     """Observations in arrays, so that many constants can be tried: curves once for each key.
 
     index: the curve of each observation; shapes (observations,).
@@ -97,7 +97,7 @@ class Batch:
     pytorch: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, members: Iterable[Observation]) -> Batch:
+    def of(cls, members: Iterable[Observation]) -> ObservationBatch:
         """The observations as arrays."""
         listed = tuple(members)
         positions: dict[tuple[object, ...], int] = defaultdict(lambda: len(positions))

@@ -10,9 +10,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Grou
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl import (
     Choice,
-    Constants,
     GroupLinks,
     Nccl,
+    TimingConstants,
     candidates,
     channels,
     choices,
@@ -89,7 +89,7 @@ def transport_of(cluster: Cluster) -> str:
     return cluster.network.transport or default_transport(cluster.network, cluster.node) if cluster.network else "infiniband"
 
 
-def timing_constants(cluster: Cluster, facts: Nccl) -> Constants:
+def timing_constants(cluster: Cluster, facts: Nccl) -> TimingConstants:
     """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
     return constants_of(facts, transport_of(cluster), cluster.collectives.adjust)
 

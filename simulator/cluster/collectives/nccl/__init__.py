@@ -1,6 +1,6 @@
 """NCCL and RCCL: the choice of algorithm and protocol (tuner), and how long it takes (timing)."""
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Constants, constants_of, default_transport
+from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, TimingConstants, constants_of, default_transport
 from scaleproof.simulator.cluster.collectives.nccl.facts import (
     Generation,
     GroupLinks,
@@ -16,13 +16,13 @@ from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 __all__ = [
     "Adjust",
     "Choice",
-    "Constants",
     "Generation",
     "GroupLinks",
     "Nccl",
     "PointToPoint",
     "Protocol",
     "Timing",
+    "TimingConstants",
     "candidates",
     "channels",
     "choices",

@@ -27,7 +27,7 @@ _DEVIATIONS: Final = 1.6449
 _SLOWEST_RDMA_Bps: Final = 50e9 / 8
 
 
-class Value(NamedTuple):
+class FittedValue(NamedTuple):
     """A constant in seconds, bytes per second or as a share, and its 90 % interval."""
 
     value: float
@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 
 # Constants by file (libraries, generations, transports), entry (nccl, hopper, efa) and name.
-Tables = Mapping[str, Mapping[str, Mapping[str, Value]]]
+Tables = Mapping[str, Mapping[str, Mapping[str, FittedValue]]]
 
 
 class Adjust(Spec):
@@ -65,7 +65,7 @@ class Adjust(Spec):
 
 
 @dataclass(frozen=True)
-class Constants:
+class TimingConstants:
     """Constants of the timing of one cluster's collectives; protocols in the order LL, LL128, Simple.
 
     launch_s: of a collective: the kernel's launch and the events between streams. inside_step_s, between_step_s: of a step
@@ -111,18 +111,18 @@ def replaced(tables: Tables) -> Iterator[None]:
         _replaced.reset(token)
 
 
-def constants_of(facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+def constants_of(facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
     """Constants of a cluster's collectives."""
     tables = _replaced.get()
     return _shipped_constants(facts, transport, adjust) if tables is None else derived(tables, facts, transport, adjust)
 
 
 @functools.lru_cache(maxsize=256)
-def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
     return derived(shipped(), facts, transport, adjust)
 
 
-def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Constants:
+def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
     """Constants from tables: a protocol's are those of LL times the library's ratios."""
     library = tables["libraries"]["rccl" if facts.generation == "cdna" else "nccl"]
     generation, network = tables["generations"][facts.generation], tables["transports"][transport]
@@ -139,7 +139,7 @@ def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Cons
     between_first, between_second, between_third = (ratio * between_s for ratio in ratios("network_step"))
     ll_rate, ll128_rate, simple_rate = (rate * adjust.rate_inside for rate in rates)
     between_rate = network["rate"].value * adjust.rate_between
-    return Constants(
+    return TimingConstants(
         launch_s=generation["launch"].value * adjust.launch,
         inside_step_s=(first, second, third),
         between_step_s=(between_first, between_second, between_third),
@@ -201,7 +201,7 @@ def transports() -> tuple[str, ...]:
     return tuple(shipped()["transports"])
 
 
-def _table(name: str, prior: bool = False) -> dict[str, dict[str, Value]]:
+def _table(name: str, prior: bool = False) -> dict[str, dict[str, FittedValue]]:
     entries: Mapping[str, Mapping[str, Mapping[str, Any]]]
     entries = yaml_file.shipped(catalog.ROOT / "collectives" / f"{name}.yaml")[name]
     return {
@@ -210,16 +210,16 @@ def _table(name: str, prior: bool = False) -> dict[str, dict[str, Value]]:
     }
 
 
-def _value(field: Mapping[str, Any]) -> Value:
-    return Value(*(_number(field[part]) for part in Value._fields))
+def _value(field: Mapping[str, Any]) -> FittedValue:
+    return FittedValue(*(_number(field[part]) for part in FittedValue._fields))
 
 
-def _prior(field: Mapping[str, Any]) -> Value:
+def _prior(field: Mapping[str, Any]) -> FittedValue:
     """The prior of a constant, whose median is in the middle of its interval's logarithms; the constant itself without one."""
     if "prior" not in field:
         return _value(field)
     low, high = map(_number, field["prior"])
-    return Value(math.sqrt(low * high), low, high)
+    return FittedValue(math.sqrt(low * high), low, high)
 
 
 def _number(value: object) -> float:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
-from scaleproof.simulator.cluster.collectives.nccl.constants import Constants
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
 from scaleproof.simulator.cluster.collectives.nccl.tuner import NETWORK_SHARE, Case, Curve, candidates, link_share
 
@@ -59,7 +59,7 @@ class Choice:
         return self.small if self.small is not None and size_bytes <= self.small_bytes else self.timing
 
 
-def choices(op: Op, links: GroupLinks, facts: Nccl, constants: Constants, algorithm: str | None = None) -> list[Choice]:
+def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, algorithm: str | None = None) -> list[Choice]:
     """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
     names = [name for name in candidates(op, links.group, facts) if algorithm in (None, name)]
     if names == ["pairwise"]:
@@ -84,7 +84,7 @@ def chosen(choices: Sequence[Choice], size_bytes: float) -> Choice:
     return best
 
 
-def timing(case: Case, protocol: Protocol, constants: Constants) -> Timing:
+def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing:
     """Duration of a collective with one algorithm and protocol."""
     traffic, is_nvls = case.traffic, case.algorithm.startswith("nvls")
     inside_s, between_s, inside_share, between_share = constants.of(protocol)
@@ -100,7 +100,7 @@ def timing(case: Case, protocol: Protocol, constants: Constants) -> Timing:
     return Timing(latency_s, per_byte_s, _chunk_s(protocol, crosses, constants))
 
 
-def _chunk_s(protocol: Protocol, crosses: bool, constants: Constants) -> float:
+def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> float:
     chunk_s = constants.between_chunk_s if crosses else constants.inside_chunk_s
     return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
 
@@ -110,7 +110,7 @@ def _sends(traffic: Traffic) -> int:
     return max(1, traffic.inside_steps + traffic.between_steps)
 
 
-def pairwise(case: Case, constants: Constants) -> Choice:
+def pairwise(case: Case, constants: TimingConstants) -> Choice:
     """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
 
     If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
@@ -135,7 +135,7 @@ def pairwise(case: Case, constants: Constants) -> Choice:
     return Choice("pairwise", "simple", None, timed("simple"), timed("ll"), small_bytes)
 
 
-def _messages_latency_s(constants: Constants, protocol: Protocol, inside: int, remote: int) -> float:
+def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: int, remote: int) -> float:
     """Seconds until the first byte of concurrent messages arrives: the kernel's launch, and a step inside and between nodes.
 
     inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
@@ -158,7 +158,7 @@ class PointToPoint:
     most_Bps: float
 
 
-def point_to_point(facts: Nccl, constants: Constants, crosses: bool) -> PointToPoint:
+def point_to_point(facts: Nccl, constants: TimingConstants, crosses: bool) -> PointToPoint:
     """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
     _, _, inside_share, between_share = constants.of("simple")
     latency_s = _messages_latency_s(constants, "simple", int(not crosses), int(crosses))

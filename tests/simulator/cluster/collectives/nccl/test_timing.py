@@ -16,7 +16,7 @@ from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
 from scaleproof.simulator.cluster.collectives.link_traffic import traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl import Adjust, Constants, GroupLinks, Nccl, Timing, choices, chosen
+from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, Timing, TimingConstants, choices, chosen
 from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
 from scaleproof.simulator.common import catalog
@@ -35,7 +35,7 @@ def adjusted(known: Cluster, **factors: float) -> Cluster:
     return known.model_copy(update={"collectives": collectives})
 
 
-def constants(known: Cluster) -> Constants:
+def constants(known: Cluster) -> TimingConstants:
     facts = nccl_facts(known)
     assert facts is not None
     return timing_constants(known, facts)
