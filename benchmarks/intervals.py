@@ -43,7 +43,7 @@ from scaleproof.validator.published.pair_fit import (
     shared_errors,
     without_other_models,
 )
-from scaleproof.validator.published.prediction import Options, Prediction
+from scaleproof.validator.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
 from scaleproof.validator.published.score import score
 
 # Scored tables, and whether with the row's framework.
@@ -89,10 +89,11 @@ class Scored(NamedTuple):
 
 
 def scored_rows() -> Iterator[Scored]:
-    """Yields all rows that the error model is fitted to, with intervals from the priors alone."""
+    """Yields all rows that the error model is fitted to, with constants that were fitted without the row's source, and intervals
+    from the priors alone."""
     for name, with_framework in _TABLES:
         title = name if with_framework else f"{name}, default framework"
-        result = score(folder() / f"{name}.csv", Options(frameworks=with_framework, raw=True))
+        result = score(folder() / f"{name}.csv", Options(frameworks=with_framework, raw=True, leave_out=LEAVE_OUT_SOURCE))
         print(f"scored {title}: {len(result.predictions)} rows", flush=True)
         for one in result.predictions:
             if not one.skipped and one.uncertainty is not None and one.uncertainty.case.family is not None:
