@@ -37,8 +37,8 @@ def test_every_row_is_scored_within_the_bound() -> None:
     assert found.worst < 8
 
 
-@pytest.mark.parametrize("model", ["6.2B", *in_bulk("")])
-def test_predicted_ratios_of_schedules_equal_measured_ones(model: str) -> None:
+@pytest.mark.parametrize(("model", "least"), [("6.2B", 15), *in_bulk(("", 30))])
+def test_predicted_ratios_of_schedules_equal_measured_ones(model: str, least: int) -> None:
     """All pairs, of a model or of all models, that differ by their schedule alone, and by more than two percent."""
     predictions = sorted((predict(each) for each in rows() if model in each["model"]), key=lambda one: one.pairs)
     compared = 0
@@ -47,7 +47,7 @@ def test_predicted_ratios_of_schedules_equal_measured_ones(model: str) -> None:
             if abs(a.measured / b.measured - 1) > 0.02:
                 assert (a.predicted < b.predicted) == (a.measured < b.measured), (a, b)
                 compared += 1
-    assert compared > 15
+    assert compared > least
 
 
 def test_1f1b_time_is_the_sum_of_stages_and_messages() -> None:
