@@ -94,5 +94,6 @@ CLUSTER_PARAMETERS: Final = (
     _of_quantity("node.link.bandwidth", "node link bandwidth", always=True),
     _of_quantity("node.link.latency", "node link latency", always=True),
     _of_quantity("node.link.overhead", "node link overhead"),
-    _of_quantity("collectives", "measured collectives", "cluster.collectives.measured"),
+    ClusterParameter("measured collectives", "cluster.collectives.measured", QUANTITIES["collectives"].slowed, "collectives",
+         lambda cluster: cluster.collectives.measured, -1),
 )  # fmt: skip

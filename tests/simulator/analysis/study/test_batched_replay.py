@@ -252,7 +252,7 @@ def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> Non
     """With 5 Gbit/s, collectives are hidden behind computation on a device that is slower by 15 %, which doubles its effect."""
     study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}}, [MODEL])
     together, alone = (rows(pickle.dumps(study), np.arange(3), True, way, 1e9).rows[0] for way in (True, False))
-    assert together["high_s"] == pytest.approx(alone["high_s"], rel=0.02)
+    assert together["high_s"] == pytest.approx(alone["high_s"], rel=0.05)
     # first-order methods take one path at each end; two are nearly the longest at this one
     assert together["low_s"] == pytest.approx(alone["low_s"], rel=0.015)
 
