@@ -89,8 +89,10 @@ class Scored(NamedTuple):
 
 
 def scored_rows() -> Iterator[Scored]:
-    """Yields all rows that the error model is fitted to, with constants that were fitted without the row's source, and intervals
-    from the priors alone."""
+    """Yields all rows that the error model is fitted to, predicted with constants that were fitted without the row's source.
+
+    Intervals are from the priors alone.
+    """
     for name, with_framework in _TABLES:
         title = name if with_framework else f"{name}, default framework"
         result = score(folder() / f"{name}.csv", Options(frameworks=with_framework, raw=True, leave_out=LEAVE_OUT_SOURCE))

@@ -77,9 +77,7 @@ def _observation(row: Row) -> Observation | None:
     is_small = size_bytes <= best.small_bytes
     key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)
     pytorch, source = collectives.is_pytorch(row), collectives.source_of(row)
-    return Observation(
-        row, system_of(row), source, facts, transport, curve, key, size_bytes, measured_s, pytorch
-    )
+    return Observation(row, system_of(row), source, facts, transport, curve, key, size_bytes, measured_s, pytorch)
 
 
 @dataclass(frozen=True)
