@@ -2,9 +2,9 @@
 
 The errors of a family are log-normal around the prediction with a scale that depends on covariates, and ends that are
 conformal: such that a twentieth of the rows is below, and a twentieth above, the interval that quantities of the cluster and
-the model error give together. A row weighs one over the square root of the rows of its source, between equal rows and equal
-sources. Sources are few, and the next one is a new draw: ends are longer by the ratio of Student's quantile for their number
-to the normal one. Groups of fewer than `FEWEST_SOURCES` sources have the ends of all groups.
+the model error give together. Rows of one source weigh less the more their errors correlate (generalised
+least squares). Sources are few, and the next one is a new draw: ends are longer by the ratio of Student's quantile for their
+number to the normal one. Groups of fewer than `FEWEST_SOURCES` sources have the ends of all groups.
 """
 
 from __future__ import annotations
