@@ -33,6 +33,7 @@ from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors,
 from scaleproof.simulator.uncertainty.prediction_interval import of_response
 from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
+from scaleproof.simulator.uncertainty.steps import step_distribution
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,7 +212,9 @@ class _ComparedRun(NamedTuple):
         run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
         found = of_response(response)
         interval_s = (found.low * run.step_time_s, found.high * run.step_time_s)
-        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=found.shares), response)
+        steps = step_distribution(scenario, run, response)
+        run = replace(run, prediction_interval_s=interval_s, spread=found.shares, step_distribution=steps)
+        return cls(scenario, run, response)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""

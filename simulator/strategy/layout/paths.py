@@ -13,20 +13,20 @@ from scaleproof.simulator.cluster.network.wiring import Channel
 from scaleproof.simulator.program import Path, Use
 
 
-def library_path(path: Path, cluster: Cluster, crosses: bool) -> Path:
+def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float) -> Path:
     """Path of a message sent by the library. path: by the links alone. crosses: whether the message leaves its node.
 
-    With NCCL or RCCL it has the latency and the rate of a sendrecv, including the protocol's overhead on the links, and is
-    never faster than the links. Other libraries are as fast as the links.
+    With NCCL or RCCL it has the latency and the rate of a sendrecv of that size, with the protocol's overhead on the links, and
+    is never faster than the links. Other libraries are as fast as the links.
     """
     nccl = chosen_nccl(cluster)
     if nccl is None:
         return path
-    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses)
+    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes)
     uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
-    return Path(
-        max(path.latency_s, sendrecv.latency_s), min(path.max_Bps * sendrecv.share, sendrecv.most_Bps), uses, path.weight
-    )
+    max_Bps = min(path.max_Bps * sendrecv.share, sendrecv.most_Bps)
+    latency_s = max(path.latency_s, sendrecv.latency_s) + sendrecv.chunks_s(size_bytes / max_Bps)
+    return Path(latency_s, max_Bps, uses, path.weight)
 
 
 def merged(uses: tuple[Use, ...]) -> tuple[Use, ...]:

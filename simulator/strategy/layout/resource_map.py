@@ -138,7 +138,7 @@ class ResourceMap:
         else:
             count = min(concurrent, self.cluster.node.devices)
             path = self.between(node, to_node, size_bytes, count, count)
-        return library_path(path, self.cluster, crosses=node != to_node)
+        return library_path(path, self.cluster, node != to_node, size_bytes)
 
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Path of a message between a rank and a switch that computes reductions, inside its node or in the network."""

@@ -73,7 +73,9 @@ def test_effects_equal_the_difference_of_both_predictions(small: Make, change: t
     for run, alone in zip((found.a, found.b), (predict(a), predict(b)), strict=True):
         # as predicted, but that what brings little of the interval is not left out
         assert run.prediction_interval_s == pytest.approx(alone.prediction_interval_s, rel=0.01)
-        same = replace(run, prediction_interval_s=alone.prediction_interval_s, spread=alone.spread)
+        assert run.step_quantiles_s == pytest.approx(alone.step_quantiles_s, rel=1e-3)
+        intervals = {"prediction_interval_s": alone.prediction_interval_s, "spread": alone.spread}
+        same = replace(run, **intervals, step_distribution=alone.step_distribution)
         assert same.summary() == alone.summary()
     assert result["step time"].change == pytest.approx(found.b.step_time_s / found.a.step_time_s - 1)
     assert result["throughput"].change == pytest.approx(found.ratio - 1)

@@ -16,8 +16,9 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import FITTED, fit
-from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations, source_of, system_of
+from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations, system_of
 from scaleproof.validator.published import collectives
+from scaleproof.validator.published.collectives import source_of
 
 ROW = {
     "collective": "all_gather", "gpu": "A100-80GB-SXM", "n_gpus": "8", "n_nodes": "1", "gpus_per_node": "8",

@@ -38,8 +38,8 @@ _TABLE: Final = "; the measured times are in the table next to this file"
 _ROUNDED: Final = 1e-3
 # Unit of a number that the file leaves to its base or to a default, by its key or a key above it; otherwise microseconds.
 _UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "bandwidth": (1e9, "GB/s")}
-# Numbers without a unit, by their key.
-_RATIOS: Final = frozenset({"host_slowdown", "generation_slowdown"})
+# Numbers without a unit, by their key or the one above.
+_RATIOS: Final = frozenset({"host_slowdown", "generation_slowdown", "adjust"})
 _Path = tuple[str | int, ...]
 
 
@@ -185,7 +185,7 @@ def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> Non
     if isinstance(old, str) and (number := _number(old)) is not None:
         where[place[-1]] = f"{number * ratio:.4g} {old.split(maxsplit=1)[1]}"
         return
-    if place[-1] in _RATIOS:
+    if not _RATIOS.isdisjoint(place[-2:]):
         where[place[-1]] = float(f"{value:.4g}")
         return
     size, unit = next((_UNITS[key] for key in place[:0:-1] if isinstance(key, str) and key in _UNITS), (1e-6, "us"))

@@ -147,21 +147,28 @@ def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: 
 
 @dataclass(frozen=True)
 class PointToPoint:
-    """A message from one rank to another by sendrecv.
+    """A message from one rank to another by sendrecv, with the protocol of its size.
 
     latency_s: least time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
-    largest rate, however fast the links are.
+    largest rate, however fast the links are. chunk_s: synchronisation per chunk.
     """
 
     latency_s: float
     share: float
     most_Bps: float
+    chunk_s: float
+
+    def chunks_s(self, transfer_s: float) -> float:
+        """Seconds by which chunks extend a transfer."""
+        return 2 * math.sqrt(self.chunk_s * transfer_s)
 
 
-def point_to_point(facts: Nccl, constants: TimingConstants, crosses: bool) -> PointToPoint:
+def point_to_point(facts: Nccl, constants: TimingConstants, crosses: bool, size_bytes: float) -> PointToPoint:
     """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
+    protocol: Protocol = "ll" if size_bytes <= _PAIRWISE_LL_BYTES else "simple"
     _, _, inside_share, between_share = constants.of("simple")
-    latency_s = _messages_latency_s(constants, "simple", int(not crosses), int(crosses))
+    latency_s = _messages_latency_s(constants, protocol, int(not crosses), int(crosses)) + constants.peer_s
+    chunk_s = _chunk_s(protocol, crosses, constants)
     if crosses:
-        return PointToPoint(latency_s, NETWORK_SHARE * between_share, constants.peer_Bps)
-    return PointToPoint(latency_s, link_share(facts) * inside_share, math.inf)
+        return PointToPoint(latency_s, NETWORK_SHARE * between_share, constants.peer_Bps, chunk_s)
+    return PointToPoint(latency_s, link_share(facts) * inside_share / (1 + constants.local_step), math.inf, chunk_s)
