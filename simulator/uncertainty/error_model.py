@@ -204,6 +204,8 @@ class LogNormalError(NamedTuple):
 
     def below(self, factor: float) -> float:
         """The probability that the true value is at most this multiple of the predicted one."""
+        if factor <= 0:
+            return 0.0
         deviation = (self.high - self.low) / (2 * DEVIATIONS)
         return NormalDist((self.low + self.high) / 2, deviation).cdf(math.log(factor))
 

@@ -160,7 +160,8 @@ class PointToPoint:
 
     def chunks_s(self, transfer_s: float) -> float:
         """Seconds by which chunks extend a transfer."""
-        return 2 * math.sqrt(self.chunk_s * transfer_s)
+        seconds: float = 2 * (self.chunk_s * transfer_s) ** 0.5
+        return seconds
 
 
 def point_to_point(facts: Nccl, constants: TimingConstants, crosses: bool, size_bytes: float) -> PointToPoint:
