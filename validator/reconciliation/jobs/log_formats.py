@@ -21,7 +21,7 @@ Quantity = Literal[
 # What an iteration's time follows from, the most direct first.
 TIMES: Final[tuple[Quantity, ...]] = ("step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu")
 # What a log reports of the job. gpus_of: a factor of the number of GPUs.
-Fact = Literal["global_batch", "gpus", "gpus_of", "sequence", "tensor", "stages", "context"]
+Fact = Literal["global_batch", "microbatch", "gpus", "gpus_of", "sequence", "tensor", "stages", "context"]
 
 _NUMBER: Final = r"[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?"
 _GIB: Final = 2.0**30
@@ -109,6 +109,7 @@ MEGATRON: Final = LogFormat(
         *_facts(global_batch=r"\bglobal batch size: *(\d+)", gpus=_DOTS.format("world_size")),
         *_facts(gpus=r"\busing world size: (\d+)"),
         *_facts(global_batch=_DOTS.format("global_batch_size"), sequence=_DOTS.format("seq_length")),
+        *_facts(microbatch=_DOTS.format("micro_batch_size")),
         *_facts(
             tensor=_DOTS.format("tensor_model_parallel_size"),
             stages=_DOTS.format("pipeline_model_parallel_size"),
