@@ -46,12 +46,17 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
 class TrainingWork(NamedTuple):
-    """Training parameters that determine kernels. recipe: scaling of products in 8 or 4 bits."""
+    """Training parameters that determine kernels and host work.
+
+    recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
+    nodes; 0 without such a pipeline.
+    """
 
     precision: Precision
     optimizer: Optimizer
     recompute: Recompute
     recipe: Recipe = "delayed"
+    pipelined_ranks: int = 0
 
 
 class Execution:
@@ -200,7 +205,9 @@ class Execution:
         kernels = self._launches(layer)
         if any(self._unfused_scores(operator, samples) for operator in layer.operators):
             kernels = kernels + _UNFUSED_KERNELS
-        collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
+        host = self.framework.host
+        collective_s = host.collective_s + host.pipelined_rank_s * self.work.pipelined_ranks
+        collective_s *= self.framework.host_scale * self._kernels.host_slowdown
         sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
         forward_s, backward_s = (
             count * self._kernel_host_s + number * collective_s
