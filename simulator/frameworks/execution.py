@@ -46,12 +46,17 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
 class TrainingWork(NamedTuple):
-    """Training parameters that determine kernels. recipe: scaling of products in 8 or 4 bits."""
+    """Training parameters that determine kernels and host work.
+
+    recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
+    nodes; 0 without such a pipeline.
+    """
 
     precision: Precision
     optimizer: Optimizer
     recompute: Recompute
     recipe: Recipe = "delayed"
+    pipelined_ranks: int = 0
 
 
 class Execution:
@@ -78,7 +83,11 @@ class Execution:
         host = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
-        return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+        least = self._pipeline_waits_s(layer)
+        return (
+            max(self._passed_s(forward_s, host.forward), host.forward + least.forward) + ends_s,
+            max(self._passed_s(backward_s, host.backward), host.backward + least.backward),
+        )
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""
@@ -201,12 +210,17 @@ class Execution:
         if any(self._unfused_scores(operator, samples) for operator in layer.operators):
             kernels = kernels + _UNFUSED_KERNELS
         collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
-        sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
         forward_s, backward_s = (
             count * self._kernel_host_s + number * collective_s
-            for count, number in zip((kernels.forward, kernels.backward), sent, strict=True)
+            for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
         return _HostTimes(forward_s, backward_s)
+
+    def _pipeline_waits_s(self, layer: Layer) -> _HostTimes:
+        """Seconds in which the host waits in both passes for the other tensor-parallel ranks of a stage of a pipeline over
+        nodes. Kernels run meanwhile."""
+        rank_s = self.framework.host_scale * self.framework.host.pipelined_rank_s
+        return _HostTimes(*(rank_s * self.work.pipelined_ranks * number for number in _collectives(layer)))
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""
@@ -223,6 +237,12 @@ class Execution:
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _collectives(layer: Layer) -> tuple[int, int]:
+    """Number of a layer's collectives in the forward and in the backward pass."""
+    backward = sum(one.backward for one in layer.exchanges)
+    return len(layer.exchanges) - backward, backward
 
 
 class _HostTimes(NamedTuple):

@@ -41,6 +41,10 @@ class Host(Spec):
 
     kernel_s: Seconds = Field(0.0, alias="kernel", description="host time per kernel launch")
     collective_s: Seconds = Field(0.0, alias="collective", description="host time per collective inside a layer")
+    pipelined_rank_s: Seconds = Field(
+        0.0, alias="pipelined_rank",
+        description="host time per tensor-parallel rank and collective inside a layer, in pipelines over several nodes",
+    )  # fmt: skip
     microbatch_s: Seconds = Field(0.0, alias="microbatch", description="time per microbatch in addition to its kernels")
     blocking: bool = Field(False, description="the host waits for each kernel (CUDA_LAUNCH_BLOCKING)")
     block: PerPass = Field(PerPass(), description="kernels of a transformer block")

@@ -129,6 +129,10 @@ class Plan:
         (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
         return not self.reshard and self.stages > 1
 
+    def pipelined_ranks(self, devices: int) -> int:
+        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes of `devices` devices; 0 without one."""
+        return self.tensor if self.stages > 1 and self.ranks > devices else 0
+
     @property
     def splits(self) -> bool:
         """Whether tensor-parallel ranks each send a shard of the activations that all of them have."""
@@ -169,7 +173,7 @@ class Plan:
         collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
             job, exchange=collectives, contend=self._contention(mesh, job.zero),
-            ranks=self.ranks, group=self.model_parallel_size,
+            ranks=self.ranks, group=self.model_parallel_size, pipelined_ranks=self.pipelined_ranks(mesh.devices),
         )  # fmt: skip
 
     def _contention(self, mesh: DeviceMesh, zero: int) -> Contention | None:

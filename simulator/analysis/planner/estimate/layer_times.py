@@ -96,7 +96,8 @@ class LayerPassTimes:
         inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in c.space.orders)
         folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
-        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
+        layout = within.astype(np.int64), (c.stages > 1).astype(np.int64)
+        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, *layout
         exchange_class = distinct(*degrees, *strides, folded)
         depends_on_stage = np.array([one.depends_on_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
@@ -128,9 +129,9 @@ class _LayerTimer:
         self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
-        self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
+        self._computing: dict[tuple[Shard, int, int, int, int, int], Times] = {}
         self._bound: dict[tuple[Shard, int, int], float] = {}
-        self._weights: dict[tuple[Shard, int, int], Times] = {}
+        self._weights: dict[tuple[Shard, int, int, int], Times] = {}
         self._exchanging: dict[tuple[int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
@@ -150,11 +151,11 @@ class _LayerTimer:
         if job.recompute.depends_on_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         # compute is cached for one rank, and multiplied for the slowest of several
-        if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
+        if (compute_key := (shard, samples, recompute, stages, zero, job.pipelined_ranks)) not in self._computing:
             self._computing[compute_key] = job.computing_s(samples) / job.slowest
         if (bound_key := (shard, samples, recompute)) not in self._bound:
             self._bound[bound_key] = job.mean_memory_share(samples)
-        if (weights_key := (shard, samples, zero)) not in self._weights:
+        if (weights_key := (shard, samples, zero, job.pipelined_ranks)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
             self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (sent_key := (exchange_class, samples)) not in self._sent:
