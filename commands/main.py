@@ -39,10 +39,10 @@ _COMMANDS: Final = (
     "measuring.import_",
     "measuring.measure",
     "measuring.reconcile",
+    "measuring.fit",
     "measuring.prove",
     "measuring.faults",
     "measuring.converge",
-    "measuring.fit",
     "measuring.score",
     "reporting.report",
     "reporting.timeline",
@@ -58,7 +58,9 @@ _GROUPS: Final = {
     "predict and decide": (
         "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
     ),
-    "measure and calibrate": ("calibrate", "import", "measure", "runs", "reconcile", "prove", "faults", "converge", "fit", "score"),
+    "measure and calibrate": (
+        "calibrate", "import", "measure", "runs", "reconcile", "fit", "prove", "faults", "converge", "score",
+    ),
     "look at results": ("report", "timeline", "claims", "explore", "history"),
     "look up": ("list", "show", "schema", "cluster", "device", "completion"),
 }  # fmt: skip

@@ -13,9 +13,11 @@ from scaleproof.commands.output import print_result, working
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    fit = Command(commands, "fit", _fit, "fit a framework and a cluster to a few measured runs, and name the run to measure next")
-    where = "runs: a CSV file with a step time or tokens per second and a column for each field that differs, results folders of "
-    fit.add("RUNS", f"{where}measure, and logs of training software", type=Path, nargs="+")
+    fit = Command(commands, "fit", _fit, "fit a framework and a cluster to a few measured runs, and name the next to measure")
+    where = (
+        "runs: a CSV file with a step time or tokens/s and a column for each field that differs, results folders of measure, "
+    )
+    fit.add("RUNS", f"{where}and logs of training software", type=Path, nargs="+")
     fit.add("--scenario SCENARIO", f"the scenario of the runs, which is also predicted: {SCENARIO}")
     fit.add_overrides()
     fit.add("--target N", "predict the scenario on N GPUs (its own layout), and narrow that prediction", type=positive)

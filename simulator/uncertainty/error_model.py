@@ -154,9 +154,10 @@ class ErrorCase:
         """
         fit = None if self.family is None else errors.families.get(self.family)
         if fit is not None:
-            return fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
-        low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
-        return low, high
+            low, high = fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
+        else:
+            low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
+        return cluster.model_error * low, cluster.model_error * high
 
 
 def log_exposed(share: float | Amounts) -> Amounts:

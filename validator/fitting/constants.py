@@ -1,7 +1,7 @@
 """Constants that a fit learns: how each is read from a scenario and changed in it, and its prior.
 
-`CONSTANTS` is the one list. A constant that is added there needs an entry in `scenarios/uncertainty/fit_priors.yaml` and nothing
-else: posterior, file, page and next run follow from the list.
+`CONSTANTS` is the one list. A constant that is added there needs an entry in `scenarios/uncertainty/fit_priors.yaml` and
+nothing else: posterior, file, page and next run follow from the list.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class FittedConstant:
     changed: Callable[[Scenario, float], Scenario]
     format: Callable[[float], str] = "{:.3g}".format
     quantity: str = ""
+
+    def __reduce__(self) -> tuple[Callable[[str], FittedConstant], tuple[str]]:
+        """Pickles the name; functions of the table do not pickle."""
+        return constant_named, (self.name,)
 
     @property
     def prior(self) -> ConstantPrior:
@@ -96,7 +100,8 @@ def _of_framework(
         part: Any = scenario.framework
         for key in (*parents, last):
             part = getattr(part, key)
-        return None if part is None else float(part)
+        # a factor on nothing is nothing
+        return float(part) if part or priors().constants[name].add_s else None
 
     def changed(scenario: Scenario, number: float) -> Scenario:
         update: dict[str, Any] = {last: number}
@@ -147,9 +152,15 @@ def _on(scenario: Scenario, cluster: Cluster) -> Scenario:
 CONSTANTS: Final = (
     _of_framework("kernel_scale", "factor on kernel times", "kernel_scale", quantity="device"),
     _of_framework("host_scale", "factor on host times", "host_scale"),
+    _of_framework("host.pipelined_rank", "time per tensor-parallel rank in pipelines", "host.pipelined_rank_s", format_time_s),
     _of_framework("host.microbatch", "time per microbatch in addition", "host.microbatch_s", format_time_s),
     _share("node.link.bandwidth", "share of the bandwidth inside nodes"),
     _share("network.bandwidth", "share of the bandwidth between nodes"),
     _latency("collectives.latency_inside", "factor on latencies inside nodes", "node.link", ("launch", "latency_inside")),
     _latency("collectives.latency_between", "factor on latencies between nodes", "network", ("latency_between",)),
 )
+
+
+def constant_named(name: str) -> FittedConstant:
+    """The constant of the table with this name."""
+    return next(one for one in CONSTANTS if one.name == name)

@@ -22,7 +22,6 @@ from scaleproof.simulator.common.units import counted, format_Bps, format_percen
 from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.scenario.dump import plain_spec, written
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.error_model import MODEL
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior
 
@@ -56,7 +55,7 @@ def text(posterior: Posterior, runs: Sequence[ObservedRun], scenario: Scenario) 
 
 
 def with_posterior(scenario: Scenario, posterior: Posterior) -> Scenario:
-    """The scenario with the posterior's constants, and a cluster with its intervals and model error."""
+    """The scenario with the posterior's constants, and a cluster with the intervals and the model error of the posterior."""
     changed = posterior.applied(scenario)
     cluster = changed.cluster
     intervals: dict[str, Interval] = dict(cluster.uncertainty)
@@ -65,8 +64,8 @@ def with_posterior(scenario: Scenario, posterior: Posterior) -> Scenario:
             deviation = constant.prior.factor * float(posterior.deviations[index])
             if deviation < QUANTITIES[constant.quantity].deviation(scenario.cluster):
                 intervals[constant.quantity] = _interval(cluster, constant.quantity, deviation, posterior.runs)
-    intervals[MODEL] = _interval(cluster, MODEL, posterior.noise, posterior.runs)
-    return changed.model_copy(update={"cluster": cluster.model_copy(update={"uncertainty": intervals})})
+    update = {"uncertainty": intervals, "model_error": posterior.model_error}
+    return changed.model_copy(update={"cluster": cluster.model_copy(update=update)})
 
 
 def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Interval:
@@ -111,5 +110,5 @@ def _sources(posterior: Posterior, scenario: Scenario, names: str) -> dict[str, 
             low, high = map(constant.format, posterior.interval(index, value))
             sources[constant.name] = f"fitted, 90 % interval {low} to {high}"
     noise = format_percent(posterior.noise)
-    sources["fit"] = f"`scaleproof fit` on {date.today()}, errors of {noise} remain; runs: {names}"  # noqa: DTZ011
+    sources["fit"] = f"`scaleproof fit` on {date.today()}, errors of {noise} remain; runs: {names}"
     return sources

@@ -1,7 +1,7 @@
 """The run to measure next: the layout whose measurement is expected to narrow the prediction of a target most.
 
-The logarithm of a step time is linear in the constants near the posterior's mode, so that the variance of a target after one more
-measurement follows without its result (c-optimal design; Chaloner and Verdinelli, Bayesian experimental design, 1995).
+The logarithm of a step time is linear in the constants near the posterior's mode, so that the variance of a target after one
+more measurement follows without its result (c-optimal design; Chaloner and Verdinelli, Bayesian experimental design, 1995).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Candidate:
     deviation: float
 
 
-def ranked(posterior: Posterior, target: Scenario, runs: Sequence[ObservedRun], most_gpus: int | None = None) -> list[Candidate]:
+def ranked(
+    posterior: Posterior, target: Scenario, runs: Sequence[ObservedRun], most_gpus: int | None = None
+) -> list[Candidate]:
     """Layouts that are not measured yet, the one that narrows the target most first.
 
     most_gpus: largest number of GPUs; that of the runs if None.

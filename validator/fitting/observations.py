@@ -70,10 +70,10 @@ def check_consistent(runs: Sequence[ObservedRun]) -> None:
         for a, b in itertools.combinations(same, 2):
             ratio = max(a.step_time_s, b.step_time_s) / min(a.step_time_s, b.step_time_s)
             if ratio > most:
-                times = f"{format_time_s(a.step_time_s)} and {format_time_s(b.step_time_s)}"
+                times = f"{format_time_s(a.step_time_s)} and {format_time_s(b.step_time_s)}, {format_percent(ratio - 1)} apart"
                 raise InputError(
-                    f"{a.place} and {b.place}: the same configuration with steps of {times}, {format_percent(ratio - 1)} apart, "
-                    f"where repeats differ by at most {format_percent(most - 1)}; remove one, or add the column that differs"
+                    f"{a.place} and {b.place}: the same configuration with steps of {times}; "
+                    f"repeats differ by at most {format_percent(most - 1)}; remove one, or add the column that differs"
                 )
 
 
@@ -91,7 +91,9 @@ def _in_folder(folder: Path) -> list[ObservedRun]:
         except ScaleproofError as error:
             raise InputError(f"{kept.folder}: the scenario of the run cannot be read: {error}") from None
         memory_bytes = kept.run.memory_bytes_per_rank
-        runs.append(ObservedRun(str(kept.folder), scenario, checked_step_s(kept.run.step_time_s, str(kept.folder)), memory_bytes))
+        runs.append(
+            ObservedRun(str(kept.folder), scenario, checked_step_s(kept.run.step_time_s, str(kept.folder)), memory_bytes)
+        )
     if not runs:
         raise InputError(f"{folder}: no measured run; give a folder that measure or reconcile wrote with --out")
     return runs

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
-from scaleproof.simulator.predict import timed
+from scaleproof.simulator.predict import timed, timed_with_interval
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
 from scaleproof.validator.fitting.constants import CONSTANTS, FittedConstant, priors
 from scaleproof.validator.fitting.observations import ObservedRun
 
@@ -36,12 +37,14 @@ _FAR: Final = 0.25
 @dataclass(frozen=True)
 class Posterior:
     """Constants after some runs. offsets: in prior standard deviations, shape (constants,). covariance: of the offsets. noise:
-    standard deviation of the logarithm of a measured step time around its prediction. runs: number of runs."""
+    standard deviation of the logarithm of a measured step time around its prediction. model_error: errors of predictions over
+    those of published runs of the same kind. runs: number of runs."""
 
     constants: tuple[FittedConstant, ...]
     offsets: Amounts
     covariance: Amounts
     noise: float
+    model_error: float
     runs: int
 
     def applied(self, scenario: Scenario) -> Scenario:
@@ -96,8 +99,11 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
         max_nfev=_MOST_ITERATIONS,
     )
     # scipy scales the Jacobian by the loss, so that this is the curvature of the posterior
-    covariance = np.linalg.inv(result.jac.T @ result.jac)
-    found = Posterior(known, np.asarray(result.x), covariance, _noise(noise * np.asarray(result.fun[:count])), count)
+    curvature = np.asarray(result.jac)
+    covariance = np.linalg.inv(curvature.T @ curvature)
+    errors = noise * np.asarray(result.fun[:count])
+    model_error = _root_mean_square(errors / _published_errors(scenarios), 1.0)
+    found = Posterior(known, np.asarray(result.x), covariance, _root_mean_square(errors, noise), model_error, count)
     # what runs do not teach keeps its shipped value
     return replace(found, offsets=np.where([found.has_moved(index) for index in range(len(known))], found.offsets, 0.0))
 
@@ -140,8 +146,17 @@ def _student(count: int) -> Callable[[Amounts], Amounts]:
     return loss
 
 
-def _noise(errors: Amounts) -> float:
-    """Standard deviation of the errors of log step times: residuals of the runs together with the assumption."""
-    known = priors()
-    squares = known.noise_runs * known.noise**2 + float((errors**2).sum())
-    return float(np.sqrt(squares / (known.noise_runs + len(errors))))
+def _root_mean_square(values: Amounts, expected: float) -> float:
+    """Root mean square of values together with an expected one, which counts as `noise_runs` values."""
+    runs = priors().noise_runs
+    return float(np.sqrt((runs * expected**2 + (values**2).sum()) / (runs + len(values))))
+
+
+def _published_errors(scenarios: Sequence[Scenario]) -> Amounts:
+    """Standard deviations of the logarithms of step times by the model errors of published runs of the same kind."""
+    deviations = []
+    for scenario in scenarios:
+        exposed = timed_with_interval(scenario)[1].exposed
+        low, high = case_of_scenario(scenario).log_ends(scenario.cluster, shipped(), exposed)
+        deviations.append(float(high - low) / (2 * DEVIATIONS))
+    return np.array(deviations)

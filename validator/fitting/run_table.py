@@ -106,7 +106,9 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, Cells]]]:
             rows = []
             for cells in reader:
                 if any(cell.strip() for cell in cells):
-                    rows.append((reader.line_num, Cells(zip(columns, (printable(cell.strip()) for cell in cells), strict=False))))
+                    rows.append(
+                        (reader.line_num, Cells(zip(columns, (printable(cell.strip()) for cell in cells), strict=False)))
+                    )
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as CSV: {error}") from None
     twice = next((name for name in columns if columns.count(name) > 1), None)
@@ -183,7 +185,9 @@ def _published(path: Path, rows: Sequence[tuple[int, Cells]], notes: ImportNotes
         # columns were put into lower case
         cells = Cells({**row, "memory_GiB": row["memory_gib"]})
         if not cells["step_time_s"]:
-            notes.add(f"{place}: no step time ({cells['fits'] or 'not stated'}); the row is left out", "rows without a step time")
+            notes.add(
+                f"{place}: no step time ({cells['fits'] or 'not stated'}); the row is left out", "rows without a step time"
+            )
             continue
         try:
             scenario = described(cells).scenario
