@@ -8,10 +8,10 @@ so that one fit holds for scenarios whose shipped values differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def _least(constants: Sequence[FittedConstant], scenarios: Sequence[Scenario]) -
     return np.array([one.prior.least(known) for one, known in zip(constants, values, strict=True)])
 
 
-def _student(count: int) -> Callable[[Amounts], Amounts]:
+def _student(count: int) -> Any:
     """The loss of `least_squares`: Student's for the first `count` residuals, squares for the rest, with two derivatives."""
     tail = priors().tail
 

@@ -119,7 +119,7 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, Cells]]]:
 
 def _normal(name: str) -> str:
     """The name of a column in lower case with underscores."""
-    return re.sub(r"[\s\-/]+", "_", name.strip().lower()).replace("_per_gpu_s", "_per_s_per_gpu")
+    return re.sub(r"[\s\-]+", "_", name.strip().lower()).replace("/", "_per_")
 
 
 def _is_measured(name: str) -> bool:
