@@ -20,6 +20,8 @@ def mount(commands: Any) -> None:
     fit.add("RUNS", f"{where}and logs of training software", type=Path, nargs="+")
     fit.add("--scenario SCENARIO", f"the scenario of the runs, which is also predicted: {SCENARIO}")
     fit.add_overrides()
+    where = "runs that are predicted and compared, and not given to the fit, such as larger ones"
+    fit.add("--check RUNS", where, type=Path, nargs="+", default=[])
     fit.add("--target N", "predict the scenario on N GPUs (its own layout), and narrow that prediction", type=positive)
     fit.add("--gpus N", "largest number of GPUs of the run to measure next (the most of the runs)", type=positive)
     fit.add("--out FILE", "write the fitted framework file, for --set framework=FILE", type=Path)
@@ -35,7 +37,8 @@ def _fit(options: argparse.Namespace) -> int:
 
     notes = ImportNotes()
     with working("reading runs") as report:
-        found = fit(options.runs, options.scenario, options.overrides, options.target, options.gpus, notes, report)
+        sizes = options.target, options.gpus
+        found = fit(options.runs, options.scenario, options.overrides, *sizes, notes, report, options.check)
     if options.out:
         fit_file.write(options.out, found.posterior, found.runs, found.target)
     if options.page:

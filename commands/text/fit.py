@@ -26,7 +26,7 @@ _DEVIATIONS: Final = 1.645
 
 def describe(record: FitRecord, out: Path | None) -> str:
     """Console text of a fit. out: the file that it was written to."""
-    head = f"{record.framework} on {record.cluster}, fitted to {counted(len(record.runs), 'run')} of {record.model}"
+    head = f"{record.framework} on {record.cluster}, fitted to {counted(len(record.given), 'run')} of {record.model}"
     parts = [head, "", *_constants(record), "", *_runs(record), "", *_target(record), *_next(record)]
     if out is not None:
         parts += ["", f"{out}: use it with --set framework={out}"]
@@ -46,12 +46,17 @@ def _runs(record: FitRecord) -> Iterator[str]:
     for run in record.runs[:_MOST_RUNS]:
         ends = f"{format_time_s(run.low_s)} to {format_time_s(run.high_s)}"
         errors = format_change(run.error_before), format_change(run.error_after)
-        rows.append((Path(run.place).name, str(run.gpus), run.layout, format_time_s(run.measured_s), *errors, ends))
+        place = Path(run.place).name + ("" if run.is_given else " (check)")
+        rows.append((place, str(run.gpus), run.layout, format_time_s(run.measured_s), *errors, ends))
     yield from table(rows, "<><>>>>", indent="  ")
     if len(record.runs) > _MOST_RUNS:
         yield f"  and {counted(len(record.runs) - _MOST_RUNS, 'more run')}"
-    before, after = (median(abs(getattr(run, f"error_{when}")) for run in record.runs) for when in ("before", "after"))
-    yield f"  median error of these runs: {format_percent(before)} before, {format_percent(after)} after"
+    for name, runs in (("given", record.given), ("checked", record.checked)):
+        if runs:
+            before, after = (median(abs(getattr(run, f"error_{when}")) for run in runs) for when in ("before", "after"))
+            inside = f"{sum(run.is_inside for run in runs)} of {len(runs)} in their 90 % interval"
+            change = f"{format_percent(before)} before, {format_percent(after)} after"
+            yield f"  median error of the {name} runs: {change}, {inside}"
     for one in record.regrets:
         choice = f"chooses {one.chosen}" + ("" if one.regret == 0 else f" where {one.best} is the fastest")
         yield from wrapped(f"{one.group}: of {one.runs} layouts it {choice}, regret {format_percent(one.regret)}", "  ", "    ")

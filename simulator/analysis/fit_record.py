@@ -36,7 +36,8 @@ class FitConstant(_FitPart):
 
 class FitRun(_FitPart):
     """A measured run and its predictions in seconds of a step: with shipped constants (before) and fitted ones (after), with
-    their 90 % interval. group: runs with equal groups differ in their layout alone."""
+    their 90 % interval. group: runs with equal groups differ in their layout alone. is_given: whether constants were fitted to
+    it; else it only checks them. is_extrapolated: whether it has more GPUs than any given run."""
 
     place: str
     layout: str
@@ -47,6 +48,13 @@ class FitRun(_FitPart):
     after_s: float
     low_s: float
     high_s: float
+    is_given: bool = True
+    is_extrapolated: bool = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time lies in the 90 % interval."""
+        return self.low_s <= self.measured_s <= self.high_s
 
     @property
     def error_before(self) -> float:
@@ -112,6 +120,16 @@ class FitRecord(_FitPart):
     next_runs: tuple[NextRun, ...]
     candidates: int
     regrets: tuple[FitRegret, ...] = ()
+
+    @property
+    def given(self) -> tuple[FitRun, ...]:
+        """Runs that constants were fitted to."""
+        return tuple(run for run in self.runs if run.is_given)
+
+    @property
+    def checked(self) -> tuple[FitRun, ...]:
+        """Runs that were predicted without being given."""
+        return tuple(run for run in self.runs if not run.is_given)
 
 
 def layout_of(scenario: Scenario) -> str:

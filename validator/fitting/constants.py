@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.units import format_time_s, parse_time_s
+from scaleproof.simulator.common.units import format_percent, format_time_s, parse_time_s
 from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = catalog.ROOT / "uncertainty" / "fit_priors.yaml"
@@ -124,7 +124,7 @@ def _share(name: str, meaning: str) -> FittedConstant:
     def changed(scenario: Scenario, share: float) -> Scenario:
         return _on(scenario, slowed(scenario.cluster, {name: 1 / share}))
 
-    return FittedConstant(name, meaning, value, changed, "{:.0%}".format, name)
+    return FittedConstant(name, meaning, value, changed, functools.partial(format_percent, digits=0), name)
 
 
 def _latency(name: str, meaning: str, link: str, factors: Sequence[str]) -> FittedConstant:

@@ -18,10 +18,11 @@ from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 @dataclass(frozen=True)
 class Fit:
-    """Runs, the posterior of the constants after them, the scenario that is predicted (with shipped constants), and layouts
-    that may be measured next, the most informative first."""
+    """Runs, those that only check predictions, the posterior of the constants after the runs, the scenario that is predicted
+    (with shipped constants), and layouts that may be measured next, the most informative first."""
 
     runs: tuple[ObservedRun, ...]
+    checked: tuple[ObservedRun, ...]
     posterior: Posterior
     target: Scenario
     candidates: Sequence[Candidate]
@@ -35,19 +36,21 @@ def fit(
     most_gpus: int | None,
     notes: ImportNotes,
     report: Callable[[str], None] = lambda _: None,
+    checks: Sequence[Path] = (),
 ) -> Fit:
     """Fits constants to runs. Arguments and errors: see `observations.observed`.
 
     target_gpus: number of GPUs on which the scenario is predicted, its own if None. most_gpus: of the run to measure next.
+    checks: of runs that are predicted and not given.
     """
-    runs = observed(places, reference, overrides, notes)
+    runs, checked = (observed(some, reference, overrides, notes) for some in (places, checks))
     target = load(reference, overrides) if reference is not None else max(runs, key=lambda run: run.gpus).scenario
     target = target if target_gpus is None else with_gpus(target, target_gpus)
-    _check_one_system(runs, target)
+    _check_one_system((*runs, *checked), target)
     report(f"fitting constants to {len(runs)} runs")
     posterior = fitted(runs)
     report("comparing runs to measure next")
-    return Fit(runs, posterior, target, ranked(posterior, target, runs, most_gpus))
+    return Fit(runs, checked, posterior, target, ranked(posterior, target, runs, most_gpus))
 
 
 def _check_one_system(runs: Sequence[ObservedRun], target: Scenario) -> None:

@@ -28,7 +28,7 @@ Amounts = NDArray[np.float64]
 
 # Layouts of one number of GPUs with different degrees of model parallelism, the fastest first, and of all numbers.
 _MOST_OF_SIZE: Final = 8
-_MOST: Final = 32
+_MOST: Final = 48
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def layout_key(scenario: Scenario) -> tuple[object, ...]:
 
 
 def _layouts(scenario: Scenario, most: int) -> Iterator[Scenario]:
-    """The fastest layout that fits of each combination of degrees, on powers of two GPUs, the most GPUs first."""
+    """Layouts that fit on powers of two GPUs, the most GPUs first."""
     yielded = 0
     sizes = [2**power for power in range(most.bit_length()) if 2**power <= most]
     for gpus in dict.fromkeys((most, *reversed(sizes))):
@@ -90,6 +90,7 @@ def _layouts(scenario: Scenario, most: int) -> Iterator[Scenario]:
 
 
 def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
+    """The fastest layout that fits of each combination of degrees, with any microbatch and with the scenario's."""
     nodes = -(-gpus // scenario.cluster.node.devices)
     try:
         larger = scenario.model_copy(update={"cluster": scenario.cluster.with_nodes(nodes)})
@@ -102,7 +103,11 @@ def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
     fits = found.memory_bytes() <= (1 - HEADROOM) * scenario.cluster.device.capacity_bytes
     rows = np.flatnonzero(fits)
     by_time = rows[np.argsort(found.times().expected_s[rows], kind="stable")]
-    for row in found.first_of_degrees(by_time)[:_MOST_OF_SIZE]:
+    # with the target's microbatch, too, since what limits the fastest layouts may not be what limits the target
+    samples = np.concatenate([getattr(part, "samples") for part in found.parts])
+    own = by_time[samples[by_time] == scenario.samples_per_worker // scenario.strategy.microbatches]
+    chosen = [row for some in (by_time, own) for row in found.first_of_degrees(some)[:_MOST_OF_SIZE]]
+    for row in dict.fromkeys(chosen):
         try:
             yield found.scenario(row)
         except InputError:

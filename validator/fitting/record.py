@@ -25,6 +25,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.fitting.constants import prior_interval
 from scaleproof.validator.fitting.fit import Fit
 from scaleproof.validator.fitting.fit_file import with_posterior
+from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, slopes
 
 _MOST_NEXT: Final = 5
@@ -33,7 +34,11 @@ _MOST_NEXT: Final = 5
 def of(fit: Fit) -> FitRecord:
     """The record of a fit."""
     posterior, target = fit.posterior, fit.target
-    runs = tuple(_run(run.place, run.scenario, run.step_time_s, posterior) for run in fit.runs)
+    most = max(run.gpus for run in fit.runs)
+    runs = (
+        *(_run(run, posterior, most, True) for run in fit.runs),
+        *(_run(run, posterior, most, False) for run in fit.checked),
+    )
     return FitRecord(
         model=target.model.name or target.model.kind,
         cluster=target.cluster.name or "a cluster",
@@ -41,7 +46,7 @@ def of(fit: Fit) -> FitRecord:
         constants=tuple(_constants(posterior, target)),
         runs=runs,
         noise=posterior.noise,
-        target=_target(target, posterior, max(run.gpus for run in fit.runs)),
+        target=_target(target, posterior, most),
         deviation=posterior.log_deviation(slopes([target], posterior.constants, posterior.offsets)[0]),
         next_runs=tuple(
             NextRun(
@@ -89,21 +94,24 @@ def _constants(posterior: Posterior, target: Scenario) -> Iterator[FitConstant]:
         )
 
 
-def _run(place: str, scenario: Scenario, measured_s: float, posterior: Posterior) -> FitRun:
+def _run(run: ObservedRun, posterior: Posterior, most_gpus: int, is_given: bool) -> FitRun:
+    scenario = run.scenario
     after = timed(with_posterior(scenario, posterior), interval=True)
     assert after.prediction_interval_s is not None
     low_s, high_s = after.prediction_interval_s
     gpus, samples = scenario.strategy.training_ranks, scenario.total_samples
     return FitRun(
-        place=place,
+        place=run.place,
         layout=layout_of(scenario),
         gpus=gpus,
         group=f"{scenario.model.name or scenario.model.kind}, {gpus} GPUs, batch {samples}",
-        measured_s=measured_s,
+        measured_s=run.step_time_s,
         before_s=timed(scenario).step_time_s,
         after_s=after.step_time_s,
         low_s=low_s,
         high_s=high_s,
+        is_given=is_given,
+        is_extrapolated=gpus > most_gpus,
     )
 
 

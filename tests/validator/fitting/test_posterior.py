@@ -93,6 +93,6 @@ def test_times_do_not_fall_below_zero() -> None:
 
 def test_posteriors_pickle(tmp_path: Path) -> None:
     posterior = fitted(runs_of(tmp_path, TRUTH)[:1])
-    copy = pickle.loads(pickle.dumps(posterior))  # noqa: S301
+    copy = pickle.loads(pickle.dumps(posterior))
     assert copy.constants == posterior.constants
     assert copy.applied(load(REFERENCE)) == posterior.applied(load(REFERENCE))
