@@ -101,6 +101,9 @@ class GradientDefaults(Spec):
     reduce: AnyGradientPrecision = Field(
         GradientPrecision(), description="precision of sums over ranks, for each training precision; the training's if absent"
     )
+    whole_in_zero_1: bool = Field(
+        False, description="with ZeRO 1, whole gradients are summed after the backward pass, and each rank uses its part"
+    )
     fused: bool | None = Field(
         None, description="the weight-gradient product adds to the buffer itself, or a kernel adds; absent: no buffer"
     )

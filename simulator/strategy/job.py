@@ -131,6 +131,11 @@ class Job:
         return self.zero >= 2 and self.scatter == "microbatch"
 
     @property
+    def sums_whole(self) -> bool:
+        """Whether ZeRO 1 sums whole gradients by all-reduces after the backward pass, instead of scattering them during it."""
+        return self.zero == 1 and self.framework.gradients.whole_in_zero_1
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
         return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes

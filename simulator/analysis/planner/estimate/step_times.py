@@ -237,7 +237,8 @@ class RankTimes:
         sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
         separately. slowed: seconds by which the pass takes longer."""
         passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
-        if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
+        sums_after = self.shape.sum_whole(np.array(zero)).all() or not self.shape.kept.get("overlap", False)
+        if self.shape.splits or (zero < 2 and sums_after):
             return [_NOTHING for _ in kinds]
         begins, result = taken(passes.begins, p), []
         for kind in kinds:
