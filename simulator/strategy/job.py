@@ -153,8 +153,9 @@ class Job:
         if self.contend is not None:
             every_microbatch_s, once_per_step_s = self.contend.pass_delays_s(computing_s, samples, self)
             computing_s = computing_s + every_microbatch_s
-        forward_s, backward_s = computing_s
-        forward_exchange_s, backward_exchange_s = self.all_collectives_s(samples)
+        collectives_s = self.all_collectives_s(samples)
+        forward_exchange_s, backward_exchange_s = collectives_s
+        forward_s, backward_s = np.maximum(computing_s, self.least_s(samples) - collectives_s)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
@@ -173,6 +174,17 @@ class Job:
             backward_s = backward_s + self.where_recomputed(self._of_layers(self._recompute_s, samples)[0])
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
+
+    def least_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds that each layer's passes take at least, collectives included, shape (2, layers): those of the host."""
+        if not self.pipelined_ranks:
+            return np.zeros((2, len(self.layers)))
+
+        def of_layer(layer: Layer, samples: float) -> Sequence[float]:
+            key = "least", layer.signature, samples, self._work
+            return self._on_device(key, lambda execution: execution.least_s(layer, samples))
+
+        return self._of_layers(of_layer, samples)
 
     @property
     def slowest(self) -> float:
