@@ -88,7 +88,7 @@ class Execution:
     def least_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds that a layer's forward and backward pass take at least, collectives included: those of the host, which waits
         in pipelines over nodes for the other tensor-parallel ranks of its stage."""
-        rank_s = self.framework.host.pipelined_rank_s * self.work.pipelined_ranks
+        rank_s = self.framework.pipelined_rank_s * self.work.pipelined_ranks
         if not (self.is_described and rank_s):
             return 0.0, 0.0
         host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
@@ -221,7 +221,6 @@ class Execution:
             for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
         return _HostTimes(forward_s, backward_s)
-
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""

@@ -73,7 +73,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
     # requests of all messages and collectives, which are then timed together
     placements = RankPlacements.of(pass_rows, passes.jobs[0])
-    messages = StageMessages(transfers, c.space.scenario.cluster, sizes_bytes.tolist(), placements.all)
+    messages = StageMessages(transfers, passes.jobs[0], sizes_bytes.tolist(), placements.all)
     codes = np.array([passes.key.code, messages.place[placements.code]])
     # rows with equal layer times and messages count once
     grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
