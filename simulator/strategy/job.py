@@ -88,10 +88,10 @@ class Job:
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
     other in each step; group: within each pass. pipelined_ranks: as in `TrainingWork`. exchange: times of the collectives among
-    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
-    blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
-    scatter gradients. shares_links: whether an engine models that messages share links; else workers whose messages take equal
-    times are one class.
+    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
+    where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
+    scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
+    else workers whose messages take equal times are one class.
     """
 
     layers: Sequence[Layer]
@@ -133,7 +133,7 @@ class Job:
     @property
     def sums_whole(self) -> bool:
         """Whether ZeRO 1 sums whole gradients by all-reduces after the backward pass, instead of scattering them during it."""
-        return self.zero == 1 and self.framework.gradients.whole_in_zero_1
+        return self.zero == 1 and self.framework.sums_whole_in_zero_1
 
     @property
     def gathered_bytes(self) -> int:

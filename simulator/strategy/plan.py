@@ -130,7 +130,7 @@ class Plan:
         return not self.reshard and self.stages > 1
 
     def pipelined_ranks(self, devices: int) -> int:
-        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes of `devices` devices; 0 without one."""
+        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes; 0 without one. devices: of a node."""
         return self.tensor if self.stages > 1 and self.ranks > devices else 0
 
     @property
