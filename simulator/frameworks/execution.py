@@ -88,7 +88,7 @@ class Execution:
     def least_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds that a layer's forward and backward pass take at least, collectives included: those of the host, which waits
         in pipelines over nodes for the other tensor-parallel ranks of its stage."""
-        rank_s = self.framework.pipelined_rank_s * self.work.pipelined_ranks
+        rank_s = self.framework.pipeline_waits.rank_s * self.work.pipelined_ranks
         if not (self.is_described and rank_s):
             return 0.0, 0.0
         host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)

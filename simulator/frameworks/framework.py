@@ -186,6 +186,12 @@ class Defaults(Spec):
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
 
+class PipelineWaits(Spec):
+    """Time in which the host waits for the other ranks of its tensor-parallel group, in pipelines over several nodes."""
+
+    rank_s: Seconds = Field(0.0, alias="rank", description="per rank of the group and collective inside a layer")
+
+
 class MessageStall(Spec):
     """Delay of each message of a pipeline between nodes, in jobs of at least `nodes` nodes.
 
@@ -226,10 +232,7 @@ class Framework(Spec):
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
-    pipelined_rank_s: Seconds = Field(
-        0.0, alias="pipelined_rank",
-        description="host time per tensor-parallel rank and collective inside a layer, in pipelines over several nodes",
-    )  # fmt: skip
+    pipeline_waits: PipelineWaits = PipelineWaits()
     sums_whole_in_zero_1: bool = Field(
         False, description="with ZeRO 1, whole gradients are summed after the backward pass, and each rank uses its part"
     )
@@ -283,7 +286,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rendezvous": {"rendezvous": False},
     "power": {"power": False},
     "slowest": {"scale": Scale()},
-    "waits": {"pipelined_rank_s": 0.0},
+    "waits": {"pipeline_waits": PipelineWaits()},
     "whole sums": {"sums_whole_in_zero_1": False},
     "stalls": {"message_stall": None},
 }
