@@ -25,7 +25,16 @@ from scaleproof.simulator.scenario.dump import written
 from scaleproof.simulator.scenario.published import Row, described, read_table
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map
-from scaleproof.validator.published.calibrations import FILE, MOST_GPUS, TABLE, calibrations, chosen, posteriors, run_of
+from scaleproof.validator.published.calibrations import (
+    FILE,
+    MOST_GPUS,
+    TABLE,
+    calibrations,
+    chosen,
+    posteriors,
+    run_of,
+    shipped_fits,
+)
 
 Errors = NDArray[np.float64]
 
@@ -53,10 +62,11 @@ class _Task(NamedTuple):
 
 
 def rows_by_set() -> dict[str, list[Row]]:
-    """Rows that have a step time, by set."""
+    """Rows that have a step time, by set, without those that shipped constants were fitted to."""
+    fitted_rows = {name for one in shipped_fits() for name in one.rows}
     sets: dict[str, list[Row]] = {}
     for row in read_table(TABLE)[1]:
-        if row["step_time_s"]:
+        if row["step_time_s"] and row["id"] not in fitted_rows:
             sets.setdefault(row["source_set"], []).append(row)
     return sets
 

@@ -83,11 +83,17 @@ class Execution:
         host = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
-        least = self._pipeline_waits_s(layer)
-        return (
-            max(self._passed_s(forward_s, host.forward), host.forward + least.forward) + ends_s,
-            max(self._passed_s(backward_s, host.backward), host.backward + least.backward),
-        )
+        return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+
+    def least_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds that a layer's forward and backward pass take at least, collectives included: those of the host, which waits
+        in pipelines over nodes for the other tensor-parallel ranks of its stage."""
+        rank_s = self.framework.pipeline_waits.rank_s * self.work.pipelined_ranks
+        if not (self.is_described and rank_s):
+            return 0.0, 0.0
+        host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
+        scaled_s = self.framework.host_scale * rank_s
+        return host.forward + scaled_s * forward, host.backward + scaled_s * backward
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""
@@ -215,12 +221,6 @@ class Execution:
             for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
         return _HostTimes(forward_s, backward_s)
-
-    def _pipeline_waits_s(self, layer: Layer) -> _HostTimes:
-        """Seconds in which the host waits in both passes for the other tensor-parallel ranks of a stage of a pipeline over
-        nodes. Kernels run meanwhile."""
-        rank_s = self.framework.host_scale * self.framework.host.pipelined_rank_s
-        return _HostTimes(*(rank_s * self.work.pipelined_ranks * number for number in _collectives(layer)))
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""

@@ -99,7 +99,7 @@ def _of_framework(
     def value(scenario: Scenario) -> float | None:
         part: Any = scenario.framework
         for key in (*parents, last):
-            part = getattr(part, key)
+            part = getattr(part, key, None)
         # a factor on nothing is nothing
         return float(part) if part or priors().constants[name].add_s else None
 
@@ -152,7 +152,8 @@ def _on(scenario: Scenario, cluster: Cluster) -> Scenario:
 CONSTANTS: Final = (
     _of_framework("kernel_scale", "factor on kernel times", "kernel_scale", quantity="device"),
     _of_framework("host_scale", "factor on host times", "host_scale"),
-    _of_framework("host.pipelined_rank", "time per tensor-parallel rank in pipelines", "host.pipelined_rank_s", format_time_s),
+    _of_framework("pipeline_waits.rank", "wait per tensor-parallel rank in pipelines", "pipeline_waits.rank_s", format_time_s),
+    _of_framework("message_stall.delay", "delay of messages in jobs of many nodes", "message_stall.delay_s", format_time_s),
     _of_framework("host.microbatch", "time per microbatch in addition", "host.microbatch_s", format_time_s),
     _share("node.link.bandwidth", "share of the bandwidth inside nodes"),
     _share("network.bandwidth", "share of the bandwidth between nodes"),

@@ -1,4 +1,4 @@
-"""Fits of calibrated scores: which rows of each set are given, and what they teach. These rows are not scored.
+"""Rows that constants are fitted to, which are not scored: those of shipped frameworks, and those of calibrated scores.
 
 `scenarios/published/calibrations.yaml` names the rows, as `python benchmarks/fit.py choose` chose them.
 """
@@ -28,6 +28,20 @@ _LAYOUT: Final = (
     "model", "gpu", "gpus", "precision", "tp", "pp", "dp", "cp", "ep", "zero_stage", "virtual_stages", "microbatch_seqs",
     "recompute", "sequence_parallel", "seq_len", "software",
 )  # fmt: skip
+
+
+class ShippedFit(NamedTuple):
+    """Constants of a shipped framework, in words, and the ids of the rows that they were fitted on."""
+
+    constants: str
+    rows: tuple[str, ...]
+
+
+@functools.cache
+def shipped_fits() -> tuple[ShippedFit, ...]:
+    """All constants of shipped frameworks that were fitted on published rows."""
+    found = yaml.safe_load((folder() / "fitted.yaml").read_text(encoding="utf-8"))
+    return tuple(ShippedFit(one["constants"], tuple(one["rows"])) for one in found)
 
 
 class Calibration(NamedTuple):

@@ -17,15 +17,16 @@ from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.posterior import Posterior
-from scaleproof.validator.published.calibrations import calibrations, posteriors
+from scaleproof.validator.published.calibrations import calibrations, posteriors, shipped_fits
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
-CALIBRATION: tuple[str, ...] = ()
-# Rows on which the constants of a calibrated score were fitted.
-CALIBRATED = tuple(f"{' and '.join(one.sets)}: {', '.join(one.rows)}" for one in calibrations())
-_GIVEN = frozenset(name for one in calibrations() for name in one.rows)
+# Rows on which constants of shipped frameworks were fitted, and in addition those that a calibrated score is given.
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in shipped_fits())
+CALIBRATED = (*CALIBRATION, *(f"{' and '.join(one.sets)}: {', '.join(one.rows)}" for one in calibrations()))
+_FITTED_ROWS = frozenset(row for one in shipped_fits() for row in one.rows)
+_GIVEN = _FITTED_ROWS | {name for one in calibrations() for name in one.rows}
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 _FITTED_ON_IT = "constants were fitted on it"
@@ -60,7 +61,7 @@ def scenario_of(
     for mechanism in options.ablate:
         changed = changed.ablated(mechanism)
     description = description if changed is framework else described(row, changed)
-    if options.calibrated and row.get("id") in _GIVEN:
+    if row.get("id") in (_GIVEN if options.calibrated else _FITTED_ROWS):
         return _FITTED_ON_IT
     posterior = learned.get(row.get("source_set", ""))
     return description if posterior is None else replace(description, scenario=with_posterior(description.scenario, posterior))

@@ -32,17 +32,6 @@ class EndpointLink(Spec):
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
 
 
-class Stall(Spec):
-    """Delay of each message of a pipeline between nodes, in jobs of at least `nodes` nodes.
-
-    The more nodes a job has, the more likely is one whose messages stall, and a pipeline waits for it in every microbatch. The
-    prediction is that of the median job: `nodes` is the number from which more than half of the jobs stalled.
-    """
-
-    nodes: Count
-    delay_s: Seconds = Field(alias="delay")
-
-
 class Link(Spec):
     """The network between endpoints, which are the devices of a node or the nodes of a cluster.
 
@@ -67,7 +56,6 @@ class Link(Spec):
     transport: str | None = Field(
         None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"
     )
-    stall: Stall | None = Field(None, description="delay of messages in jobs of many nodes, where it was observed")
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
@@ -76,10 +64,6 @@ class Link(Spec):
     def is_uniform(self) -> bool:
         """Whether all pairs of endpoints are connected equally."""
         return self.topology.is_uniform and not self.exceptions
-
-    def stall_s(self, nodes: int) -> float:
-        """Seconds for which each message of a pipeline between nodes stalls, in a job of `nodes` nodes."""
-        return self.stall.delay_s if self.stall is not None and nodes >= self.stall.nodes else 0.0
 
     def check(self, endpoints: int) -> None:
         """Raises FieldError, with the field's path within the link, if the link does not fit this number of endpoints."""

@@ -140,11 +140,6 @@ class ResourceMap:
             path = self.between(node, to_node, size_bytes, count, count)
         return library_path(path, self.cluster, node != to_node, size_bytes)
 
-    def stall_s(self, source: tuple[int, int], target: tuple[int, int], nodes: int) -> float:
-        """Seconds for which each message between two places stalls in a job of `nodes` nodes; 0 inside a node."""
-        network = self.cluster.network
-        return 0.0 if network is None or source[0] == target[0] else network.stall_s(nodes)
-
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Path of a message between a rank and a switch that computes reductions, inside its node or in the network."""
         node, device = place

@@ -129,9 +129,9 @@ class _LayerTimer:
         self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
-        self._computing: dict[tuple[Shard, int, int, int, int, int], Times] = {}
+        self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
         self._bound: dict[tuple[Shard, int, int], float] = {}
-        self._weights: dict[tuple[Shard, int, int, int], Times] = {}
+        self._weights: dict[tuple[Shard, int, int], Times] = {}
         self._exchanging: dict[tuple[int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
@@ -151,11 +151,11 @@ class _LayerTimer:
         if job.recompute.depends_on_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         # compute is cached for one rank, and multiplied for the slowest of several
-        if (compute_key := (shard, samples, recompute, stages, zero, job.pipelined_ranks)) not in self._computing:
+        if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
             self._computing[compute_key] = job.computing_s(samples) / job.slowest
         if (bound_key := (shard, samples, recompute)) not in self._bound:
             self._bound[bound_key] = job.mean_memory_share(samples)
-        if (weights_key := (shard, samples, zero, job.pipelined_ranks)) not in self._weights:
+        if (weights_key := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
             self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (sent_key := (exchange_class, samples)) not in self._sent:
@@ -163,7 +163,8 @@ class _LayerTimer:
             output_bytes = self._output_bytes[shard] * samples
             self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples))
+        passes_s = self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples)
+        self.passes_s.append(np.maximum(passes_s, job.least_s(samples)))
         self.weights_s.append(self._weights[weights_key] * job.slowest)
         self.bound.append(self._bound[bound_key])
         self.sent.append(self._sent[sent_key])

@@ -96,16 +96,20 @@ class StageMessages:
     """
 
     def __init__(
-        self, transfers: TransferTimes, cluster: Cluster, sizes_bytes: Sequence[float], placements: Sequence[RankPlacement]
+        self, transfers: TransferTimes, job: Job, sizes_bytes: Sequence[float], placements: Sequence[RankPlacement]
     ) -> None:
-        self._transfers, self._sizes_bytes = transfers, sizes_bytes
-        self._is_uniform, self._devices = cluster.is_uniform, cluster.node.devices
+        """job: of any configuration."""
+        self._transfers, self._sizes_bytes, self._framework = transfers, sizes_bytes, job.framework
+        self._is_uniform, self._devices = job.cluster.is_uniform, job.cluster.node.devices
         known: dict[tuple[int, int, int], int] = {}
-        stall_s = cluster.network.stall_s if cluster.network is not None else lambda _: 0.0
         strides = ((grid.stride("stages"), senders, grid.nodes) for grid, senders in placements)
         # if the stride is a node or more, every stage is on another node; jobs that stall differ from those that do not
         keys = (
-            (min(stride, self._devices) if self._is_uniform else stride, senders, nodes if stall_s(nodes) else 0)
+            (
+                min(stride, self._devices) if self._is_uniform else stride,
+                senders,
+                nodes if self._framework.stall_s(nodes) else 0,
+            )
             for stride, senders, nodes in strides
         )
         self.place = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
@@ -130,7 +134,7 @@ class StageMessages:
         if key not in self._routes:
             self._routes[key] = len(self._requested)
             fabric = self._transfers.fabric
-            stall_s = fabric.stall_s(source, target, nodes)
+            stall_s = self._framework.stall_s(nodes, source[0] == target[0])
             paths = (fabric.concurrent_messages(source, target, size_bytes, senders) for size_bytes in self._sizes_bytes)
             stalled = (replace(path, latency_s=path.latency_s + stall_s) for path in paths)
             self._requested.append([self._transfers.message(*one) for one in zip(self._sizes_bytes, stalled, strict=True)])
