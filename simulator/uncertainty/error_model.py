@@ -159,6 +159,11 @@ class ErrorCase:
             low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
         return cluster.model_error * low, cluster.model_error * high
 
+    def relative_scale(self, errors: ErrorModel, exposed: float) -> float:
+        """Scale of the errors over that where all covariates are zero; 1 for families without a fit."""
+        fit = None if self.family is None else errors.families.get(self.family)
+        return 1.0 if fit is None else float(fit.scale({EXPOSED: log_exposed(exposed), **self.covariates})) / fit.deviation
+
 
 def log_exposed(share: float | Amounts) -> Amounts:
     """The covariate of a share of the step time that does not depend on the speed of the device."""

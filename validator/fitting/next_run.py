@@ -22,13 +22,13 @@ from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.fitting.observations import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, log_times, slopes
+from scaleproof.validator.fitting.posterior import Posterior, RunErrors, log_times, slopes
 
 Amounts = NDArray[np.float64]
 
 # Layouts of one number of GPUs with different degrees of model parallelism, the fastest first, and of all numbers.
-_MOST_OF_SIZE: Final = 8
-_MOST: Final = 48
+_MOST_OF_SIZE: Final = 6
+_MOST: Final = 32
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,21 @@ def ranked(
     of_target = slopes([target], posterior.constants, posterior.offsets)[0]
     of_runs = slopes(scenarios, posterior.constants, zero)
     times_s = np.exp(log_times(scenarios, posterior.constants, zero))
-    deviations = [deviation_after(posterior, of_target, row) for row in of_runs]
+    noises = [posterior.noise * RunErrors.of(one).relative for one in scenarios]
+    deviations = [deviation_after(posterior, of_target, *run) for run in zip(of_runs, noises, strict=True)]
     order = np.argsort(deviations, kind="stable")
     return [Candidate(scenarios[index], float(times_s[index]), deviations[index]) for index in order.tolist()]
 
 
-def deviation_after(posterior: Posterior, of_target: Amounts, of_run: Amounts) -> float:
+def deviation_after(posterior: Posterior, of_target: Amounts, of_run: Amounts, noise: float) -> float:
     """Standard deviation of the logarithm of the target's step time by uncertain constants after one more measurement.
 
     of_target, of_run: derivatives of the logarithms of the step times of target and measured run by the constants' offsets.
+    noise: standard deviation of the logarithm of the measured step time around its prediction.
     """
     shared = float(of_target @ posterior.covariance @ of_run)
     variance = posterior.log_deviation(of_target) ** 2
-    return math.sqrt(max(0.0, variance - shared**2 / (posterior.noise**2 + posterior.log_deviation(of_run) ** 2)))
+    return math.sqrt(max(0.0, variance - shared**2 / (noise**2 + posterior.log_deviation(of_run) ** 2)))
 
 
 def layout_key(scenario: Scenario) -> tuple[object, ...]:

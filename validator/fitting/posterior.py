@@ -1,6 +1,7 @@
 """Posterior of the constants of a framework and a cluster after a few measured runs.
 
-The logarithm of a measured step time is that of the predicted one plus an error of Student's distribution; each constant has a
+The logarithm of a measured step time is that of the predicted one plus an error of Student's distribution. Its scale grows with
+the part of the step that does not depend on the speed of the device, as errors of published runs do. Each constant has a
 log-normal prior around its shipped value (`constants`). The posterior's mode minimises both (scipy's least_squares); its
 covariance is Laplace's approximation from the Jacobian there. All constants are offsets in standard deviations of their priors,
 so that one fit holds for scenarios whose shipped values differ.
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,8 @@ _FAR: Final = 0.25
 @dataclass(frozen=True)
 class Posterior:
     """Constants after some runs. offsets: in prior standard deviations, shape (constants,). covariance: of the offsets. noise:
-    standard deviation of the logarithm of a measured step time around its prediction. model_error: errors of predictions over
-    those of published runs of the same kind. runs: number of runs."""
+    standard deviation of the logarithm of a measured step time around its prediction, where all of the step is computed.
+    model_error: errors of predictions over those of published runs of the same kind. runs: number of runs."""
 
     constants: tuple[FittedConstant, ...]
     offsets: Amounts
@@ -80,13 +81,14 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
     known = tuple(one for one in constants if any(one.value(run.scenario) is not None for run in runs))
     measured = np.log([run.step_time_s for run in runs])
     scenarios = [run.scenario for run in runs]
-    noise, count = priors().noise, len(runs)
+    kinds = [RunErrors.of(scenario) for scenario in scenarios]
+    noise, count = priors().noise * np.array([kind.relative for kind in kinds]), len(runs)
 
     def residuals(offsets: Amounts) -> Amounts:
         return np.concatenate([(log_times(scenarios, known, offsets) - measured) / noise, offsets])
 
     def jacobian(offsets: Amounts) -> Amounts:
-        return np.concatenate([slopes(scenarios, known, offsets) / noise, np.eye(len(known))])
+        return np.concatenate([slopes(scenarios, known, offsets) / noise[:, None], np.eye(len(known))])
 
     result = least_squares(
         residuals,
@@ -101,9 +103,9 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
     # scipy scales the Jacobian by the loss, so that this is the curvature of the posterior
     curvature = np.asarray(result.jac)
     covariance = np.linalg.inv(curvature.T @ curvature)
-    errors = noise * np.asarray(result.fun[:count])
-    model_error = _root_mean_square(errors / _published_errors(scenarios), 1.0)
-    found = Posterior(known, np.asarray(result.x), covariance, _root_mean_square(errors, noise), model_error, count)
+    of_noise = np.asarray(result.fun[:count])
+    model_error = _root_mean_square(noise * of_noise / [kind.published for kind in kinds])
+    found = Posterior(known, np.asarray(result.x), covariance, priors().noise * _root_mean_square(of_noise), model_error, count)
     # what runs do not teach keeps its shipped value
     return replace(found, offsets=np.where([found.has_moved(index) for index in range(len(known))], found.offsets, 0.0))
 
@@ -146,17 +148,22 @@ def _student(count: int) -> Any:
     return loss
 
 
-def _root_mean_square(values: Amounts, expected: float) -> float:
-    """Root mean square of values together with an expected one, which counts as `noise_runs` values."""
+class RunErrors(NamedTuple):
+    """Errors that predictions of a run have. relative: their scale over that of a step that is all computed. published: standard
+    deviation of the logarithm of the step time by the model errors of published runs of the same kind."""
+
+    relative: float
+    published: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> RunErrors:
+        """The errors of a scenario's step time."""
+        case, exposed = case_of_scenario(scenario), timed_with_interval(scenario)[1].exposed
+        low, high = case.log_ends(scenario.cluster, shipped(), exposed)
+        return cls(case.relative_scale(shipped(), exposed), float(high - low) / (2 * DEVIATIONS))
+
+
+def _root_mean_square(values: Amounts) -> float:
+    """Root mean square of values together with an expected value of 1, which counts as `noise_runs` values."""
     runs = priors().noise_runs
-    return float(np.sqrt((runs * expected**2 + (values**2).sum()) / (runs + len(values))))
-
-
-def _published_errors(scenarios: Sequence[Scenario]) -> Amounts:
-    """Standard deviations of the logarithms of step times by the model errors of published runs of the same kind."""
-    deviations = []
-    for scenario in scenarios:
-        exposed = timed_with_interval(scenario)[1].exposed
-        low, high = case_of_scenario(scenario).log_ends(scenario.cluster, shipped(), exposed)
-        deviations.append(float(high - low) / (2 * DEVIATIONS))
-    return np.array(deviations)
+    return float(np.sqrt((runs + (values**2).sum()) / (runs + len(values))))

@@ -15,23 +15,24 @@ from scaleproof.validator.fitting.posterior import CONSTANTS, Posterior, fitted
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, table
 
 
-def posterior(covariance: np.ndarray, noise: float) -> Posterior:
+def posterior(covariance: np.ndarray) -> Posterior:
     count = len(covariance)
-    return Posterior(CONSTANTS[:count], np.zeros(count), covariance, noise, 1.0, 1)
+    return Posterior(CONSTANTS[:count], np.zeros(count), covariance, 0.05, 1.0, 1)
 
 
 def test_the_variance_after_one_more_run_is_that_of_a_gaussian() -> None:
     covariance = np.array([[1.0, 0.3], [0.3, 0.5]])
     target, run, noise = np.array([0.2, 0.4]), np.array([0.5, -0.1]), 0.05
     after = np.linalg.inv(np.linalg.inv(covariance) + np.outer(run, run) / noise**2)
-    assert deviation_after(posterior(covariance, noise), target, run) == pytest.approx(np.sqrt(target @ after @ target))
+    assert deviation_after(posterior(covariance), target, run, noise) == pytest.approx(np.sqrt(target @ after @ target))
 
 
 def test_a_run_that_shares_nothing_with_the_target_teaches_nothing_about_it() -> None:
-    known = posterior(np.eye(2), 0.05)
+    known = posterior(np.eye(2))
     target = np.array([0.3, 0.0])
-    assert deviation_after(known, target, np.array([0.0, 1.0])) == pytest.approx(0.3)
-    assert deviation_after(known, target, target) < deviation_after(known, target, 0.1 * target) < 0.3
+    assert deviation_after(known, target, np.array([0.0, 1.0]), 0.05) == pytest.approx(0.3)
+    exact, rough = (deviation_after(known, target, target, noise) for noise in (0.05, 0.2))
+    assert exact < rough < 0.3
 
 
 def test_candidates_are_unmeasured_layouts_on_few_gpus_the_best_first(tmp_path: Path) -> None:
