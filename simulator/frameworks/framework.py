@@ -186,6 +186,18 @@ class Defaults(Spec):
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
 
+class ZeroOne(Spec):
+    """Synchronisation of data-parallel ranks with ZeRO's stage 1, where it differs from reduce-scatters of buckets during the
+    backward pass and one all-gather."""
+
+    sums_whole: bool = Field(
+        False, description="all gradients are summed by one all-reduce after the backward pass, and each rank uses its part"
+    )
+    broadcast_s: Seconds = Field(
+        0.0, alias="broadcast", description="per tensor and rank, where each tensor is gathered by broadcasts of its owners"
+    )
+
+
 class PipelineWaits(Spec):
     """Time in which the host waits for the other ranks of its tensor-parallel group, in pipelines over several nodes."""
 
@@ -233,9 +245,7 @@ class Framework(Spec):
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     pipeline_waits: PipelineWaits = PipelineWaits()
-    sums_whole_in_zero_1: bool = Field(
-        False, description="with ZeRO 1, whole gradients are summed after the backward pass, and each rank uses its part"
-    )
+    zero_1: ZeroOne = ZeroOne()
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
     )
@@ -287,7 +297,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "power": {"power": False},
     "slowest": {"scale": Scale()},
     "waits": {"pipeline_waits": PipelineWaits()},
-    "whole sums": {"sums_whole_in_zero_1": False},
+    "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
 }
 

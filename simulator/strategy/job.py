@@ -133,7 +133,7 @@ class Job:
     @property
     def sums_whole(self) -> bool:
         """Whether ZeRO 1 sums whole gradients by all-reduces after the backward pass, instead of scattering them during it."""
-        return self.zero == 1 and self.framework.sums_whole_in_zero_1
+        return self.zero == 1 and self.framework.zero_1.sums_whole
 
     @property
     def gathered_bytes(self) -> int:
@@ -355,6 +355,10 @@ class Job:
             fixed_s, with_one_s = (self._optimizer_s(count) for count in (0.0, 1.0))
             return self.slowest * (fixed_s + (with_one_s - fixed_s) * parameters)
         return self.slowest * self._optimizer_s(parameters)
+
+    def broadcasts_s(self, tensors: Any, ranks: Any) -> Any:
+        """Additional seconds in which `ranks` data-parallel ranks gather parameters in ZeRO's stage 1, tensor by tensor."""
+        return self.framework.zero_1.broadcast_s * tensors * ranks if self.zero == 1 else 0.0
 
     def _optimizer_s(self, parameters: float) -> float:
         key = "optimizer", parameters, self._work

@@ -78,11 +78,14 @@ class RankLayers:
         return self._replicas[end] - self._replicas[begin], self._experts[end] - self._experts[begin]
 
     def units(self, stage: range, plan: Plan, job: Job) -> list[SyncUnit]:
-        """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them, else by buckets."""
+        """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them, one if gradients are
+        summed whole, else by buckets."""
         if not plan.averages or plan.servers:
             return [SyncUnit(stage, [])]
         if job.zero == 3:
             return [SyncUnit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
+        if job.sums_whole:
+            return [SyncUnit(stage, self.gradients.bounds(stage))]
         size = job.reduced_bytes
         bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
         if not (plan.overlap or plan.overlap_gather or job.zero == 2):

@@ -349,6 +349,7 @@ class GradientSync:
 
         def times_of(job_costs: JobCosts) -> tuple[float, float]:
             job, work_s = job_costs.job, job_costs.job.optimizer_s(updated)
+            work_s += job.broadcasts_s(len(tensors), ranks)
             if plan.compression is not None and ranks > 1 and not zero:
                 work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
             return work_s, 0.0

@@ -244,8 +244,9 @@ class SyncRequests:
         self.c, (pass_code, placement_code) = c, codes
         counts = c.stages * c.chunks
         # with ZeRO's stage 1 gradients are divided into buckets as without ZeRO, unless parameters are gathered during the next
-        # step
-        cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
+        # step, or gradients are summed whole
+        is_divided = not (c.space.kept.get("overlap_gather", False) or c.space.scenario.framework.zero_1.sums_whole)
+        cut_by = np.where((c.zero == 1) & is_divided, 0, c.zero)
         self.shard = distinct(c.tensor, c.expert, c.expert_tensor)
         # where the first and the last stage are on different ranks, both have a copy of the weights they share
         shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]

@@ -6,6 +6,7 @@ Configurations of one shape have the same numbers of stages and chunks and the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class ConfigurationShape:
         # whether the parameters gathered before a stage's first pass are kept for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = pass_rows.space.scenario.cluster.is_uniform
-        self._sums_whole_in_zero_1 = pass_rows.space.scenario.framework.sums_whole_in_zero_1
+        self._sums_whole = pass_rows.space.scenario.framework.zero_1.sums_whole
         self.schedule: ScheduleName = pass_rows.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
         stage_of = stages_of(self.schedule, self.stages, self.chunks)
@@ -96,9 +97,14 @@ class ConfigurationShape:
             if include_all or i == len(kinds) - 1 or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
                 yield _Sum(i, kinds[i], np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
 
+    @property
+    def kind_layers(self) -> list[range]:
+        """Layers of a stage of each kind."""
+        return [self.cut.ranges[kind] for kind in self.cut.kinds]
+
     def sum_whole(self, zero: Numbers) -> NDArray[np.bool_]:
         """Whether ranks sum whole gradients after the backward pass, as `Job.sums_whole`, by stage of ZeRO."""
-        result: NDArray[np.bool_] = (zero == 1) & self._sums_whole_in_zero_1
+        result: NDArray[np.bool_] = (zero == 1) & self._sums_whole
         return result
 
 
@@ -193,7 +199,9 @@ class SyncTable:
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, _expert_replicas(c), 1)
         job = passes.jobs[0]
-        self.optimizer_s = job.optimizer_s(updated)
+        tensors = shape.stage_counts @ np.array([sum(len(job.layers[i].tensors) for i in one) for one in shape.kind_layers])
+        broadcasts_s = replace(job, zero=1).broadcasts_s(tensors[:, None], c.workers * c.context)
+        self.optimizer_s = job.optimizer_s(updated) + np.where(c.zero == 1, broadcasts_s, 0.0)
         self._contend(shape, job, parameters.sum(axis=0))
 
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:

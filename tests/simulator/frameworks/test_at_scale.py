@@ -1,4 +1,5 @@
-"""Delays of pipelines over several nodes: hosts that wait for their tensor-parallel group, and messages that stall."""
+"""Behaviour of frameworks at scale: hosts that wait for their tensor-parallel group in pipelines over nodes, messages that
+stall, and ZeRO 1 that sums whole gradients."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_messages_stall_from_a_number_of_nodes_on_and_only_between_nodes() -> No
 
 
 def test_whole_sums_move_twice_as_much_and_overlap_with_nothing() -> None:
-    split = "framework={base: nanotron, sums_whole_in_zero_1: false}"
+    split = "framework={base: nanotron, zero_1: {sums_whole: false}}"
     wide = layout(8, 1, 8).replace("microbatches: 8", "microbatches: 1"), "training.zero=1", "batch=8"
     whole, scattered = (timed(scenario(EFA, framework, *wide)) for framework in ("framework=nanotron", split))
     parts = {one.label: one for run in (whole, scattered) for one in run.communication}
@@ -75,6 +76,17 @@ def test_whole_sums_move_twice_as_much_and_overlap_with_nothing() -> None:
     assert parts["ZeRO all-reduce"].time_s > 1.5 * parts["ZeRO reduce-scatter"].time_s
     assert parts["ZeRO all-reduce"].exposed_s == pytest.approx(parts["ZeRO all-reduce"].time_s, rel=0.05)
     assert whole.step_time_s > scattered.step_time_s
+
+
+def test_broadcasts_take_time_for_each_tensor_and_rank() -> None:
+    def step_s(broadcast: str, workers: int) -> float:
+        framework = f"framework={{base: nanotron, zero_1: {{broadcast: {broadcast}}}}}"
+        overrides = layout(8, 1, workers).replace("microbatches: 8", "microbatches: 1"), "training.zero=1", f"batch={workers}"
+        return timed(scenario(EFA, framework, *overrides)).step_time_s
+
+    tensors = sum(len(layer.tensors) for layer in scenario(EFA, layout(8, 1, 8)).job().layers)
+    for workers in (4, 8):
+        assert step_s("1 ms", workers) - step_s("0 s", workers) == pytest.approx(tensors * workers * 1e-3, rel=0.05)
 
 
 @pytest.mark.parametrize("framework", [WAITS, STALLS])
