@@ -5,7 +5,7 @@ with each single run of at most 16 GPUs given (at most 12 of them), the median a
 choice of the run; next to it the same with nothing given and with the rows of calibrations.yaml given. scale: with these rows
 given, errors of the rest by number of GPUs.
 
-Run: python benchmarks/fit.py [choose] [one-shot] [scale]
+Run: python benchmarks/fit.py [choose] [one-shot] [scale] [--sets NAME ...]
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def median_error(errors: Errors) -> float:
     return float(np.nanmedian(np.abs(np.expm1(errors))))
 
 
-def print_one_shot() -> None:
+def print_one_shot(sets: Mapping[str, Sequence[Row]]) -> None:
     """A table of the median errors of the rest of each set with nothing, one run and the chosen runs given."""
     calibrated = {name: one.rows for one in calibrations() for name in one.sets}
     print(f"{'set':<18}{'rows':>6}{'runs tried':>12}{'nothing':>9}{'one run':>9}{'worst run':>11}{'chosen':>9}{'runs':>6}")
-    for name, rows in rows_by_set().items():
+    for name, rows in sets.items():
         small = [row["id"] for row in rows if int(row["gpus"]) <= MOST_GPUS]
         if len(rows) < _FEWEST or not small:
             continue
@@ -126,13 +126,13 @@ def _scored(rows: Sequence[Row], given: Sequence[str]) -> tuple[str, ...]:
     return tuple(rest[:: -(-len(rest) // _MOST_SCORED)])
 
 
-def print_scale() -> None:
+def print_scale(sets: Mapping[str, Sequence[Row]]) -> None:
     """A table of errors with the chosen runs given, before and after, by number of GPUs."""
     given = {name for one in calibrations() for name in one.rows}
-    known = posteriors(name for one in calibrations() for name in one.sets)
+    known = posteriors(sets)
     shares = f"{'median':>7}{'p90':>8}{'order':>7}"
     print(f"{'set':<18}{'GPUs':>12}{'rows':>6}   {shares}   {shares}   after")
-    for name, rows in rows_by_set().items():
+    for name, rows in sets.items():
         rest = [row for row in rows if row["id"] not in given]
         if name not in known or not rest:
             continue
@@ -172,13 +172,16 @@ def main() -> None:
     """Does what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", choices=["choose", "one-shot", "scale"])
-    what = parser.parse_args().what or ["one-shot", "scale"]
+    parser.add_argument("--sets", nargs="+", metavar="NAME", help="the sets of the tables (all)")
+    options = parser.parse_args()
+    what = options.what or ["one-shot", "scale"]
+    sets = {name: rows for name, rows in rows_by_set().items() if not options.sets or name in options.sets}
     if "choose" in what:
         choose()
     if "one-shot" in what:
-        print_one_shot()
+        print_one_shot(sets)
     if "scale" in what:
-        print_scale()
+        print_scale(sets)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.units import counted, format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
 from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.scenario.dump import plain_spec, written
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior
@@ -28,6 +30,8 @@ from scaleproof.validator.fitting.posterior import Posterior
 # Runs that a source names.
 _MOST_NAMED: Final = 12
 _DIGITS: Final = 4
+# Fields of a cluster that constants change, next to the links inside nodes.
+_LEARNED: Final = ("network", "collectives", "uncertainty", "model_error")
 _UNITS: Final = ((parse_time_s, format_time_s), (parse_Bps, format_Bps))
 
 
@@ -47,7 +51,7 @@ def text(posterior: Posterior, runs: Sequence[ObservedRun], scenario: Scenario) 
     names = ", ".join(run.place for run in runs[:_MOST_NAMED]) + (" and others" if len(runs) > _MOST_NAMED else "")
     plain["description"] = f"{framework.name}, fitted to {counted(len(runs), 'run')} on {scenario.cluster.name or 'a cluster'}"
     plain = {**plain, **_changes(whole, plain_spec(after.framework.model_copy(update={"name": ""})))}
-    cluster = _changes(plain_spec(scenario.cluster), plain_spec(after.cluster))
+    cluster = _changes(*(_learned_fields(one) for one in (_described(scenario.cluster), after.cluster)))
     if cluster and scenario.cluster.name:
         plain["cluster"] = {"name": scenario.cluster.name, **cluster}
     plain["sources"] = {**plain.get("sources", {}), **_sources(posterior, scenario, names)}
@@ -76,15 +80,30 @@ def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Inter
     return Interval(low=quantity.format(value / reach), high=quantity.format(value * reach), measurements=runs)
 
 
+def _described(cluster: Cluster) -> Cluster:
+    """The shipped cluster of that name, which earlier fits have not changed; else the cluster itself."""
+    if cluster.name not in catalog.names(catalog.PARTS["cluster"]):
+        return cluster
+    return load_cluster(catalog.find_part("cluster", cluster.name, Path()))
+
+
+def _learned_fields(cluster: Cluster) -> dict[str, Any]:
+    """The fields of a cluster that a fit may change, as plain data."""
+    plain = plain_spec(cluster)
+    link = {"node": {"link": plain["node"]["link"]}} if cluster.node.link is not None else {}
+    return {name: plain[name] for name in _LEARNED if name in plain} | link
+
+
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `after` that differ, in mappings key by key; numbers are rounded."""
     changes: dict[str, Any] = {}
     for name, value in after.items():
         old = before.get(name)
-        if isinstance(value, dict) and isinstance(old, dict | None):
+        if isinstance(value, dict) and isinstance(old, dict | None) and "low" not in value:
             inner = _changes(old or {}, value)
             changes |= {name: inner} if inner else {}
         elif value != old:
+            # the ends of an interval belong together
             changes[name] = _rounded(value)
     return changes
 

@@ -96,17 +96,18 @@ def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
     nodes = -(-gpus // scenario.cluster.node.devices)
     try:
         larger = scenario.model_copy(update={"cluster": scenario.cluster.with_nodes(nodes)})
-        found = Candidates.all_of(*map(every, spaces(larger, gpus)))
+        parts = [every(one) for one in spaces(larger, gpus)]
     except InputError:
         # the model or the framework has no hybrid layout on these GPUs
         return
+    found = Candidates.all_of(*parts)
     if not len(found):
         return
     fits = found.memory_bytes() <= (1 - HEADROOM) * scenario.cluster.device.capacity_bytes
     rows = np.flatnonzero(fits)
     by_time = rows[np.argsort(found.times().expected_s[rows], kind="stable")]
     # with the target's microbatch, too, since what limits the fastest layouts may not be what limits the target
-    samples = np.concatenate([getattr(part, "samples") for part in found.parts])
+    samples = np.concatenate([part.samples for part in parts])
     own = by_time[samples[by_time] == scenario.samples_per_worker // scenario.strategy.microbatches]
     chosen = [row for some in (by_time, own) for row in found.first_of_degrees(some)[:_MOST_OF_SIZE]]
     for row in dict.fromkeys(chosen):

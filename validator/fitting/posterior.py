@@ -149,8 +149,8 @@ def _student(count: int) -> Any:
 
 
 class RunErrors(NamedTuple):
-    """Errors that predictions of a run have. relative: their scale over that of a step that is all computed. published: standard
-    deviation of the logarithm of the step time by the model errors of published runs of the same kind."""
+    """Errors that predictions of a run have. relative: their scale over that of a step that is all computed. published:
+    standard deviation of the logarithm of the step time by the model errors of published runs of the same kind."""
 
     relative: float
     published: float
