@@ -71,6 +71,7 @@ class FitPriors(NamedTuple):
     noise: float
     noise_runs: float
     tail: float
+    repeats: float
     constants: dict[str, ConstantPrior]
 
 
@@ -82,7 +83,8 @@ def priors() -> FitPriors:
         name: ConstantPrior(float(one.get("factor", 0.0)), parse_time_s(one.get("add", "0 s")), one["reason"])
         for name, one in data["constants"].items()
     }
-    return FitPriors(float(data["noise"]), float(data["noise_runs"]), float(data["tail"]), constants)
+    noise, runs, tail, repeats = (float(data[name]) for name in ("noise", "noise_runs", "tail", "repeats"))
+    return FitPriors(noise, runs, tail, repeats, constants)
 
 
 def prior_interval(constant: FittedConstant, value: float) -> tuple[float, float]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s
+from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s, run_scenario
 from scaleproof.validator.reconciliation.jobs import contradictions, log_run, logs
 from scaleproof.validator.reconciliation.jobs.log_formats import Fact
 
@@ -26,9 +25,9 @@ def read(path: Path, reference: str | None, overrides: Sequence[str], notes: Imp
     if reference is None:
         raise InputError(f"{path}: a log does not describe the model; give a scenario of the job with --scenario")
     log = logs.read(path, None, notes)
-    given = [f"{field}={log.facts[fact].value}" for fact, field in _FIELDS.items() if fact in log.facts]
+    given = {field: log.facts[fact].value for fact, field in _FIELDS.items() if fact in log.facts}
     try:
-        scenario = load(reference, [*overrides, *given])
+        scenario = run_scenario(reference, overrides, given)
     except InputError as error:
         raise InputError(f"{path}: the job of the log is no valid scenario with {reference}: {error}") from None
     missing = [field for fact, field in _FIELDS.items() if fact not in log.facts]

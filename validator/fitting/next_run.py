@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.fit_record import layout_of
 from scaleproof.simulator.analysis.planner.candidates import Candidates
-from scaleproof.simulator.analysis.planner.estimate import every
+from scaleproof.simulator.analysis.planner.estimate import Configurations, every
 from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import InputError
@@ -92,7 +92,7 @@ def _layouts(scenario: Scenario, most: int) -> Iterator[Scenario]:
 
 
 def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
-    """The fastest layout that fits of each combination of degrees, with any microbatch and with the scenario's."""
+    """The fastest layouts that fit, of different degrees, and those that are the most similar to the scenario's."""
     nodes = -(-gpus // scenario.cluster.node.devices)
     try:
         larger = scenario.model_copy(update={"cluster": scenario.cluster.with_nodes(nodes)})
@@ -106,12 +106,24 @@ def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
     fits = found.memory_bytes() <= (1 - HEADROOM) * scenario.cluster.device.capacity_bytes
     rows = np.flatnonzero(fits)
     by_time = rows[np.argsort(found.times().expected_s[rows], kind="stable")]
-    # with the target's microbatch, too, since what limits the fastest layouts may not be what limits the target
-    samples = np.concatenate([part.samples for part in parts])
-    own = by_time[samples[by_time] == scenario.samples_per_worker // scenario.strategy.microbatches]
-    chosen = [row for some in (by_time, own) for row in found.first_of_degrees(some)[:_MOST_OF_SIZE]]
+    # what limits the fastest layouts may not be what limits the target
+    similar = by_time[np.argsort(_distance(parts, scenario)[by_time], kind="stable")]
+    chosen = [row for some in (by_time, similar) for row in found.first_of_degrees(some)[:_MOST_OF_SIZE]]
     for row in dict.fromkeys(chosen):
         try:
             yield found.scenario(row)
         except InputError:
             continue
+
+
+def _distance(parts: Sequence[Configurations], scenario: Scenario) -> Amounts:
+    """Octaves between the degrees and microbatches of configurations and those of a scenario, shape (configurations,)."""
+    strategy = scenario.strategy
+    own = {
+        "tensor": strategy.plan.tensor,
+        "stages": strategy.stages,
+        "samples": scenario.samples_per_worker // strategy.microbatches,
+        "chunks": getattr(strategy, "chunks", 1),
+    }
+    octaves = [np.log2(np.concatenate([getattr(part, name) for part in parts]) / value) for name, value in own.items()]
+    return np.asarray(np.abs(octaves).sum(axis=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,10 @@ from scaleproof.validator import results
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.constants import priors
 
-# Two measurements of one configuration differ by at most this multiple of the noise in 99 of 100 cases.
+# Two measurements of one configuration differ by at most this multiple of `repeats` in 99 of 100 cases.
 _REPEATS: Final = 2.576 * math.sqrt(2)
+_TENSOR: Final = "strategy.tensor"
+_SEQUENCE: Final = "strategy.sequence_parallel"
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,23 @@ def observed(
     return tuple(runs)
 
 
+def run_scenario(reference: str, overrides: Sequence[str], given: Mapping[str, object]) -> Scenario:
+    """The scenario of a run. given: fields that the run states; without tensor parallelism there is no sequence parallelism.
+
+    Raises ScenarioError or InputError.
+    """
+    texts = [f"{field}={value}" for field, value in given.items()]
+    if str(given.get(_TENSOR)) == "1" and _SEQUENCE not in given:
+        texts.append(f"{_SEQUENCE}=false")
+    return load(reference, [*overrides, *texts])
+
+
 def check_consistent(runs: Sequence[ObservedRun]) -> None:
     """Raises InputError for two runs of the same configuration whose step times differ by more than the noise."""
     by_configuration: dict[str, list[ObservedRun]] = {}
     for run in runs:
         by_configuration.setdefault(dump(run.scenario.model_copy(update={"name": "", "description": ""})), []).append(run)
-    most = math.exp(_REPEATS * priors().noise)
+    most = math.exp(_REPEATS * priors().repeats)
     for same in by_configuration.values():
         for a, b in itertools.combinations(same, 2):
             ratio = max(a.step_time_s, b.step_time_s) / min(a.step_time_s, b.step_time_s)

@@ -13,12 +13,11 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError, Unit
 from scaleproof.simulator.common.units import parse_bytes, parse_count, parse_time_s
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.fields import field_named
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.published import described
 from scaleproof.simulator.scenario.published.tables import Cells, opened
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s
+from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s, run_scenario
 
 # Columns that identify a table of published runs.
 _PUBLISHED: Final = frozenset({"layers", "hidden", "heads", "tp", "pp", "dp", "gpus", "cluster", "step_time_s"})
@@ -146,9 +145,9 @@ def _run(
     overrides: Sequence[str],
     folder: Path,
 ) -> ObservedRun:
-    given = [f"{field}={row[name]}" for name, field in fields.items() if row.get(name)]
+    given = {field: row[name] for name, field in fields.items() if row.get(name)}
     try:
-        scenario = load(reference, [*overrides, *given])
+        scenario = run_scenario(reference, overrides, given)
         memory_bytes = next((read(row[name]) for name, read in _MEMORIES.items() if row.get(name)), None)
         step_s = _step_s(row, times, scenario, folder)
     except ScaleproofError as error:
