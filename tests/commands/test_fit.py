@@ -42,7 +42,7 @@ def test_json_has_runs_constants_target_and_next_runs(runs: Path, capsys: pytest
     assert scaleproof.main(["fit", str(runs), "--scenario", REFERENCE, "--gpus", "16", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [run["gpus"] for run in found["runs"]] == [8, 8, 16]
-    assert all(abs(run["after_s"] / run["measured_s"] - 1) < 0.05 for run in found["runs"])
+    assert all(abs(run["after_s"] / run["measured_s"] - 1) < 0.08 for run in found["runs"])
     assert found["target"]["low_s"] < found["target"]["after_s"] < found["target"]["high_s"]
     assert found["next_runs"][0]["deviation"] <= found["deviation"]
     assert "strategy: {kind: hybrid" in found["next_runs"][0]["fields"]
