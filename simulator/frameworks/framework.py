@@ -164,6 +164,9 @@ class MemoryBehaviour(Spec):
     fp8_input_bytes: Literal[1, 2] = Field(
         2, description="bytes per element of what 8-bit products keep of their inputs; 1: 4-bit products keep 4 bits"
     )
+    kept_bytes: dict[str, float] = Field(
+        {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"
+    )
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"
