@@ -72,6 +72,7 @@ class FitPriors(NamedTuple):
     noise_runs: float
     tail: float
     repeats: float
+    memory_noise: float
     constants: dict[str, ConstantPrior]
 
 
@@ -83,8 +84,8 @@ def priors() -> FitPriors:
         name: ConstantPrior(float(one.get("factor", 0.0)), parse_time_s(one.get("add", "0 s")), one["reason"])
         for name, one in data["constants"].items()
     }
-    noise, runs, tail, repeats = (float(data[name]) for name in ("noise", "noise_runs", "tail", "repeats"))
-    return FitPriors(noise, runs, tail, repeats, constants)
+    numbers = {name: float(value) for name, value in data.items() if name != "constants"}
+    return FitPriors(**numbers, constants=constants)
 
 
 def prior_interval(constant: FittedConstant, value: float) -> tuple[float, float]:
@@ -151,6 +152,8 @@ def _on(scenario: Scenario, cluster: Cluster) -> Scenario:
     return scenario.model_copy(update={"cluster": cluster})
 
 
+# The one constant that memory teaches; step times do not depend on it.
+MEMORY: Final = _of_framework("memory.scale", "factor on memory", "memory.scale")
 CONSTANTS: Final = (
     _of_framework("kernel_scale", "factor on kernel times", "kernel_scale", quantity="device"),
     _of_framework("host_scale", "factor on host times", "host_scale"),
@@ -161,6 +164,7 @@ CONSTANTS: Final = (
     _share("network.bandwidth", "share of the bandwidth between nodes"),
     _latency("collectives.latency_inside", "factor on latencies inside nodes", "node.link", ("launch", "latency_inside")),
     _latency("collectives.latency_between", "factor on latencies between nodes", "network", ("latency_between",)),
+    MEMORY,
 )
 
 

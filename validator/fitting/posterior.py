@@ -9,6 +9,7 @@ so that one fit holds for scenarios whose shipped values differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed, timed_with_interval
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
-from scaleproof.validator.fitting.constants import CONSTANTS, FittedConstant, priors
+from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
 from scaleproof.validator.fitting.observations import ObservedRun
 
 Amounts = NDArray[np.float64]
@@ -72,13 +74,14 @@ class Posterior:
 
 
 def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CONSTANTS) -> Posterior:
-    """The posterior of constants after runs.
+    """The posterior of constants after runs: of times, and of memory where runs have it.
 
     Constants that no run has stay out. Needs scipy. Raises FieldError for a scenario whose steps cannot be simulated.
     """
     from scipy.optimize import least_squares
 
-    known = tuple(one for one in constants if any(one.value(run.scenario) is not None for run in runs))
+    of_times = [one for one in constants if one is not MEMORY]
+    known = tuple(one for one in of_times if any(one.value(run.scenario) is not None for run in runs))
     measured = np.log([run.step_time_s for run in runs])
     scenarios = [run.scenario for run in runs]
     kinds = [RunErrors.of(scenario) for scenario in scenarios]
@@ -106,8 +109,32 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
     of_noise = np.asarray(result.fun[:count])
     model_error = _root_mean_square(noise * of_noise / [kind.published for kind in kinds])
     found = Posterior(known, np.asarray(result.x), covariance, priors().noise * _root_mean_square(of_noise), model_error, count)
+    found = _with_memory(found, runs) if MEMORY in constants else found
     # what runs do not teach keeps its shipped value
-    return replace(found, offsets=np.where([found.has_moved(index) for index in range(len(known))], found.offsets, 0.0))
+    return replace(
+        found, offsets=np.where([found.has_moved(index) for index in range(len(found.constants))], found.offsets, 0.0)
+    )
+
+
+def _with_memory(posterior: Posterior, runs: Sequence[ObservedRun]) -> Posterior:
+    """The posterior with the factor on memory, whose logarithm is normal; the same without runs that have memory."""
+    logs = [math.log(run.memory_bytes / _reported_bytes(run.scenario)) for run in runs if run.memory_bytes is not None]
+    if not logs:
+        return posterior
+    # change of a logarithm by one prior deviation, in standard deviations of its error
+    slope = MEMORY.prior.factor / priors().memory_noise
+    variance = 1 / (1 + len(logs) * slope**2)
+    offset = variance * slope * sum(logs) / priors().memory_noise
+    covariance = np.pad(posterior.covariance, (0, 1))
+    covariance[-1, -1] = variance
+    constants = (*posterior.constants, MEMORY)
+    return replace(posterior, constants=constants, offsets=np.append(posterior.offsets, offset), covariance=covariance)
+
+
+def _reported_bytes(scenario: Scenario) -> float:
+    """Predicted bytes of the fullest rank, as the framework's logs report them."""
+    reports = scenario.framework.memory.reports
+    return float(max(getattr(rank, reports) for rank in memory(scenario).ranks))
 
 
 def at(scenario: Scenario, constants: Sequence[FittedConstant], offsets: Amounts) -> Scenario:
@@ -125,7 +152,10 @@ def log_times(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant]
 def slopes(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Amounts) -> Amounts:
     """Derivatives of the logarithms of step times by the offsets, shape (scenarios, constants)."""
     own = log_times(scenarios, constants, offsets)
-    moved = [log_times(scenarios, constants, offsets + _STEP * row) for row in np.eye(len(constants))]
+    moved = [
+        own if one is MEMORY else log_times(scenarios, constants, offsets + _STEP * row)
+        for one, row in zip(constants, np.eye(len(constants)), strict=True)
+    ]
     return (np.stack(moved, axis=1) - own[:, None]) / _STEP if moved else np.zeros((len(own), 0))
 
 

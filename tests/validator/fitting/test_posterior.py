@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.constants import CONSTANTS, constant_named, priors
@@ -97,3 +99,18 @@ def test_posteriors_pickle(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(posterior))
     assert copy.constants == posterior.constants
     assert copy.applied(load(REFERENCE)) == posterior.applied(load(REFERENCE))
+
+
+def test_memory_teaches_its_factor_alone() -> None:
+    scenario = load(REFERENCE)
+    predicted_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)
+    run = ObservedRun("run", scenario, step_s(LAYOUTS[0], {}))
+    runs = [replace(run, step_time_s=timed(scenario).step_time_s, memory_bytes=1.2 * predicted_bytes)] * 3
+    posterior = fitted(runs)
+    factor, low, high = value(posterior, "memory.scale")
+    assert 1.1 < factor < 1.2
+    assert low < 1.2 < high
+    applied = posterior.applied(scenario)
+    assert max(rank.allocated_bytes for rank in memory(applied).ranks) == pytest.approx(factor * predicted_bytes)
+    assert timed(applied).step_time_s == pytest.approx(timed(scenario).step_time_s, rel=0.01)
+    assert "memory.scale" not in [one.name for one in fitted([replace(runs[0], memory_bytes=None)]).constants]
