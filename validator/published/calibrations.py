@@ -72,7 +72,7 @@ def _fitted(calibration: Calibration) -> Posterior:
 
 
 def run_of(row: Row) -> ObservedRun:
-    """A published row as a measured run."""
+    """A published row as a measured run of a step time; memory is scored with shipped constants."""
     return ObservedRun(row["id"], described(row).scenario, float(row["step_time_s"]))
 
 
