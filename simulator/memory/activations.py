@@ -58,6 +58,11 @@ def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit
     return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
 
 
+def is_logits(activation: SavedActivation) -> bool:
+    """Whether an activation is a logit or a probability."""
+    return activation.name in _LOGITS
+
+
 def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> float:
     own = activation.element_bytes or element_bytes
     return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own

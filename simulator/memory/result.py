@@ -14,7 +14,7 @@ HOLDERS: Final = (
 # Holders that are allocated and freed within a step, so that the allocator's memory fragments.
 TEMPORARY: Final = ("activations", "logits", "recomputed", "working")
 # Holders outside of PyTorch's allocator.
-_OUTSIDE: Final = ("library", "context")
+OUTSIDE: Final = ("library", "context")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RankMemory:
     @property
     def reserved_bytes(self) -> float:
         """Bytes that PyTorch's allocator has reserved (max_memory_reserved)."""
-        return self.total_bytes - sum(self.holders_bytes.get(name, 0.0) for name in _OUTSIDE)
+        return self.total_bytes - sum(self.holders_bytes.get(name, 0.0) for name in OUTSIDE)
 
     @property
     def allocated_bytes(self) -> float:

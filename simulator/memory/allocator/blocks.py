@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 MIB: Final = 2**20
-# Sizes in c10/cuda/CUDACachingAllocator.h and .cpp: multiple to which requests are rounded (kMinBlockSize); largest request of
-# the small pool (kSmallSize); size of its segments (kSmallBuffer); size of the large pool's segments (kLargeBuffer) for requests
+# Sizes in c10/cuda/CUDACachingAllocator.cpp: multiple to which requests are rounded (kMinBlockSize); largest request of the
+# small pool (kSmallSize); size of its segments (kSmallBuffer); size of the large pool's segments (kLargeBuffer) for requests
 # below a limit (kMinLargeAlloc), from which on segments are a multiple (kRoundLarge).
 ROUNDING_BYTES: Final = 512
 SMALL_REQUEST_BYTES: Final = MIB

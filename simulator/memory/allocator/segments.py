@@ -14,8 +14,8 @@ from scaleproof.simulator.memory.allocator.blocks import (
     SINGLE_SEGMENT_BYTES,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
-    MemoryBlock,
     BlockPool,
+    MemoryBlock,
     rounded_up,
 )
 
@@ -66,10 +66,12 @@ class FixedSegments(Segments):
     """Segments of one size from cudaMalloc to cudaFree, PyTorch's default."""
 
     def best_fit(self, pool: BlockPool, size_bytes: int) -> MemoryBlock | None:
+        """The smallest free block that suffices."""
         at = bisect_left(pool.free, (size_bytes,))
         return pool.free.pop(at)[2] if at < len(pool.free) else None
 
     def grow(self, pool: BlockPool, size_bytes: int) -> MemoryBlock | None:
+        """A new segment."""
         if pool.is_small:
             segment_bytes = SMALL_SEGMENT_BYTES
         elif size_bytes < SINGLE_SEGMENT_BYTES:
@@ -87,6 +89,7 @@ class FixedSegments(Segments):
                 self.reserved_bytes -= block.size_bytes
 
     def splits(self, pool: BlockPool, rest_bytes: int) -> bool:
+        """Whether 512 bytes remain of a small block, or more than 1 MiB of a large one."""
         return rest_bytes >= ROUNDING_BYTES if pool.is_small else rest_bytes > SMALL_REQUEST_BYTES
 
 
@@ -103,6 +106,7 @@ class ExpandableSegments(Segments):
         return pool.free.pop(at)[2]
 
     def grow(self, pool: BlockPool, size_bytes: int) -> MemoryBlock | None:
+        """Mapped pages behind the last allocated block, or in a gap that suffices."""
         if not pool.segments:
             pool.add(self._segment(pool, _ADDRESS_SPACE_BYTES, is_mapped=False))
         block = _with_room(pool, size_bytes)
@@ -134,6 +138,7 @@ class ExpandableSegments(Segments):
             self.reserved_bytes -= end - begin
 
     def splits(self, pool: BlockPool, rest_bytes: int) -> bool:
+        """Whether 512 bytes remain."""
         return rest_bytes >= ROUNDING_BYTES
 
     def _map(self, block: MemoryBlock, size_bytes: int) -> MemoryBlock | None:
