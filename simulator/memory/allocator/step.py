@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator
 from scaleproof.simulator.memory.allocator.passes import RankPass
-from scaleproof.simulator.memory.allocator.tensors import LayerTensors, RankTensors
+from scaleproof.simulator.memory.allocator.tensors import LayerTensors, RankTensors, divided
 from scaleproof.simulator.memory.result import HOLDERS
 from scaleproof.simulator.strategy.pipeline.schedule import Pass
 
@@ -84,22 +84,27 @@ class TrainingSteps:
         gradients: list[Tensor] = []
         again: list[list[Tensor]] = []
         arrived: list[Tensor] = []
-        scattered: list[Tensor] = []
+        unsharded: list[Tensor] = []
+        reduced: list[Tensor] = []
         waiting: list[Tensor] = []
         left: list[Tensor] = []
         for layer in self._through(layers, "backward", each):
-            self._free(scattered)
+            self._free(unsharded)
             again = again or [self._allocate("recomputed", sizes) for sizes in _together(layers, len(kept) - 1)]
-            scattered = self._scatter(layer.scattered - sum(block.size_bytes for _, block in waiting))
+            copy = self._allocate("communication", (layer.reduced,), _SCATTER_STREAM)
+            others_bytes = _size_bytes([*waiting, *reduced, *copy])
+            unsharded = self._allocate("communication", divided(layer.scattered - others_bytes, layer.gradients))
             gathered = self._allocate("communication", (layer.gathered,))
             arrived = self._input_gradient(layer, arrived, "gradients" if makes else "working")
             self._free(gathered + again.pop() + kept.pop())
-            waiting += self._scatter(layer.waiting)
+            self._free(reduced)
+            reduced = copy
+            waiting += self._allocate("communication", (layer.waiting,))
             if makes:
                 gradients += self._allocate("gradients", layer.gradients)
             if each.kind == Pass.INPUT:
                 left += self._allocate("activations", (layer.left,))
-        self._free(arrived + scattered + waiting)
+        self._free(arrived + unsharded + reduced + waiting)
         if makes:
             self._gradients[each.chunk] = gradients
         if each.kind == Pass.INPUT:
@@ -110,7 +115,7 @@ class TrainingSteps:
         the most also a gradient of weights."""
         most = max(layer.working)
         for working in layer.working:
-            written = self._allocate("working", (working - _size_bytes(arrived),))
+            written = self._allocate("working", _parts(working - _size_bytes(arrived), layer.largest))
             if working == most:
                 self._free(self._allocate(product_holder, (layer.product,)))
             if written:
@@ -143,9 +148,6 @@ class TrainingSteps:
             self._now = StepMoment(phase, each.chunk, each.microbatch, layer.name)
             yield layer
 
-    def _scatter(self, size_bytes: int) -> list[Tensor]:
-        return self._allocate("communication", (size_bytes,), _SCATTER_STREAM)
-
     def _allocate(self, holder: str, sizes: Iterable[int], stream: int = 0) -> list[Tensor]:
         """Allocates tensors; those without elements need no memory."""
         allocator = self._allocator
@@ -169,6 +171,14 @@ class TrainingSteps:
 
 def _size_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(block.size_bytes for _, block in tensors)
+
+
+def _parts(size_bytes: int, largest_bytes: int) -> Iterator[int]:
+    """Sizes of tensors with a total, none of which is larger than another size, unless that is zero."""
+    while 0 < largest_bytes < size_bytes:
+        yield largest_bytes
+        size_bytes -= largest_bytes
+    yield size_bytes
 
 
 def _together(layers: Sequence[LayerTensors], last: int) -> Iterator[tuple[int, ...]]:

@@ -24,9 +24,9 @@ class LayerTensors(NamedTuple):
     kept: from the forward to the backward pass, in addition to logits. recomputed: dropped and computed again; with_previous:
     together with those of the layer before. left: kept for the gradients of weights after those of activations. gathered: from
     other ranks. working: gradients of activations that are live at the operators, in the order of the backward pass. product:
-    of one gradient of weights, while it is computed. entry: gradient of the input. scattered: gradients that are
-    reduce-scattered, with those that wait for it; waiting: of the layer's, that wait for the end of the pass. gradients: of the
-    parameters.
+    of one gradient of weights, while it is computed. largest: no gradient of activations is larger. entry: gradient of the
+    input. scattered: all unsharded gradients; reduced: of the layer's, the copy that is reduce-scattered; waiting: of the
+    layer's, those that wait for the end of the pass. gradients: of the parameters.
     """
 
     name: str
@@ -38,8 +38,10 @@ class LayerTensors(NamedTuple):
     gathered: int
     working: tuple[int, ...]
     product: int
+    largest: int
     entry: int
     scattered: int
+    reduced: int
     waiting: int
     gradients: tuple[int, ...]
 
@@ -84,7 +86,7 @@ def rank_tensors(setting: MemoryInputs, kind: RankKind, number: int) -> RankTens
 def divided(total_bytes: float, elements: Sequence[float]) -> tuple[int, ...]:
     """Bytes of tensors that share a total in proportion to their elements."""
     whole = sum(elements)
-    return tuple(round(total_bytes * each / whole) for each in elements if each) if total_bytes and whole else ()
+    return tuple(round(total_bytes * each / whole) for each in elements if each) if total_bytes > 0 and whole else ()
 
 
 def _chunk_tensors(
@@ -122,19 +124,22 @@ def _layer_tensors(
     working, product, entry, at_communication, after_communication = numbers
     kept, whole = saved_and_all
     names, size, activations = {one.name for one in kept}, setting.samples, own.activations
-    gathered = size * activations.gathered
+    gathered, logits = size * activations.gathered, size * activations.logits
+    reduced = 0 if layer.pinned_to_end else int(setting.gathers * setting.reduced_size * layer.parameters)
     return LayerTensors(
         layer.name,
-        _as_tensors(setting, kept, size * (activations.kept - activations.logits), logits=False),
-        int(size * activations.logits),
+        _as_tensors(setting, kept, size * activations.kept - logits, logits=False),
+        int(logits),
         _as_tensors(setting, [one for one in whole if one.name not in names], size * activations.again, logits=True),
         own.continues,
         int(size * activations.left) if setting.splits else 0,
         int(gathered),
         tuple(_working_bytes(setting, layer, working)),
         int(product),
+        int(max(size * setting.size * max((one.elements for one in whole), default=0), logits)),
         int(entry),
         int(at_communication - gathered),
+        reduced,
         int(after_communication - at_communication + gathered),
         divided(gradient_bytes * layer.parameters, layer.tensors),
     )
