@@ -134,10 +134,11 @@ class TrainingSteps:
     def _optimize(self) -> None:
         """The optimizer allocates its states in the first step. Gradients that backward passes make are freed."""
         self._now = _OPTIMIZER
-        self._free(self._allocate("gradients", self._rank.copies) + self._allocate("working", (self._rank.working,)))
+        temporary = self._allocate("gradients", self._rank.copies) + self._allocate("working", (self._rank.working,))
         if not self._has_states:
             self._allocate("optimizer_states", self._rank.states)
             self._has_states = True
+        self._free(temporary)
         for gradients in self._gradients.values():
             self._free(gradients)
         self._gradients.clear()

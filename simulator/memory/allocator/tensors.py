@@ -136,7 +136,7 @@ def _layer_tensors(
         int(gathered),
         tuple(_working_bytes(setting, layer, working)),
         int(product),
-        int(max(size * setting.size * max((one.elements for one in whole), default=0), logits)),
+        int(max(size * setting.size * max([layer.output_elements, *(one.elements for one in whole)]), logits)),
         int(entry),
         int(at_communication - gathered),
         reduced,
