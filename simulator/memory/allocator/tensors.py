@@ -135,7 +135,7 @@ def _layer_tensors(
         int(size * activations.left) if setting.splits else 0,
         int(gathered),
         tuple(_working_bytes(setting, layer, working)),
-        int(product),
+        0 if setting.splits else int(product),
         int(max(size * setting.size * max([layer.output_elements, *(one.elements for one in whole)]), logits)),
         int(entry),
         int(at_communication - gathered),
