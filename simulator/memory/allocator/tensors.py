@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import RankKind
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
+from scaleproof.simulator.strategy import GatherAverage
 
 # Holders whose bytes are divided like the parameters.
-STATES = ("parameters", "gradients", "master_parameters", "optimizer_states")
+STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
 
 
 class LayerTensors(NamedTuple):
@@ -68,6 +69,9 @@ def rank_tensors(setting: MemoryInputs, kind: RankKind, number: int) -> RankTens
     constant_bytes = kind.constant_bytes(number)
     if not makes:
         constant_bytes["gradients"] += sum(kind.gradients_bytes)
+    if isinstance(setting.strategy, GatherAverage):
+        # the main worker receives the gradients of all others
+        constant_bytes["communication"] += (setting.strategy.workers - 1) * sum(kind.gradients_bytes)
     elements = [tensor for layer in kind.own.layers for tensor in layer.tensors]
     constant = {
         holder: divided(total, elements if holder in STATES else (1,)) for holder, total in constant_bytes.items() if total
@@ -119,8 +123,8 @@ def _layer_tensors(
     gradient_bytes: float,
     numbers: Sequence[float],
 ) -> LayerTensors:
-    """The tensors of a layer. numbers: bytes of working memory, one gradient of weights, the input's gradient, and communication
-    at and after the layer's backward pass."""
+    """The tensors of a layer. numbers: bytes of working memory, of one gradient of weights, of the input's gradient, and of
+    communication at and after the layer's backward pass."""
     working, product, entry, at_communication, after_communication = numbers
     kept, whole = saved_and_all
     names, size, activations = {one.name for one in kept}, setting.samples, own.activations

@@ -29,7 +29,8 @@ class AllocatorUse:
     rank: such as "stage 3". allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and
     max_memory_reserved report them. outside_bytes: of libraries and the context, by holder. retries: requests for which cached
     memory had to be returned to the device. fits: whether all requests were served. moment: time of the peak of allocated
-    bytes; stage: of the model, whose layers were passed then. holders_bytes: allocated bytes at that time, by holder.
+    bytes; stage: of the model, whose layers were passed then. chunks: number of stages of the rank. holders_bytes: allocated
+    bytes at that time, by holder.
     """
 
     rank: str
@@ -42,6 +43,7 @@ class AllocatorUse:
     fits: bool
     moment: StepMoment
     stage: int
+    chunks: int
     holders_bytes: Mapping[str, int]
 
     @property
@@ -61,7 +63,7 @@ class AllocatorUse:
 
     def plain(self) -> dict[str, Any]:
         """The figures as plain numbers, for JSON."""
-        phase, _, microbatch, layer = self.moment
+        phase, chunk, microbatch, layer = self.moment
         return {
             "rank": self.rank,
             "allocated_bytes": self.allocated_bytes,
@@ -73,13 +75,13 @@ class AllocatorUse:
             "spare_bytes": self.spare_bytes,
             "fits": self.fits,
             "retries": self.retries,
-            "peak": {"phase": phase, "stage": self.stage, "microbatch": microbatch, "layer": layer},
+            "peak": {"phase": phase, "stage": self.stage, "chunk": chunk, "microbatch": microbatch, "layer": layer},
             "holders_bytes": {holder: size for holder, size in self.holders_bytes.items() if size},
         }
 
 
 def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None = None) -> AllocatorUse:
-    """The memory that two training steps reserve on a pipeline rank; on the one that needs the most by the memory model if None.
+    """The memory that two training steps reserve on a pipeline rank: by default the one that needs the most by `memory`.
 
     If the device has too little memory for all reserved bytes, cached memory is returned to it and requests are repeated, as
     PyTorch does; if that does not suffice, the result is that of a device with more memory. Raises InputError if the device of
@@ -101,10 +103,19 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
         except DeviceFullError:
             pass
     return AllocatorUse(
-        use.ranks[number].name, expandable, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, outside_bytes,
-        use.capacity_bytes, allocator.retries, fits, steps.moment, setting.plan.stage_of[number][steps.moment.chunk],
-        steps.holders_bytes,
-    )  # fmt: skip
+        rank=use.ranks[number].name,
+        expandable=expandable,
+        allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.peak_reserved_bytes,
+        outside_bytes=outside_bytes,
+        capacity_bytes=use.capacity_bytes,
+        retries=allocator.retries,
+        fits=fits,
+        moment=steps.moment,
+        stage=setting.plan.stage_of[number][steps.moment.chunk],
+        chunks=setting.plan.chunks,
+        holders_bytes=steps.holders_bytes,
+    )
 
 
 def _steps(
@@ -112,8 +123,6 @@ def _steps(
 ) -> tuple[TrainingSteps, CachingAllocator]:
     """The steps of a rank that an allocator with a capacity has served. Raises DeviceFullError if it is too little."""
     allocator = CachingAllocator(capacity_bytes, expandable)
-    steps = TrainingSteps(
-        rank_tensors(setting, rank_kinds(setting)[number], number), rank_passes(setting, number), allocator
-    )
+    steps = TrainingSteps(rank_tensors(setting, rank_kinds(setting)[number], number), rank_passes(setting, number), allocator)
     steps.run(_STEPS)
     return steps, allocator
