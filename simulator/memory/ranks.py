@@ -38,17 +38,17 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     return _main_and_others(result[0], setting.strategy.workers) if main else result
 
 
-def rank_kinds(setting: MemoryInputs) -> list[RankKind]:
+def rank_kinds(setting: MemoryInputs) -> list[PipelineRank]:
     """The kind of each pipeline rank; equivalent ranks have the same one."""
     layers_of_rank = owns(setting.strategy, setting.job)
     copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in layers_of_rank)
     libraries = libraries_bytes(setting, copies)
-    known: dict[tuple[object, ...], RankKind] = {}
+    known: dict[tuple[object, ...], PipelineRank] = {}
     kinds = []
     for number, own in enumerate(layers_of_rank):
         key = (number == 0, *own.key)
         if key not in known:
-            known[key] = RankKind(setting, own, number == 0, libraries)
+            known[key] = PipelineRank(setting, own, number == 0, libraries)
         kinds.append(known[key])
     return kinds
 
@@ -77,7 +77,7 @@ def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
     return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
 
 
-class RankKind:
+class PipelineRank:
     """Equivalent ranks: their memory throughout a step, their chunks, bytes of gradients of each chunk, and bytes per parameter
     of those that its backward pass computes."""
 
@@ -132,7 +132,7 @@ class RankKind:
 class _OtherMicrobatches:
     """Maximum bytes of the other microbatches in flight, and of logits among them: lists of pairs, by rank and chunk."""
 
-    def __init__(self, setting: MemoryInputs, kinds: Sequence[RankKind]) -> None:
+    def __init__(self, setting: MemoryInputs, kinds: Sequence[PipelineRank]) -> None:
         weights = np.array(
             [[*(chunk.kept_bytes for chunk in kind.chunks), *(chunk.left_bytes for chunk in kind.chunks)] for kind in kinds]
         )
@@ -153,7 +153,7 @@ def _most(counts: NDArray[np.int64], weights: NDArray[np.float64], logits: NDArr
     return result
 
 
-def _peaks(setting: MemoryInputs, kind: RankKind, others: _OtherMicrobatches, rank: int) -> Iterator[Peak]:
+def _peaks(setting: MemoryInputs, kind: PipelineRank, others: _OtherMicrobatches, rank: int) -> Iterator[Peak]:
     """The peak candidates: first backward pass over each chunk, later ones, between passes, and the optimizer step."""
     by_chunk = kind.gradients_bytes
     makes = setting.makes_gradients and not setting.splits

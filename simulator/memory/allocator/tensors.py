@@ -10,7 +10,7 @@ import numpy as np
 from scaleproof.simulator.memory.activations import is_logits, size_bytes, working_elements
 from scaleproof.simulator.memory.backward_peak import Backward, EquivalentLayers, Layers, layer_groups_of, saved
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.ranks import RankKind
+from scaleproof.simulator.memory.ranks import PipelineRank
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.strategy import GatherAverage
@@ -63,7 +63,7 @@ class RankTensors(NamedTuple):
     makes_gradients: bool
 
 
-def rank_tensors(setting: MemoryInputs, kind: RankKind, number: int) -> RankTensors:
+def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> RankTensors:
     """The tensors of pipeline rank `number`."""
     makes = setting.makes_gradients and not setting.splits
     constant_bytes = kind.constant_bytes(number)

@@ -1,4 +1,4 @@
-"""Steps of a rank with the caching allocator: agreement with the memory model, fragmentation, and the time of the peak."""
+"""Steps of a rank with the caching allocator: comparison with the memory model, fragmentation, and the time of the peak."""
 
 from __future__ import annotations
 
