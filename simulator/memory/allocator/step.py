@@ -156,11 +156,11 @@ class TrainingSteps:
         for size in sizes:
             if size <= 0:
                 continue
-            is_peak = allocator.peak_allocated_bytes
+            peak_bytes = allocator.peak_allocated_bytes
             block = allocator.allocate(size, stream)
             self._bytes[holder] += block.size_bytes
             tensors.append((holder, block))
-            if allocator.peak_allocated_bytes > is_peak:
+            if allocator.peak_allocated_bytes > peak_bytes:
                 self.holders_bytes, self.moment = self._bytes.copy(), self._now
         return tensors
 
