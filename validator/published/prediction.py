@@ -72,8 +72,6 @@ class Prediction:
     assumed: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    fits: bool = True
     interval: tuple[float, float] | None = None
     of: Quantity = "speed"
     nodes: int = 0
@@ -82,6 +80,8 @@ class Prediction:
     uncertainty: Uncertainty | None = None
     framework: str = ""
     scenario: str = ""
+    choices: tuple[str, ...] = ()
+    fits: bool = True
 
     @property
     def error(self) -> float:
