@@ -46,12 +46,17 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
 class TrainingWork(NamedTuple):
-    """Training parameters that determine kernels. recipe: scaling of products in 8 or 4 bits."""
+    """Training parameters that determine kernels and host work.
+
+    recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
+    nodes; 0 without such a pipeline.
+    """
 
     precision: Precision
     optimizer: Optimizer
     recompute: Recompute
     recipe: Recipe = "delayed"
+    pipelined_ranks: int = 0
 
 
 class Execution:
@@ -79,6 +84,16 @@ class Execution:
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
         return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+
+    def least_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds that a layer's forward and backward pass take at least, collectives included: those of the host, which waits
+        in pipelines over nodes for the other tensor-parallel ranks of its stage."""
+        rank_s = self.framework.pipeline_waits.rank_s * self.work.pipelined_ranks
+        if not (self.is_described and rank_s):
+            return 0.0, 0.0
+        host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
+        scaled_s = self.framework.host_scale * rank_s
+        return host.forward + scaled_s * forward, host.backward + scaled_s * backward
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""
@@ -201,10 +216,9 @@ class Execution:
         if any(self._unfused_scores(operator, samples) for operator in layer.operators):
             kernels = kernels + _UNFUSED_KERNELS
         collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
-        sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
         forward_s, backward_s = (
             count * self._kernel_host_s + number * collective_s
-            for count, number in zip((kernels.forward, kernels.backward), sent, strict=True)
+            for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
         return _HostTimes(forward_s, backward_s)
 
@@ -223,6 +237,12 @@ class Execution:
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _collectives(layer: Layer) -> tuple[int, int]:
+    """Number of a layer's collectives in the forward and in the backward pass."""
+    backward = sum(one.backward for one in layer.exchanges)
+    return len(layer.exchanges) - backward, backward
 
 
 class _HostTimes(NamedTuple):

@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
@@ -186,6 +186,23 @@ class Defaults(Spec):
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
 
+class PipelineWaits(Spec):
+    """Time in which the host waits for the other ranks of its tensor-parallel group, in pipelines over several nodes."""
+
+    rank_s: Seconds = Field(0.0, alias="rank", description="per rank of the group and collective inside a layer")
+
+
+class MessageStall(Spec):
+    """Delay of each message of a pipeline between nodes, in jobs of at least `nodes` nodes.
+
+    The more nodes a job has, the more likely is one whose messages stall, and a pipeline waits for it in every microbatch. The
+    prediction is that of the median job: `nodes` is the number from which more than half of the jobs stalled.
+    """
+
+    nodes: Count
+    delay_s: Seconds = Field(alias="delay")
+
+
 class Framework(Spec):
     """A version of training software. Every value that is not a default of this schema has an entry in `sources`."""
 
@@ -215,6 +232,13 @@ class Framework(Spec):
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
+    pipeline_waits: PipelineWaits = PipelineWaits()
+    sums_whole_in_zero_1: bool = Field(
+        False, description="with ZeRO 1, whole gradients are summed after the backward pass, and each rank uses its part"
+    )
+    message_stall: MessageStall | None = Field(
+        None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
+    )
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
@@ -232,6 +256,11 @@ class Framework(Spec):
     def has_flash(self) -> bool:
         """Whether attention can run without writing scores to memory."""
         return self.attention.get("any") != "none"
+
+    def stall_s(self, nodes: int, same_node: bool = False) -> float:
+        """Seconds for which each message of a pipeline stalls in a job of `nodes` nodes; 0 inside a node."""
+        stall = self.message_stall
+        return stall.delay_s if stall is not None and nodes >= stall.nodes and not same_node else 0.0
 
     def ablated(self, mechanism: str) -> Self:
         """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
@@ -257,6 +286,9 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rendezvous": {"rendezvous": False},
     "power": {"power": False},
     "slowest": {"scale": Scale()},
+    "waits": {"pipeline_waits": PipelineWaits()},
+    "whole sums": {"sums_whole_in_zero_1": False},
+    "stalls": {"message_stall": None},
 }
 
 

@@ -213,6 +213,7 @@ class Scenario(Spec):
             recipe=self.recipe,
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
+            pipelined_ranks=plan.pipelined_ranks(self.cluster.node.devices),
         )
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
 

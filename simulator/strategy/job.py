@@ -87,11 +87,11 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers. contend:
-    slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
-    blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
-    scatter gradients. shares_links: whether an engine models that messages share links; else workers whose messages take equal
-    times are one class.
+    other in each step; group: within each pass. pipelined_ranks: as in `TrainingWork`. exchange: times of the collectives among
+    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
+    where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
+    scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
+    else workers whose messages take equal times are one class.
     """
 
     layers: Sequence[Layer]
@@ -108,6 +108,7 @@ class Job:
     recipe: Recipe = "delayed"
     ranks: int = 1
     group: int = 1
+    pipelined_ranks: int = 0
     exchange: LayerCollectiveTimes | None = None
     contend: ContentionModel | None = None
     recomputed: tuple[bool, ...] | None = None
@@ -130,6 +131,11 @@ class Job:
         return self.zero >= 2 and self.scatter == "microbatch"
 
     @property
+    def sums_whole(self) -> bool:
+        """Whether ZeRO 1 sums whole gradients by all-reduces after the backward pass, instead of scattering them during it."""
+        return self.zero == 1 and self.framework.sums_whole_in_zero_1
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
         return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes
@@ -147,8 +153,9 @@ class Job:
         if self.contend is not None:
             every_microbatch_s, once_per_step_s = self.contend.pass_delays_s(computing_s, samples, self)
             computing_s = computing_s + every_microbatch_s
-        forward_s, backward_s = computing_s
-        forward_exchange_s, backward_exchange_s = self.all_collectives_s(samples)
+        collectives_s = self.all_collectives_s(samples)
+        forward_exchange_s, backward_exchange_s = collectives_s
+        forward_s, backward_s = np.maximum(computing_s, self.least_s(samples) - collectives_s)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
@@ -167,6 +174,17 @@ class Job:
             backward_s = backward_s + self.where_recomputed(self._of_layers(self._recompute_s, samples)[0])
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
+
+    def least_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds that each layer's passes take at least, collectives included, shape (2, layers): those of the host."""
+        if not self.pipelined_ranks:
+            return np.zeros((2, len(self.layers)))
+
+        def of_layer(layer: Layer, samples: float) -> Sequence[float]:
+            key = "least", layer.signature, samples, self._work
+            return self._on_device(key, lambda execution: execution.least_s(layer, samples))
+
+        return self._of_layers(of_layer, samples)
 
     @property
     def slowest(self) -> float:
@@ -285,7 +303,7 @@ class Job:
 
     @property
     def _work(self) -> TrainingWork:
-        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe)
+        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks)
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Values of `function` for the device as the framework uses it."""

@@ -129,6 +129,10 @@ class Plan:
         (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
         return not self.reshard and self.stages > 1
 
+    def pipelined_ranks(self, devices: int) -> int:
+        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes; 0 without one. devices: of a node."""
+        return self.tensor if self.stages > 1 and self.ranks > devices else 0
+
     @property
     def splits(self) -> bool:
         """Whether tensor-parallel ranks each send a shard of the activations that all of them have."""
@@ -168,16 +172,17 @@ class Plan:
         dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
         collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
-            job, exchange=collectives, contend=self._contention(mesh, job.zero),
-            ranks=self.ranks, group=self.model_parallel_size,
+            job, exchange=collectives, contend=self._contention(mesh, job.zero, job.sums_whole),
+            ranks=self.ranks, group=self.model_parallel_size, pipelined_ranks=self.pipelined_ranks(mesh.devices),
         )  # fmt: skip
 
-    def _contention(self, mesh: DeviceMesh, zero: int) -> Contention | None:
-        """Contention with collectives of replicas; None without such collectives."""
+    def _contention(self, mesh: DeviceMesh, zero: int, sums_whole: bool) -> Contention | None:
+        """Contention with collectives of replicas; None without such collectives. sums_whole: as in `Job`."""
         if not self.averages or self.servers:
             return None
         experts = mesh.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None
-        sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
+        overlaps = (self.overlap and not sums_whole) or zero >= 2
+        sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if overlaps else None
         return Contention(
             ReplicaCollectives(
                 mesh.replicas_of(0, 0, self.sharing if zero else None),

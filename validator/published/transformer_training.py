@@ -10,16 +10,17 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed, timed_with_interval
 from scaleproof.simulator.scenario.published import Described, described
-from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
+from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations, fitted
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
-CALIBRATION: tuple[str, ...] = ()
-# Rows on which the constants of a calibrated score were fitted.
-CALIBRATED = tuple(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations())
+# Rows on which constants of shipped frameworks were fitted, and in addition those of a calibrated score.
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in fitted())
+CALIBRATED = (*CALIBRATION, *(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations()))
+_FITTED_ROWS = frozenset(row for one in fitted() for row in one.rows)
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 # Rows that are equal in these columns trained the same model in the same way on equal GPUs, in layouts that can be chosen.
@@ -39,6 +40,8 @@ def scenario_of(row: Row, options: Options) -> Described | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
     description = described(row, named=options.frameworks)
     framework = description.scenario.framework
+    if row.get("id") in _FITTED_ROWS:
+        return _FITTED_ON_IT
     if options.calibrated:
         calibration = calibration_of(framework)
         if calibration is not None and row.get("id") in calibration.rows:

@@ -25,6 +25,20 @@ class Constants(NamedTuple):
         return framework.model_copy(update={"kernel_scale": self.kernel_scale, "host_scale": self.host_scale, "host": host})
 
 
+class Fitted(NamedTuple):
+    """Constants of a shipped framework, in words, and the ids of the rows that they were fitted on."""
+
+    constants: str
+    rows: tuple[str, ...]
+
+
+@functools.cache
+def fitted() -> tuple[Fitted, ...]:
+    """All constants of shipped frameworks that were fitted on published rows."""
+    found = yaml.safe_load((folder() / "fitted.yaml").read_text(encoding="utf-8"))
+    return tuple(Fitted(one["constants"], tuple(one["rows"])) for one in found)
+
+
 class Calibration(NamedTuple):
     """frameworks: names of those that share the constants. rows: ids of the rows that they were fitted on."""
 

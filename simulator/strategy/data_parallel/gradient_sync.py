@@ -164,7 +164,7 @@ class GradientSync:
             yield self._gathers(rank_tasks)
         elif zero and plan.overlap_gather:
             yield from self._gathers_of_step(rank, rank_tasks)
-        overlaps = plan.overlap or zero >= 2
+        overlaps = (plan.overlap and not self.job.sums_whole) or zero >= 2
         for stage in plan.stage_of[rank]:
             gradient_tasks = rank_tasks[(schedule.stage[rank_tasks] == stage) & self._makes_gradients[rank_tasks]]
             if not self.job.scatters:
@@ -208,7 +208,9 @@ class GradientSync:
         """Queries that sum the gradients of a group of ranks with the same parameters."""
         plan, size = self.plan, self.job.reduced_bytes
         ranks = self._groups(rank, group)[0].size
-        if self.job.zero:
+        if self.job.sums_whole:
+            yield _CollectiveQuery("all_reduce", group, float(sum(tensors) * size), self._sharding)
+        elif self.job.zero:
             yield _CollectiveQuery("reduce_scatter", group, float(sum(tensors) * size), self._sharding)
             if group == "replicas" and plan.sharing < plan.workers:
                 yield _CollectiveQuery("all_reduce", "shards", sum(tensors) * size / ranks, Dimension.DATA)

@@ -35,6 +35,11 @@ class DeviceMesh:
         """Number of ranks that share every layer of a stage (the model-parallel group)."""
         return self.tensor * self.context
 
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the ranks occupy."""
+        return -(-self.workers * self.stages * self.model_parallel_size // self.devices)
+
     def stride(self, axis: Axis) -> int:
         """Distance between the numbers of neighbouring ranks along an axis."""
         return self._strides[axis]

@@ -256,7 +256,8 @@ class Replica:
         """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
         path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders)
-        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes))
+        stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes, places[source][0] == places[target][0])
+        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes), latency_s=path.latency_s + stall_s)
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)

@@ -44,7 +44,12 @@ def test_no_framework_is_faster_than_the_ideal_one(name: str) -> None:
     assert compared >= 2
 
 
-@pytest.mark.parametrize("mechanism", ABLATIONS)
+# Whole sums may be faster: a switch that computes an all-reduce takes as long for it as for a reduce-scatter, and sums that
+# follow passes do not slow them.
+COSTS = [name for name in ABLATIONS if name != "whole sums"]
+
+
+@pytest.mark.parametrize("mechanism", COSTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_removing_a_mechanism_never_slows_a_step(name: str, mechanism: str) -> None:
     one = varied(name)
@@ -60,9 +65,15 @@ def test_removing_a_mechanism_never_slows_a_step(name: str, mechanism: str) -> N
 def test_each_mechanism_slows_some_scenario(mechanism: str) -> None:
     """Otherwise an ablation would show nothing."""
     model = "model.flash=false" if mechanism == "kernels" else "model.flash=true"
-    across = "cluster=aws-p5", "framework=nanotron", "strategy={kind: hybrid, tensor: 16}"
+    nanotron = "cluster=aws-p5", "framework=nanotron"
+    shown_by = {
+        "rendezvous": (*nanotron, "strategy={kind: hybrid, tensor: 16}"),
+        "waits": (*nanotron, "strategy={kind: hybrid, tensor: 8, stages: 2, microbatches: 64}"),
+        "whole sums": (*nanotron, "strategy={kind: hybrid, workers: 8, tensor: 8}", "training.zero=1", "batch=8"),
+        "stalls": (*nanotron, "strategy={kind: hybrid, workers: 192, stages: 2, microbatches: 2}", "batch=384"),
+    }
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"
-    one = scenario(*(across if mechanism == "rendezvous" else overlapped), model)
+    one = scenario(*shown_by.get(mechanism, overlapped), model)
     assert seconds(trained_by(one, one.framework.ablated(mechanism))) < seconds(one)
 
 

@@ -96,7 +96,8 @@ class LayerPassTimes:
         inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in c.space.orders)
         folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
-        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
+        layout = within.astype(np.int64), (c.stages > 1).astype(np.int64)
+        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, *layout
         exchange_class = distinct(*degrees, *strides, folded)
         depends_on_stage = np.array([one.depends_on_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
@@ -162,7 +163,8 @@ class _LayerTimer:
             output_bytes = self._output_bytes[shard] * samples
             self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples))
+        passes_s = self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples)
+        self.passes_s.append(np.maximum(passes_s, job.least_s(samples)))
         self.weights_s.append(self._weights[weights_key] * job.slowest)
         self.bound.append(self._bound[bound_key])
         self.sent.append(self._sent[sent_key])

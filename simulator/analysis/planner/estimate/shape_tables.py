@@ -63,6 +63,7 @@ class ConfigurationShape:
         # whether the parameters gathered before a stage's first pass are kept for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = pass_rows.space.scenario.cluster.is_uniform
+        self._sums_whole_in_zero_1 = pass_rows.space.scenario.framework.sums_whole_in_zero_1
         self.schedule: ScheduleName = pass_rows.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
         stage_of = stages_of(self.schedule, self.stages, self.chunks)
@@ -94,6 +95,11 @@ class ConfigurationShape:
         for i in range(1, len(kinds)):
             if include_all or i == len(kinds) - 1 or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
                 yield _Sum(i, kinds[i], np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
+
+    def sum_whole(self, zero: Numbers) -> NDArray[np.bool_]:
+        """Whether ranks sum whole gradients after the backward pass, as `Job.sums_whole`, by stage of ZeRO."""
+        result: NDArray[np.bool_] = (zero == 1) & self._sums_whole_in_zero_1
+        return result
 
 
 class PassTable:
@@ -177,7 +183,7 @@ class SyncTable:
     def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sync_times: SyncTimes) -> None:
         c, kinds = shape.sync_rows, np.arange(len(shape.cut.kinds))[:, None]
         found = sync_times.by_field[:, sync_times.place + kinds]
-        self.sums_s, self.last_s = np.where(c.zero > 0, found[2:4], found[:2])
+        self.sums_s, self.last_s = np.where((c.zero > 0) & ~shape.sum_whole(c.zero), found[2:4], found[:2])
         self.gathers_s, self.opening_s, self.after_s = found[4:]
         self.begin, self.stop = sync_times.layers[:, sync_times.own + kinds]
         self.copied_s = sync_times.copied_s
@@ -201,7 +207,7 @@ class SyncTable:
         if self.resources is None:
             return
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
-        sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
+        sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~shape.sum_whole(c.zero))).astype(np.float64)
         # gathers once a step are neglected
         gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))

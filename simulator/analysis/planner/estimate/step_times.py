@@ -73,7 +73,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
     # requests of all messages and collectives, which are then timed together
     placements = RankPlacements.of(pass_rows, passes.jobs[0])
-    messages = StageMessages(transfers, c.space.scenario.cluster, sizes_bytes.tolist(), placements.all)
+    messages = StageMessages(transfers, passes.jobs[0], sizes_bytes.tolist(), placements.all)
     codes = np.array([passes.key.code, messages.place[placements.code]])
     # rows with equal layer times and messages count once
     grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
@@ -237,7 +237,8 @@ class RankTimes:
         sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
         separately. slowed: seconds by which the pass takes longer."""
         passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
-        if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
+        sums_after = self.shape.sum_whole(np.array(zero)).all() or not self.shape.kept.get("overlap", False)
+        if self.shape.splits or (zero < 2 and sums_after):
             return [_NOTHING for _ in kinds]
         begins, result = taken(passes.begins, p), []
         for kind in kinds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,14 +96,22 @@ class StageMessages:
     """
 
     def __init__(
-        self, transfers: TransferTimes, cluster: Cluster, sizes_bytes: Sequence[float], placements: Sequence[RankPlacement]
+        self, transfers: TransferTimes, job: Job, sizes_bytes: Sequence[float], placements: Sequence[RankPlacement]
     ) -> None:
-        self._transfers, self._sizes_bytes = transfers, sizes_bytes
-        self._is_uniform, self._devices = cluster.is_uniform, cluster.node.devices
-        known: dict[tuple[int, int], int] = {}
-        strides = ((grid.stride("stages"), senders) for grid, senders in placements)
-        # if the stride is a node or more, every stage is on another node
-        keys = ((min(stride, self._devices) if self._is_uniform else stride, senders) for stride, senders in strides)
+        """job: of any configuration."""
+        self._transfers, self._sizes_bytes, self._framework = transfers, sizes_bytes, job.framework
+        self._is_uniform, self._devices = job.cluster.is_uniform, job.cluster.node.devices
+        known: dict[tuple[int, int, int], int] = {}
+        strides = ((grid.stride("stages"), senders, grid.nodes) for grid, senders in placements)
+        # if the stride is a node or more, every stage is on another node; jobs that stall differ from those that do not
+        keys = (
+            (
+                min(stride, self._devices) if self._is_uniform else stride,
+                senders,
+                nodes if self._framework.stall_s(nodes) else 0,
+            )
+            for stride, senders, nodes in strides
+        )
         self.place = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
         self._places = list(known)
         self._routes: dict[Hashable, int] = {}
@@ -111,20 +120,24 @@ class StageMessages:
     def request(self, place: int, rank_of: Numbers) -> Numbers:
         """The number of the route after each stage but the last, arbitrary where the next stage is on the same rank. rank_of:
         the pipeline rank of each stage."""
-        stride, senders = self._places[place]
+        stride, *senders_and_nodes = self._places[place]
         positions = [divmod(rank, self._devices) for rank in (rank_of * stride).tolist()]
         pairs = itertools.pairwise(positions)
-        return np.array([self._route(*pair, senders) if pair[0] != pair[1] else 0 for pair in pairs], dtype=np.int64)
+        return np.array([self._route(*pair, *senders_and_nodes) if pair[0] != pair[1] else 0 for pair in pairs], dtype=np.int64)
 
-    def _route(self, source: tuple[int, int], target: tuple[int, int], senders: int) -> int:
-        """The number of the route between two positions (node, device), which several messages take concurrently."""
+    def _route(self, source: tuple[int, int], target: tuple[int, int], senders: int, nodes: int) -> int:
+        """The number of the route between two positions (node, device), which several messages take concurrently. nodes: of the
+        job, where its messages stall."""
         # in a uniform cluster all that matters is whether a message leaves its node
-        key = (source[0] == target[0], senders) if self._is_uniform else (source, target, senders)
+        places = (source[0] == target[0],) if self._is_uniform else (source, target)
+        key = (*places, senders, nodes)
         if key not in self._routes:
             self._routes[key] = len(self._requested)
-            path = self._transfers.fabric.concurrent_messages
-            requests = ((size_bytes, path(source, target, size_bytes, senders)) for size_bytes in self._sizes_bytes)
-            self._requested.append([self._transfers.message(*request) for request in requests])
+            fabric = self._transfers.fabric
+            stall_s = self._framework.stall_s(nodes, source[0] == target[0])
+            paths = (fabric.concurrent_messages(source, target, size_bytes, senders) for size_bytes in self._sizes_bytes)
+            stalled = (replace(path, latency_s=path.latency_s + stall_s) for path in paths)
+            self._requested.append([self._transfers.message(*one) for one in zip(self._sizes_bytes, stalled, strict=True)])
         return self._routes[key]
 
     def seconds(self, transfers_s: Times) -> Times:
