@@ -356,6 +356,13 @@ class Job:
             return self.slowest * (fixed_s + (with_one_s - fixed_s) * parameters)
         return self.slowest * self._optimizer_s(parameters)
 
+    def gradient_host_s(self, tensors: Amount, replicas: Amount) -> Amount:
+        """Seconds of the host for the gradient tensors of all devices that its process drives, after replicas have summed them;
+        0 for a single replica."""
+        framework, driven = self.framework, np.minimum(replicas, self.cluster.node.devices)
+        result: Amount = framework.host_scale * framework.host.gradient_s * tensors * driven * (replicas > 1)
+        return result
+
     def _optimizer_s(self, parameters: float) -> float:
         key = "optimizer", parameters, self._work
         return self._on_device(key, lambda execution: (execution.optimizer_s(parameters),))[0]

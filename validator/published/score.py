@@ -36,8 +36,8 @@ _DIFFERENT: Final = 0.05
 FEW_NODES: Final = 2
 
 
-# What a score that leaves out the source of each row means, by table; in the others nothing is fitted to their rows.
-_NOTHING_FITTED: Final = ("sources left out: of intervals; no other constant is fitted to rows of this table",)
+# What a score that leaves out the source of each row means, by table; in the others only intervals are fitted again.
+_INTERVALS_FITTED: Final = ("sources left out: of intervals; other constants are those of the shipped files",)
 _LEAVE_OUT_NOTES: Final[Mapping[str, tuple[str, ...]]] = {
     "collectives": ("sources left out: each row is predicted with constants fitted to rows of the other sources",),
     "gpu_kernels": ("sources left out: not done here; errors on GPUs left out of the fit: python benchmarks/kernels.py gpus",),
@@ -239,7 +239,7 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     if options.calibrated and not table.has_constants:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
-    notes = _LEAVE_OUT_NOTES.get(table.name, _NOTHING_FITTED) if options.leave_out else ()
+    notes = _LEAVE_OUT_NOTES.get(table.name, _INTERVALS_FITTED) if options.leave_out else ()
     if hasattr(module, "predict_table"):
         return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, (*module.NOTES, *notes))
     _, rows = read_table(path)

@@ -17,10 +17,11 @@ from scaleproof.validator.published.prediction import Options, Prediction, Uncer
 
 Row = Mapping[str, str]
 
+_FITTED = fitted("transformer_training")
 # Rows on which constants of shipped frameworks were fitted, and in addition those of a calibrated score.
-CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in fitted())
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _FITTED)
 CALIBRATED = (*CALIBRATION, *(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations()))
-_FITTED_ROWS = frozenset(row for one in fitted() for row in one.rows)
+_FITTED_ROWS = frozenset(row for one in _FITTED for row in one.rows)
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 # Rows that are equal in these columns trained the same model in the same way on equal GPUs, in layouts that can be chosen.

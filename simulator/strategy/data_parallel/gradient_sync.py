@@ -348,7 +348,8 @@ class GradientSync:
         tensors = [tensor for stage in stages for i in stage for tensor in self.rank_layers.layers[i].tensors]
 
         def times_of(job_costs: JobCosts) -> tuple[float, float]:
-            job, work_s = job_costs.job, job_costs.job.optimizer_s(updated)
+            job = job_costs.job
+            work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks)
             if plan.compression is not None and ranks > 1 and not zero:
                 work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
             return work_s, 0.0

@@ -193,7 +193,9 @@ class SyncTable:
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, _expert_replicas(c), 1)
         job = passes.jobs[0]
-        self.optimizer_s = job.optimizer_s(updated)
+        tensors: Times = sum(len(layer.tensors) for layer in job.layers) / c.stages
+        ranks: Times = np.asarray(c.workers * c.context, dtype=np.float64)
+        self.optimizer_s = job.optimizer_s(updated) + job.gradient_host_s(tensors, ranks)
         self._contend(shape, job, parameters.sum(axis=0))
 
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
