@@ -241,6 +241,9 @@ class Framework(Spec):
     sums_whole_in_zero_1: bool = Field(
         False, description="with ZeRO 1, whole gradients are summed after the backward pass, and each rank uses its part"
     )
+    owns_tensors_in_zero_1: bool = Field(
+        False, description="with ZeRO 1, each rank owns whole tensors: gradients are summed whole, and owners broadcast tensors"
+    )
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
     )
@@ -307,6 +310,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "waits": {"pipeline_waits": PipelineWaits()},
     "whole sums": {"sums_whole_in_zero_1": False},
     "stalls": {"message_stall": None},
+    "broadcasts": {"owns_tensors_in_zero_1": False},
     "tcp": {"tcp_Bps": None},
 }
 

@@ -136,6 +136,15 @@ class Job:
         return self.zero == 1 and self.framework.sums_whole_in_zero_1
 
     @property
+    def owns_tensors(self) -> bool:
+        """Whether each rank owns whole tensors with ZeRO 1, which it broadcasts after it has updated them."""
+        return self.zero == 1 and self.framework.owns_tensors_in_zero_1
+
+    def broadcasts(self, layers: Sequence[Layer], ranks: int) -> int:
+        """Number of broadcasts of these layers' parameters from the ranks that own a tensor, if ranks own whole tensors."""
+        return min(ranks, sum(len(layer.tensors) for layer in layers))
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
         return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes

@@ -215,10 +215,11 @@ class SyncTable:
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
         ranks = c.workers * c.context
+        scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.owns_tensors_in_zero_1))
 
         def moved(per_bus_byte: Mapping[Op, float]) -> Times:
             """Amount of all collectives, by the amount for each byte on the bus."""
-            by_sum = np.where(c.zero > 0, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
+            by_sum = np.where(scatters, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
             by_gather = per_bus_byte["all_gather"] * size
             result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + (gathers + step) * by_gather)
             return result
