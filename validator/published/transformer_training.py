@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed, timed_with_interval
@@ -83,7 +84,7 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     }  # fmt: skip
     yield Prediction(
         name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes,
-        choices=choices, fits=usage.fits, **about,
+        choices=choices, fits=usage.worst.total_bytes <= (1 - HEADROOM) * usage.capacity_bytes, **about,
     )  # fmt: skip
     if row.get("memory_GiB"):
         reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
