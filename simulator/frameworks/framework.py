@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Bytes, Seconds
+from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
 # Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
@@ -47,6 +48,10 @@ class Host(Spec):
     ends: PerPass = Field(PerPass(), description="kernels of the embedding, and of the output head with the loss")
     mixture: PerPass = Field(PerPass(), description="kernels of a mixture-of-experts block in addition to those of a block")
     checkpoint: PerPass = Field(PerPass(), description="additional launches of a block that is recomputed")
+    gradient_s: Seconds = Field(
+        0.0, alias="gradient",
+        description="time per gradient tensor and device after sums, of one process that drives all devices of a node",
+    )  # fmt: skip
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
@@ -164,6 +169,9 @@ class MemoryBehaviour(Spec):
     fp8_input_bytes: Literal[1, 2] = Field(
         2, description="bytes per element of what 8-bit products keep of their inputs; 1: 4-bit products keep 4 bits"
     )
+    kept_bytes: dict[str, float] = Field(
+        {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"
+    )
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"
@@ -192,6 +200,9 @@ class ZeroOne(Spec):
 
     sums_whole: bool = Field(
         False, description="all gradients are summed by one all-reduce after the backward pass, and each rank uses its part"
+    )
+    owns_tensors: bool = Field(
+        False, description="each rank owns whole tensors: gradients are summed whole, and owners broadcast tensors"
     )
     broadcast_s: Seconds = Field(
         0.0, alias="broadcast", description="per tensor and rank, where each tensor is gathered by broadcasts of its owners"
@@ -249,6 +260,10 @@ class Framework(Spec):
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
     )
+    tcp_Bps: PositiveBytesPerSecond | None = Field(
+        None, alias="tcp",
+        description="largest rate of a node where collectives between nodes go over TCP; absent: over the network's transport",
+    )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
@@ -271,6 +286,15 @@ class Framework(Spec):
         """Seconds for which each message of a pipeline stalls in a job of `nodes` nodes; 0 inside a node."""
         stall = self.message_stall
         return stall.delay_s if stall is not None and nodes >= stall.nodes and not same_node else 0.0
+
+    def reached(self, cluster: Cluster) -> Cluster:
+        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""
+        if self.tcp_Bps is None or cluster.network is None:
+            return cluster
+        network = cluster.network.model_copy(
+            update={"transport": "sockets", "bandwidth_Bps": min(self.tcp_Bps, cluster.network.bandwidth_Bps)}
+        )
+        return cluster.model_copy(update={"network": network})
 
     def ablated(self, mechanism: str) -> Self:
         """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
@@ -299,6 +323,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "waits": {"pipeline_waits": PipelineWaits()},
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
+    "tcp": {"tcp_Bps": None},
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.frameworks import Loss
+from scaleproof.simulator.frameworks.framework import written_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
@@ -130,12 +131,19 @@ def layer_activations(
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _backward_bytes(layer, is_last, setting)
+    copies_bytes = 0.0 if dropped_bytes else _copies_bytes(layer, setting)
     return LayerActivations(
-        size_bytes(own, size, logit_bytes),
+        size_bytes(own, size, logit_bytes) + copies_bytes,
         size_bytes((activation for activation in own if activation.name in _LOGITS), size, logit_bytes),
         dropped_bytes,
         *setting.passed[key],
     )
+
+
+def _copies_bytes(layer: Layer, setting: MemoryInputs) -> float:
+    """Bytes per sample of copies that the framework keeps in addition to what the model counts."""
+    per_element = setting.software.kept_bytes
+    return sum(per_element.get(operator.name, 0.0) * written_elements(operator) for operator in layer.operators)
 
 
 def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed, timed_with_interval
@@ -17,12 +18,18 @@ from scaleproof.validator.published.prediction import Options, Prediction, Uncer
 
 Row = Mapping[str, str]
 
+_FITTED = fitted("transformer_training")
 # Rows on which constants of shipped frameworks were fitted, and in addition those of a calibrated score.
-CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in fitted())
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _FITTED)
 CALIBRATED = (*CALIBRATION, *(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations()))
-_FITTED_ROWS = frozenset(row for one in fitted() for row in one.rows)
+_FITTED_ROWS = frozenset(row for one in _FITTED for row in one.rows)
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
+# Rows that are equal in these columns trained the same model in the same way on equal GPUs, in layouts that can be chosen.
+_CHOICES = (
+    "model", "layers", "hidden", "seq_len", "cluster", "gpu", "gpus", "global_batch_seqs", "precision", "fp8_recipe",
+    "optimizer", "software",
+)  # fmt: skip
 _FITTED_ON_IT = "constants were fitted on it"
 
 
@@ -70,13 +77,15 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
         yield Prediction(name, skipped="no run that can be read")
         return
     framework = description.scenario.framework.name
+    choices = tuple(row.get(column, "") for column in _CHOICES)
     about: dict[str, Any] = {
         "inputs": inputs, "pairs": pairs, "assumed": description.assumed, "framework": framework,
         "scenario": f"{PUBLISHED}{row.get('id', '')}", "source": name,
     }  # fmt: skip
     yield Prediction(
-        name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes, **about
-    )
+        name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes,
+        choices=choices, fits=usage.worst.total_bytes <= (1 - HEADROOM) * usage.capacity_bytes, **about,
+    )  # fmt: skip
     if row.get("memory_GiB"):
         reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
         of_memory = memory_error(description.scenario, options.errors(name))
