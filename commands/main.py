@@ -39,6 +39,7 @@ _COMMANDS: Final = (
     "measuring.import_",
     "measuring.measure",
     "measuring.reconcile",
+    "measuring.fit",
     "measuring.prove",
     "measuring.faults",
     "measuring.converge",
@@ -57,7 +58,9 @@ _GROUPS: Final = {
     "predict and decide": (
         "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
     ),
-    "measure and calibrate": ("calibrate", "import", "measure", "runs", "reconcile", "prove", "faults", "converge", "score"),
+    "measure and calibrate": (
+        "calibrate", "import", "measure", "runs", "reconcile", "fit", "prove", "faults", "converge", "score",
+    ),
     "look at results": ("report", "timeline", "claims", "explore", "history"),
     "look up": ("list", "show", "schema", "cluster", "device", "completion"),
 }  # fmt: skip
@@ -119,10 +122,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _option_hint(parser: _Parser, given: Sequence[str], unknown: Sequence[str]) -> str:
     """The option that an unknown one may stand for, or how to set a field of the scenario that has its name."""
+    from scaleproof.simulator.scenario.fields import field_named
+
     option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
     command = next((parser.commands[word] for word in given if word in parser.commands), parser)
     flags = [flag for action in command._actions for flag in action.option_strings]
-    field = _field(option[2:].replace("-", "_")) if "--set" in flags else ""
+    field = field_named(option[2:].replace("-", "_")) if "--set" in flags else ""
     if field:
         at = given.index(next(word for word in given if word.startswith(option)))
         values = [given[at].partition("=")[2], *given[at + 1 : at + 2]]
@@ -130,26 +135,6 @@ def _option_hint(parser: _Parser, given: Sequence[str], unknown: Sequence[str]) 
         return f"; to change a field of the scenario, write --set {field}={value}"
     close = difflib.get_close_matches(option, flags, n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def _field(name: str) -> str:
-    """The field of a scenario with the name of an option; empty if there is no such field."""
-    from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.scenario.aliases import canonical
-    from scaleproof.simulator.scenario.fields import GPUS, field_at
-
-    if name == GPUS:
-        return name
-    if name == "batch":
-        return name
-    for part in ("strategy", "training", "batch", "cluster"):
-        field = ".".join(canonical((part, name)))
-        try:
-            field_at(field)
-        except InputError:
-            continue
-        return field
-    return ""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # The table is printed row by row, so that its widths do not follow from its cells.
 _WIDTHS: Final = (24, 10, 10, 7, 7)
-_LOG_FORMATS: Final = ("torchtitan", "megatron-lm", "nemo", "deepspeed", "hf-trainer", "wandb-csv")
+_LOG_FORMATS: Final = (
+    "torchtitan", "megatron-lm", "nemo", "deepspeed", "nanotron", "lightning", "hf-trainer", "wandb-csv",
+)  # fmt: skip
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
@@ -46,7 +48,9 @@ def mount(commands: Any) -> None:
     add_place_arguments(reconcile)
     reconcile.add("--trace FILE", "traces of a job that runs elsewhere, one per rank", nargs="+", type=Path, default=[])
     reconcile.add(
-        "--log FILE", "log of that job: torchtitan, Megatron-LM, NeMo, DeepSpeed, HF Trainer or a CSV of W&B", type=Path
+        "--log FILE",
+        "log of that job: torchtitan, Megatron-LM, NeMo, DeepSpeed, nanotron, Lightning, HF Trainer or W&B",
+        type=Path,
     )
     reconcile.add("--log-format NAME", "format of the log, if it is not found", choices=_LOG_FORMATS)
     reconcile.add("--json", "print the comparison as JSON, with --trace or --log")

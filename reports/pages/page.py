@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scaleproof.reports.pages import collective_page, picture_page, plan_page, result_page, study_page, text
+from scaleproof.reports.pages import collective_page, fit_page, picture_page, plan_page, result_page, study_page, text
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
+from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
@@ -25,6 +26,7 @@ _PICTURE_PAGES: Final = {
     picture_page.CLAIMS_FILE: picture_page.claims_page,
     picture_page.CROSSOVER_FILE: picture_page.crossover_page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
+    FIT_FILE: fit_page.page,
 }
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
@@ -58,7 +60,7 @@ def build(folder: Path) -> Built:
 
 
 def _page(folder: Path) -> Page:
-    """The page of plans, of a study with or without measured runs, of runs, of claims, of a strategy map, or of collectives."""
+    """The page of plans, of a study with or without measured runs, of runs, or of the file of another command."""
     if folder.is_dir() and is_plan_folder(folder):
         return plan_page.page(folder)
     if folder.is_dir() and study_folder.is_study(folder):

@@ -60,6 +60,9 @@ class Cluster(Spec):
     uncertainty: dict[str, Interval] = Field(
         default_factory=dict, description="90 % intervals of measured quantities, by field; the others have a prior"
     )
+    model_error: float = Field(
+        1.0, gt=0, le=100, description="factor on the errors of published predictions, as runs of this cluster teach it to fit"
+    )
     provenance: dict[str, str] = Field(default_factory=dict, description="machine, time and software of the calibration")
 
     @model_validator(mode="before")

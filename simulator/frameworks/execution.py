@@ -92,8 +92,7 @@ class Execution:
         if not (self.is_described and rank_s):
             return 0.0, 0.0
         host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
-        scaled_s = self.framework.host_scale * rank_s
-        return host.forward + scaled_s * forward, host.backward + scaled_s * backward
+        return host.forward + rank_s * forward, host.backward + rank_s * backward
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""

@@ -172,6 +172,7 @@ class MemoryBehaviour(Spec):
     kept_bytes: dict[str, float] = Field(
         {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"
     )
+    scale: float = Field(1.0, gt=0, le=100, description="factor on modelled memory, from calibration")
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"

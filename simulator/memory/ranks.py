@@ -122,7 +122,8 @@ class PipelineRank:
         temporary_bytes = sum(holders[holder] for holder in TEMPORARY)
         holders["fragmentation"] = setting.fragmentation * (moment.gradients + temporary_bytes)
         holders["fragmentation"] += setting.fragmentation_of_gradients * peak.gradients_bytes
-        return RankMemory(name, {holder: float(size) for holder, size in holders.items()}, float(self.always.host_bytes))
+        sizes_bytes = {holder: setting.software.scale * float(size) for holder, size in holders.items()}
+        return RankMemory(name, sizes_bytes, float(self.always.host_bytes))
 
     def optimizer_step(self) -> Peak:
         """The peak candidate of the optimizer step."""

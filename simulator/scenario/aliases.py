@@ -26,6 +26,7 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("strategy", "ga"): ("strategy", "microbatches"),
     ("strategy", "gradient_accumulation_steps"): ("strategy", "microbatches"),
     ("mbs",): ("strategy", "micro_batch_size"),
+    ("micro_batch",): ("strategy", "micro_batch_size"),
     ("micro_batch_size",): ("strategy", "micro_batch_size"),
     ("strategy", "mbs"): ("strategy", "micro_batch_size"),
     ("batch", "mbs"): ("strategy", "micro_batch_size"),

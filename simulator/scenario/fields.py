@@ -16,11 +16,14 @@ from scaleproof.simulator.common import units
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
+# Parts whose fields may be named without their part, in the order of search.
+_SHORT: Final = ("strategy", "training", "batch", "cluster", "model")
 # Fields for information, which do not affect times.
 _TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
@@ -180,6 +183,18 @@ def field_at(path: str) -> Field:
             raise InputError(_unknown(".".join(keys[:at]) or "a scenario", key, known))
     assert info is not None
     return Field(info, ".".join(names))
+
+
+def field_named(name: str) -> str:
+    """The path of the field that a short name stands for, such as strategy.tensor for tp; "" if no field has that name."""
+    parts = ((), *((part,) for part in _SHORT))
+    for path in (aliases.canonical((*part, *name.split("."))) for part in parts):
+        try:
+            field_at(".".join(path))
+        except InputError:
+            continue
+        return ".".join(path)
+    return ""
 
 
 def _specs(annotation: Any) -> Iterator[type[Spec]]:

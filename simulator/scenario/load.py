@@ -13,7 +13,7 @@ from scaleproof.simulator.common.device_reference import forget_usable_memory, r
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
-from scaleproof.simulator.scenario import aliases
+from scaleproof.simulator.scenario import aliases, fitted_cluster
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
@@ -109,6 +109,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     """
     _check_is_scenario(located, path)
     problems, wrong = resolve_parts(located, path.parent)
+    fitted_cluster.merge(located)
     gpus: int | None = None
     fixed: set[str] = set()
     for override in overrides:
@@ -126,6 +127,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         _expand_shorthand(located)
     except ScenarioError as error:
         raise ScenarioError([*problems, *error.problems]) from None
+    fitted_cluster.remove(located)
     located.data.setdefault("name", path.stem)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
@@ -197,6 +199,8 @@ def _apply(located: Located, override: str, others: Collection[str]) -> str:
         resolve_part(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
     resolve_framework(located, Path())
+    if path in (("framework",), ("cluster",)):
+        fitted_cluster.merge(located)
     return ".".join(path)
 
 

@@ -154,9 +154,15 @@ class ErrorCase:
         """
         fit = None if self.family is None else errors.families.get(self.family)
         if fit is not None:
-            return fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
-        low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
-        return low, high
+            low, high = fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
+        else:
+            low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
+        return cluster.model_error * low, cluster.model_error * high
+
+    def relative_scale(self, errors: ErrorModel, exposed: float) -> float:
+        """Scale of the errors over that where all covariates are zero; 1 for families without a fit."""
+        fit = None if self.family is None else errors.families.get(self.family)
+        return 1.0 if fit is None else float(fit.scale({EXPOSED: log_exposed(exposed), **self.covariates})) / fit.deviation
 
 
 def log_exposed(share: float | Amounts) -> Amounts:

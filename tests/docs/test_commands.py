@@ -25,6 +25,7 @@ _LONG = (
     "import kernels gpu_kernels.csv",
     "uneven",
     "crossover resnet50-servers-p100",
+    "fit",
 )
 _LONG_REPEATS = ("goodput", "report", "sweep")
 README = Path(__file__).parents[2] / "README.md"

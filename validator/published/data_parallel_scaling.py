@@ -28,18 +28,18 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.scenario.published.calibrations import fitted
 from scaleproof.simulator.scenario.published.transformer import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
+from scaleproof.validator.published.calibrations import shipped_fits
 from scaleproof.validator.published.prediction import COARSE, Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
-_FITTED: Final = fitted("data_parallel_scaling")
+_FITTED: Final = shipped_fits("data_parallel_scaling")
 # Constants of shipped frameworks, and the rows that they were fitted on, which are not scored.
 CALIBRATION: Final = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _FITTED)
 _FITTED_ROWS: Final = frozenset(row for one in _FITTED for row in one.rows)

@@ -17,18 +17,19 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Results of `function` for all items, in order; function, items and results must pickle. Few items stay in this process.
+def each(function: Callable[[_Item], _Result], items: Sequence[_Item], least: int = _LEAST) -> list[_Result]:
+    """Results of `function` for all items, in order; function, items and results must pickle. Fewer than `least` items stay in
+    this process.
 
     Raises the first error of the function.
     """
     cores = len(usable())
-    if cores == 1 or len(items) < _LEAST:
+    if cores == 1 or len(items) < least:
         return [function(item) for item in items]
     # spawned processes do not inherit locked locks of other threads, as forked ones would
     pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"), _ignore_interrupts)
     try:
-        return list(pool.map(function, items, chunksize=_CHUNK))
+        return list(pool.map(function, items, chunksize=_CHUNK if len(items) >= _LEAST else 1))
     finally:
         pool.shutdown(cancel_futures=True)
 

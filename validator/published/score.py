@@ -112,7 +112,8 @@ class Table:
     `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
     predicted from others; `predict_table`, of a path, those of all rows; `leaving_out` returns `predict` with constants that
     were fitted without the source of each row, where constants are fitted. has_constants: whether constants can be fitted, so
-    that the module has `CALIBRATED`. of: quantity of the totals.
+    that the module has `CALIBRATED` and `calibrated`, which returns `predict` with constants fitted to given rows.
+    of: quantity of the totals.
     """
 
     name: str
@@ -245,7 +246,9 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     _, rows = read_table(path)
     if not rows:
         raise InputError(f"{path}: no rows below its columns; give at least one")
-    if options.leave_out and hasattr(module, "leaving_out"):
+    if options.calibrated:
+        predict = module.calibrated(options, rows)
+    elif options.leave_out and hasattr(module, "leaving_out"):
         predict = module.leaving_out(options)
     elif hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows, options=options)

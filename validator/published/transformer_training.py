@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed, timed_with_interval
+from scaleproof.simulator.predict import timed_with_interval
 from scaleproof.simulator.scenario.published import Described, described
-from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations, fitted
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
+from scaleproof.validator.fitting.fit_file import with_posterior
+from scaleproof.validator.fitting.posterior import Posterior
+from scaleproof.validator.published.calibrations import calibrations, posteriors, shipped_fits
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
-_FITTED = fitted("transformer_training")
-# Rows on which constants of shipped frameworks were fitted, and in addition those of a calibrated score.
-CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _FITTED)
-CALIBRATED = (*CALIBRATION, *(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations()))
-_FITTED_ROWS = frozenset(row for one in _FITTED for row in one.rows)
+_SHIPPED = shipped_fits("transformer_training")
+# Rows on which constants of shipped frameworks were fitted, and in addition those that a calibrated score is given.
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _SHIPPED)
+CALIBRATED = (*CALIBRATION, *(f"{' and '.join(one.sets)}: {', '.join(one.rows)}" for one in calibrations()))
+_FITTED_ROWS = frozenset(row for one in _SHIPPED for row in one.rows)
+_GIVEN = _FITTED_ROWS | {name for one in calibrations() for name in one.rows}
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 # Rows that are equal in these columns trained the same model in the same way on equal GPUs, in layouts that can be chosen.
@@ -33,35 +39,47 @@ _CHOICES = (
 _FITTED_ON_IT = "constants were fitted on it"
 
 
-def predict(row: Row, options: Options = Options()) -> list[Prediction]:  # noqa: B008 (it never changes)
-    """Predictions of a row's step time, and of its memory and whether it fits if the row states them; otherwise skipped."""
-    return list(_predictions(row, options))
+def calibrated(options: Options, rows: Sequence[Row]) -> Callable[[Row], list[Prediction]]:
+    """`predict` with constants that are fitted to the given rows of the sets that occur in some rows."""
+    learned = posteriors(row.get("source_set", "") for row in rows)
+    return functools.partial(predict, options=options, learned=learned)
 
 
-def scenario_of(row: Row, options: Options) -> Described | str:
+def predict(
+    row: Row,
+    options: Options = Options(),  # noqa: B008 (it never changes)
+    learned: Mapping[str, Posterior] = MappingProxyType({}),
+) -> list[Prediction]:
+    """Predictions of a row's step time, and of its memory and whether it fits if the row states them; otherwise skipped.
+
+    learned: constants that were fitted to given rows, by set.
+    """
+    return list(_predictions(row, options, learned))
+
+
+def scenario_of(
+    row: Row,
+    options: Options,
+    learned: Mapping[str, Posterior] = MappingProxyType({}),
+) -> Described | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
     description = described(row, named=options.frameworks)
-    framework = description.scenario.framework
-    if row.get("id") in _FITTED_ROWS:
-        return _FITTED_ON_IT
-    if options.calibrated:
-        calibration = calibration_of(framework)
-        if calibration is not None and row.get("id") in calibration.rows:
-            return _FITTED_ON_IT
-        changed = calibration.constants.of(framework) if calibration is not None else framework
-    else:
-        changed = framework
+    changed = framework = description.scenario.framework
     for mechanism in options.ablate:
         changed = changed.ablated(mechanism)
-    return description if changed is framework else described(row, changed)
+    description = description if changed is framework else described(row, changed)
+    if row.get("id") in (_GIVEN if options.calibrated else _FITTED_ROWS):
+        return _FITTED_ON_IT
+    posterior = learned.get(row.get("source_set", ""))
+    return description if posterior is None else replace(description, scenario=with_posterior(description.scenario, posterior))
 
 
-def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
+def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -> Iterator[Prediction]:
     name = row.get("source_set") or "not named"
     inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
     pairs = row.get("model", ""), row.get("gpus", "")
     try:
-        description = scenario_of(row, options)
+        description = scenario_of(row, options, learned)
         if isinstance(description, str):
             yield Prediction(name, skipped=description)
             return
@@ -105,11 +123,8 @@ def step_s(
     options: Options = Options(),  # noqa: B008 (it never changes)
     source: str = "",
 ) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:
-    """Seconds of a steady step as in `predict`, and the 90 % prediction interval with what it depends on; none for calibrated
-    constants. source: of the row."""
+    """Seconds of a steady step as in `predict`, and the 90 % interval with what it depends on. source: of the row."""
     scenario = description.scenario
-    if options.calibrated:
-        return timed(scenario).step_time_s, None, None
     run, interval = timed_with_interval(scenario, options.errors(source))
     known = Uncertainty(
         case_of_scenario(scenario),

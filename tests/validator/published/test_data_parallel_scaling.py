@@ -8,7 +8,7 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.published.calibrations import fitted as fitted_on
+from scaleproof.validator.published.calibrations import shipped_fits
 from scaleproof.validator.published.data_parallel_scaling import predict, predict_among
 from scaleproof.validator.published.prediction import Prediction
 from tests.docs.accuracy_page import ALL, shown
@@ -45,7 +45,7 @@ def predicted(row: Row, *others: Row) -> float:
 
 def test_every_row_except_baselines_is_scored() -> None:
     found = shown(ALL)["data_parallel_scaling"]
-    fitted = sum(row["id"] in fitted.rows for row in rows() for fitted in fitted_on("data_parallel_scaling"))
+    fitted = sum(row["id"] in fitted.rows for row in rows() for fitted in shipped_fits("data_parallel_scaling"))
     bases = len(rows()) - fitted - sum(line.scored for line in found.sets.values())
     assert f"skipped: {BASE} ({bases} rows), {FITTED} ({fitted} rows)" in found.text.splitlines()
 

@@ -2,7 +2,8 @@
 
 `sample` is a line in the format, written for this file. The formats are those of torchtitan's components/metrics.py,
 Megatron-LM's training.py and arguments.py, NeMo's progress printer and Megatron Bridge's step timer, DeepSpeed's utils/timer.py
-and runtime/pipe/engine.py, and of transformers' Trainer with its progress bar.
+and runtime/pipe/engine.py, of nanotron's logging with its human_format, and of the progress bars of Lightning and of
+transformers' Trainer.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ Quantity = Literal[
 # What an iteration's time follows from, the most direct first.
 TIMES: Final[tuple[Quantity, ...]] = ("step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu")
 # What a log reports of the job. gpus_of: a factor of the number of GPUs.
-Fact = Literal["global_batch", "gpus", "gpus_of", "sequence", "tensor", "stages", "context"]
+Fact = Literal["global_batch", "microbatch", "gpus", "gpus_of", "sequence", "tensor", "stages", "context"]
 
 _NUMBER: Final = r"[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?"
 _GIB: Final = 2.0**30
+_PREFIXES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 # Megatron-LM and DeepSpeed print their arguments in columns filled with dots.
 _DOTS: Final = r"\b{} \.{{2,}} *(\d+)"
 
 
 @dataclass(frozen=True)
 class LogField:
-    """A number in a line. pattern: its one group is the number. factor: to SI units."""
+    """A number in a line. pattern: its first group is the number, and its second one, if any, the prefix of its unit: 3.27K.
+    factor: to SI units."""
 
     pattern: re.Pattern[str]
     factor: float = 1.0
@@ -39,7 +42,10 @@ class LogField:
     def read(self, line: str) -> float | None:
         """The number in SI units; None if the line does not have it."""
         match = self.pattern.search(line)
-        return None if match is None else float(match[1].replace(",", "")) * self.factor
+        if match is None:
+            return None
+        prefix = match[2] if match.re.groups > 1 else None
+        return float(match[1].replace(",", "")) * self.factor * _PREFIXES[prefix or ""]
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,11 @@ class LogFormat:
 def _field(before: str, factor: float = 1.0, after: str = "") -> LogField:
     """The number between two patterns."""
     return LogField(re.compile(f"{before}({_NUMBER}){after}"), factor)
+
+
+def _human(before: str, factor: float = 1.0) -> LogField:
+    """The number after a pattern, which may have a prefix."""
+    return LogField(re.compile(rf"{before}({_NUMBER})([KMGBT])?\b"), factor)
 
 
 def _facts(**patterns: str) -> tuple[tuple[Fact, re.Pattern[str]], ...]:
@@ -109,6 +120,7 @@ MEGATRON: Final = LogFormat(
         *_facts(global_batch=r"\bglobal batch size: *(\d+)", gpus=_DOTS.format("world_size")),
         *_facts(gpus=r"\busing world size: (\d+)"),
         *_facts(global_batch=_DOTS.format("global_batch_size"), sequence=_DOTS.format("seq_length")),
+        *_facts(microbatch=_DOTS.format("micro_batch_size")),
         *_facts(
             tensor=_DOTS.format("tensor_model_parallel_size"),
             stages=_DOTS.format("pipeline_model_parallel_size"),
@@ -157,7 +169,10 @@ DEEPSPEED: Final = LogFormat(
 TRAINER: Final = LogFormat(
     "HF Trainer",
     "{'train_runtime': 540.0, 'train_samples_per_second': 47.4, 'train_steps_per_second': 0.185, 'train_loss': 6.1}",
-    re.compile(r"'train_samples_per_second'|\btrain_samples_per_second *=|\d+/\d+ \[[\d:]+<[\d:?]+, *[\d.]+ *(?:s/it|it/s)"),
+    re.compile(
+        r"'train_samples_per_second'|\btrain_samples_per_second *=|"
+        r"^(?!.*\bEpoch \d+: ).*\d+/\d+ \[[\d:]+<[\d:?]+, *[\d.]+ *(?:s/it|it/s)"
+    ),
     {
         "iteration": LogField(re.compile(r"(\d+)/\d+ \[[\d:]+<")),
         "iterations": LogField(re.compile(r"\d+/(\d+) \[[\d:]+<")),
@@ -174,4 +189,41 @@ TRAINER: Final = LogFormat(
     ),
 )
 
-FORMATS: Final = (TORCHTITAN, MEGATRON, NEMO, DEEPSPEED, TRAINER)
+NANOTRON: Final = LogFormat(
+    "nanotron",
+    "01/05/2026 10:00:20 [INFO|DP=0|PP=0|TP=0|node-0]: iteration: 20 / 100 | consumed_tokens: 21M | "
+    "elapsed_time_per_iteration_ms: 5.4K | tokens_per_sec: 194K | tokens_per_sec_per_gpu: 12.1K | global_batch_size: 256 | "
+    "lm_loss: 6.12 | model_tflops_per_gpu: 412 | hardware_tflops_per_gpu: 412",
+    re.compile(r"\biteration: *\d+ / \d+ \|.*\b(?:elapsed_)?time_per_iteration_ms:"),
+    {
+        "iteration": _field(r"\biteration: *"),
+        "step_s": _human(r"\b(?:elapsed_)?time_per_iteration_ms: *", 1e-3),
+        "tokens_per_s": _human(r"\btokens_per_sec: *"),
+        "flops_per_s_per_gpu": _human(r"\bmodel_tflops_per_gpu: *", 1e12),
+        "loss": _human(r"\blm_loss: *"),
+    },
+    (
+        *_facts(global_batch=r"\bglobal_batch_size: *(\d+)\b", microbatch=r"\bmicro_batch_size[:=] *(\d+)"),
+        *_facts(sequence=r"\bsequence_length[:=] *(\d+)"),
+        *_facts(tensor=r"\bParallelismArgs\(.*\btp=(\d+)", stages=r"\bParallelismArgs\(.*\bpp=(\d+)"),
+        *(("gpus_of", re.compile(rf"\bParallelismArgs\(.*\b{axis}=(\d+)")) for axis in ("dp", "pp", "tp")),
+    ),
+    memory=LogField(re.compile(rf"\bPeak allocated: ({_NUMBER})MiB"), 2.0**20),
+)
+
+LIGHTNING: Final = LogFormat(
+    "Lightning",
+    "Epoch 0:  20%|##        | 20/100 [01:48<07:12,  0.19it/s, v_num=0, train_loss=6.125]",
+    re.compile(r"\bEpoch \d+: .*\d+/\d+ \[[\d:]+<[\d:?]+, *[\d.]+ *(?:s/it|it/s)"),
+    {
+        "iteration": LogField(re.compile(r"(\d+)/\d+ \[[\d:]+<")),
+        "iterations": LogField(re.compile(r"\d+/(\d+) \[[\d:]+<")),
+        "steps_per_s": LogField(re.compile(r", *([\d.]+) *it/s")),
+        "step_s": LogField(re.compile(r", *([\d.]+) *s/it")),
+        "loss": _field(r"\b(?:train_)?loss="),
+    },
+    _facts(gpus=r"\bStarting with (\d+) processes"),
+)
+
+# Where two formats have the same lines, the first one is found.
+FORMATS: Final = (TORCHTITAN, MEGATRON, NEMO, DEEPSPEED, NANOTRON, LIGHTNING, TRAINER)

@@ -61,7 +61,7 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     total_bytes = fullest.bytes()[:, None] + fullest.libraries_bytes()
     at = taken((shared.code * len(c.space.orders) + rests["order"]) * len(grouped), c.rest)
     at += grouped.code
-    return taken(total_bytes.ravel(), at)
+    return c.space.scenario.framework.memory.scale * taken(total_bytes.ravel(), at)
 
 
 def _sharded(configurations: Configurations, zero: Numbers | int) -> Numbers:

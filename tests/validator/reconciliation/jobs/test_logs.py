@@ -14,7 +14,9 @@ from scaleproof.validator.reconciliation.jobs import contradictions, log_run, lo
 from scaleproof.validator.reconciliation.jobs.log_formats import (
     DEEPSPEED,
     FORMATS,
+    LIGHTNING,
     MEGATRON,
+    NANOTRON,
     NEMO,
     TORCHTITAN,
     TRAINER,
@@ -53,6 +55,7 @@ def _run(path: Path, scenario: Scenario, notes: ImportNotes | None = None) -> Ru
 # 256 samples of 8192 tokens in 5.4 s on 64 GPUs are 6,068 tokens/s per GPU and 47.4 samples/s
 SAMPLES = [
     (TORCHTITAN, 256 * 8192 / 64 / 6100), (MEGATRON, 5.4), (NEMO, 5.4), (DEEPSPEED, 256 / 47.4), (TRAINER, 1 / 0.185),
+    (NANOTRON, 5.4), (LIGHTNING, 1 / 0.19),
 ]  # fmt: skip
 
 
@@ -166,3 +169,18 @@ def test_flops_that_contradict_the_model_are_noted(tmp_path: Path, scenario: Sce
 def test_records_are_plain_numbers(tmp_path: Path) -> None:
     (record,) = logs.read(_write(tmp_path, TORCHTITAN.sample), "torchtitan", ImportNotes()).records
     assert json.loads(json.dumps(dict(record)))["tokens_per_s_per_gpu"] == 6100
+
+
+def test_nanotron_reports_its_degrees_and_numbers_with_prefixes(tmp_path: Path) -> None:
+    arguments = (
+        "Config(parallelism=ParallelismArgs(dp=8, pp=2, tp=4, pp_engine=None), tokens=TokensArgs(sequence_length=8192, "
+        "micro_batch_size=2, batch_accumulation_per_replica=16))"
+    )
+    path = _write(
+        tmp_path, arguments, NANOTRON.sample, " Memory usage: 1.0MiB. Peak allocated: 2048.0MiB Peak reserved: 4096MiB"
+    )
+    log = logs.read(path, None, ImportNotes())
+    facts = {name: fact.value for name, fact in log.facts.items()}
+    assert facts == {"global_batch": 256, "microbatch": 2, "sequence": 8192, "tensor": 4, "stages": 2, "gpus": 64}
+    assert log.records[0]["tokens_per_s"] == 194e3
+    assert log.memory_bytes == 2 * 2**30

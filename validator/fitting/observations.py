@@ -1,0 +1,119 @@
+"""Measured runs that constants are fitted to, from tables, results folders and logs, checked against each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.simulator.scenario.dump import dump
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator import results
+from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.fitting.constants import priors
+
+# Two measurements of one configuration differ by at most this multiple of `repeats` in 99 of 100 cases.
+_REPEATS: Final = 2.576 * math.sqrt(2)
+_TENSOR: Final = "strategy.tensor"
+_SEQUENCE: Final = "strategy.sequence_parallel"
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """A measured run. place: "FILE:LINE", the folder or the log that it comes from. memory_bytes: of the fullest rank."""
+
+    place: str
+    scenario: Scenario
+    step_time_s: float
+    memory_bytes: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Number of training ranks."""
+        return self.scenario.strategy.training_ranks
+
+
+def observed(
+    places: Sequence[Path], reference: str | None, overrides: Sequence[str], notes: ImportNotes
+) -> tuple[ObservedRun, ...]:
+    """The runs in tables (.csv), results folders and logs.
+
+    reference: the scenario whose fields a row of a table changes, and that a log ran; not needed for results folders and tables
+    with the columns of scenarios/published/transformer_training.csv. Raises InputError for the first run that cannot be used,
+    with its place, and for runs that contradict each other.
+    """
+    from scaleproof.validator.fitting import logged_runs, run_table
+
+    runs: list[ObservedRun] = []
+    for place in places:
+        if place.is_dir():
+            runs += _in_folder(place)
+        elif place.name.endswith((".csv", ".csv.gz")) and run_table.is_run_table(place):
+            runs += run_table.read(place, reference, overrides, notes)
+        else:
+            runs.append(logged_runs.read(place, reference, overrides, notes))
+    check_consistent(runs)
+    return tuple(runs)
+
+
+def run_scenario(reference: str, overrides: Sequence[str], given: Mapping[str, object]) -> Scenario:
+    """The scenario of a run. given: fields that the run states; without tensor parallelism there is no sequence parallelism.
+
+    Raises ScenarioError or InputError.
+    """
+    texts = [f"{field}={value}" for field, value in given.items()]
+    if str(given.get(_TENSOR)) == "1" and _SEQUENCE not in given:
+        texts.append(f"{_SEQUENCE}=false")
+    return load(reference, [*overrides, *texts])
+
+
+def check_consistent(runs: Sequence[ObservedRun]) -> None:
+    """Raises InputError for two runs of the same configuration whose step times differ by more than the noise."""
+    by_configuration: dict[str, list[ObservedRun]] = {}
+    for run in runs:
+        by_configuration.setdefault(dump(run.scenario.model_copy(update={"name": "", "description": ""})), []).append(run)
+    most = math.exp(_REPEATS * priors().repeats)
+    for same in by_configuration.values():
+        for a, b in itertools.combinations(same, 2):
+            ratio = max(a.step_time_s, b.step_time_s) / min(a.step_time_s, b.step_time_s)
+            if ratio > most:
+                times = f"{format_time_s(a.step_time_s)} and {format_time_s(b.step_time_s)}, {format_percent(ratio - 1)} apart"
+                raise InputError(
+                    f"{a.place} and {b.place}: the same configuration with steps of {times}; "
+                    f"repeats differ by at most {format_percent(most - 1)}; remove one, or add the column that differs"
+                )
+
+
+def _in_folder(folder: Path) -> list[ObservedRun]:
+    """The complete runs below a results folder of `measure`. Raises InputError if it has none, or one cannot be read."""
+    runs = []
+    for kept in results.listed(folder):
+        if kept.run is None:
+            raise InputError(f"{kept.folder}: the run cannot be read: {kept.problem}; remove the folder, or measure it again")
+        if "partial" in kept.run.provenance:
+            continue
+        file = kept.folder.parent / "scenario.yaml"
+        try:
+            scenario = load(file)
+        except ScaleproofError as error:
+            raise InputError(f"{kept.folder}: the scenario of the run cannot be read: {error}") from None
+        memory_bytes = kept.run.memory_bytes_per_rank
+        runs.append(
+            ObservedRun(str(kept.folder), scenario, checked_step_s(kept.run.step_time_s, str(kept.folder)), memory_bytes)
+        )
+    if not runs:
+        raise InputError(f"{folder}: no measured run; give a folder that measure or reconcile wrote with --out")
+    return runs
+
+
+def checked_step_s(step_time_s: float, place: str) -> float:
+    """The step time in seconds. Raises InputError, which names its place, unless it is above zero."""
+    if not 0 < step_time_s < math.inf:
+        raise InputError(f"{place}: a step time of {step_time_s:g} s; give a time above zero, or remove the run")
+    return step_time_s

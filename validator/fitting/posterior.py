@@ -1,0 +1,199 @@
+"""Posterior of the constants of a framework and a cluster after a few measured runs.
+
+The logarithm of a measured step time is that of the predicted one plus an error of Student's distribution. Its scale grows with
+the part of the step that does not depend on the speed of the device, as errors of published runs do. Each constant has a
+log-normal prior around its shipped value (`constants`). The posterior's mode minimises both (scipy's least_squares); its
+covariance is Laplace's approximation from the Jacobian there. All constants are offsets in standard deviations of their priors,
+so that one fit holds for scenarios whose shipped values differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed, timed_with_interval
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
+from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
+from scaleproof.validator.fitting.observations import ObservedRun
+
+Amounts = NDArray[np.float64]
+
+# Step of finite differences in prior standard deviations: larger than the noise of replay, small next to the prior.
+_STEP: Final = 0.1
+_MOST_ITERATIONS: Final = 12
+_CLOSE: Final = 1e-3
+# A constant has moved if its interval is narrower by a tenth, or its value is this many prior deviations from the shipped one.
+_NARROWER: Final = 0.9
+_FAR: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Constants after some runs. offsets: in prior standard deviations, shape (constants,). covariance: of the offsets. noise:
+    standard deviation of the logarithm of a measured step time around its prediction, where all of the step is computed.
+    model_error: errors of predictions over those of published runs of the same kind. runs: number of runs."""
+
+    constants: tuple[FittedConstant, ...]
+    offsets: Amounts
+    covariance: Amounts
+    noise: float
+    model_error: float
+    runs: int
+
+    def applied(self, scenario: Scenario) -> Scenario:
+        """The scenario with the posterior's constants."""
+        return at(scenario, self.constants, self.offsets)
+
+    @cached_property
+    def deviations(self) -> Amounts:
+        """Standard deviations of the offsets: 1 for a constant about which the runs say nothing."""
+        return np.sqrt(np.diag(self.covariance))
+
+    def interval(self, index: int, value: float) -> tuple[float, float]:
+        """The 90 % interval of a constant. value: its shipped value."""
+        prior, reach = self.constants[index].prior, DEVIATIONS * float(self.deviations[index])
+        return prior.at(value, float(self.offsets[index]) - reach), prior.at(value, float(self.offsets[index]) + reach)
+
+    def has_moved(self, index: int) -> bool:
+        """Whether runs taught a constant anything."""
+        return bool(self.deviations[index] < _NARROWER or abs(self.offsets[index]) > _FAR)
+
+    def log_deviation(self, slopes: Amounts) -> float:
+        """Standard deviation of the logarithm of a step time by uncertain constants. slopes: its derivatives by the offsets."""
+        return float(np.sqrt(slopes @ self.covariance @ slopes))
+
+
+def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CONSTANTS) -> Posterior:
+    """The posterior of constants after runs: of times, and of memory where runs have it.
+
+    Constants that no run has stay out. Needs scipy. Raises FieldError for a scenario whose steps cannot be simulated.
+    """
+    from scipy.optimize import least_squares
+
+    of_times = [one for one in constants if one is not MEMORY]
+    known = tuple(one for one in of_times if any(one.value(run.scenario) is not None for run in runs))
+    measured = np.log([run.step_time_s for run in runs])
+    scenarios = [run.scenario for run in runs]
+    kinds = [RunErrors.of(scenario) for scenario in scenarios]
+    noise, count = priors().noise * np.array([kind.relative for kind in kinds]), len(runs)
+
+    def residuals(offsets: Amounts) -> Amounts:
+        return np.concatenate([(log_times(scenarios, known, offsets) - measured) / noise, offsets])
+
+    def jacobian(offsets: Amounts) -> Amounts:
+        return np.concatenate([slopes(scenarios, known, offsets) / noise[:, None], np.eye(len(known))])
+
+    result = least_squares(
+        residuals,
+        np.zeros(len(known)),
+        jac=jacobian,
+        bounds=(_least(known, scenarios) - _CLOSE, np.full(len(known), np.inf)),
+        loss=_student(count),
+        xtol=_CLOSE,
+        ftol=_CLOSE,
+        max_nfev=_MOST_ITERATIONS,
+    )
+    # scipy scales the Jacobian by the loss, so that this is the curvature of the posterior
+    curvature = np.asarray(result.jac)
+    covariance = np.linalg.inv(curvature.T @ curvature)
+    of_noise = np.asarray(result.fun[:count])
+    model_error = _root_mean_square(noise * of_noise / [kind.published for kind in kinds])
+    found = Posterior(known, np.asarray(result.x), covariance, priors().noise * _root_mean_square(of_noise), model_error, count)
+    found = _with_memory(found, runs) if MEMORY in constants else found
+    # what runs do not teach keeps its shipped value
+    return replace(
+        found, offsets=np.where([found.has_moved(index) for index in range(len(found.constants))], found.offsets, 0.0)
+    )
+
+
+def _with_memory(posterior: Posterior, runs: Sequence[ObservedRun]) -> Posterior:
+    """The posterior with the factor on memory, whose logarithm is normal; the same without runs that have memory."""
+    logs = [math.log(run.memory_bytes / _reported_bytes(run.scenario)) for run in runs if run.memory_bytes is not None]
+    if not logs:
+        return posterior
+    # change of a logarithm by one prior deviation, in standard deviations of its error
+    slope = MEMORY.prior.factor / priors().memory_noise
+    variance = 1 / (1 + len(logs) * slope**2)
+    offset = variance * slope * sum(logs) / priors().memory_noise
+    covariance = np.pad(posterior.covariance, (0, 1))
+    covariance[-1, -1] = variance
+    constants = (*posterior.constants, MEMORY)
+    return replace(posterior, constants=constants, offsets=np.append(posterior.offsets, offset), covariance=covariance)
+
+
+def _reported_bytes(scenario: Scenario) -> float:
+    """Predicted bytes of the fullest rank, as the framework's logs report them."""
+    reports = scenario.framework.memory.reports
+    return float(max(getattr(rank, reports) for rank in memory(scenario).ranks))
+
+
+def at(scenario: Scenario, constants: Sequence[FittedConstant], offsets: Amounts) -> Scenario:
+    """The scenario with constants at offsets from their values."""
+    for constant, offset in zip(constants, offsets.tolist(), strict=True):
+        scenario = constant.moved(scenario, offset)
+    return scenario
+
+
+def log_times(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Amounts) -> Amounts:
+    """Natural logarithms of predicted step times in seconds, shape (scenarios,)."""
+    return np.log([timed(at(scenario, constants, offsets)).step_time_s for scenario in scenarios])
+
+
+def slopes(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Amounts) -> Amounts:
+    """Derivatives of the logarithms of step times by the offsets, shape (scenarios, constants)."""
+    own = log_times(scenarios, constants, offsets)
+    moved = [
+        own if one is MEMORY else log_times(scenarios, constants, offsets + _STEP * row)
+        for one, row in zip(constants, np.eye(len(constants)), strict=True)
+    ]
+    return (np.stack(moved, axis=1) - own[:, None]) / _STEP if moved else np.zeros((len(own), 0))
+
+
+def _least(constants: Sequence[FittedConstant], scenarios: Sequence[Scenario]) -> Amounts:
+    """The least offset of each constant."""
+    values = ([v for s in scenarios if (v := one.value(s)) is not None] for one in constants)
+    return np.array([one.prior.least(known) for one, known in zip(constants, values, strict=True)])
+
+
+def _student(count: int) -> Any:
+    """The loss of `least_squares`: Student's for the first `count` residuals, squares for the rest, with two derivatives."""
+    tail = priors().tail
+
+    def loss(squares: Amounts) -> Amounts:
+        rho = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+        far = 1 + squares[:count] / tail
+        rho[:, :count] = (tail + 1) * np.log(far), (tail + 1) / tail / far, -(tail + 1) / tail**2 / far**2
+        return rho
+
+    return loss
+
+
+class RunErrors(NamedTuple):
+    """Errors that predictions of a run have. relative: their scale over that of a step that is all computed. published:
+    standard deviation of the logarithm of the step time by the model errors of published runs of the same kind."""
+
+    relative: float
+    published: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> RunErrors:
+        """The errors of a scenario's step time."""
+        case, exposed = case_of_scenario(scenario), timed_with_interval(scenario)[1].exposed
+        low, high = case.log_ends(scenario.cluster, shipped(), exposed)
+        return cls(case.relative_scale(shipped(), exposed), float(high - low) / (2 * DEVIATIONS))
+
+
+def _root_mean_square(values: Amounts) -> float:
+    """Root mean square of values together with an expected value of 1, which counts as `noise_runs` values."""
+    runs = priors().noise_runs
+    return float(np.sqrt((runs + (values**2).sum()) / (runs + len(values))))
