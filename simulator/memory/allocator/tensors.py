@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,22 @@ class RankTensors(NamedTuple):
     copies: tuple[int, ...]
     makes_gradients: bool
 
+    def scaled(self, factor: float) -> RankTensors:
+        """A copy in which the bytes of all tensors are multiplied by a factor."""
+        constant = {holder: _scaled(sizes, factor) for holder, sizes in self.constant.items()}
+        chunks = tuple(
+            tuple(LayerTensors._make(_scaled(field, factor) for field in layer) for layer in chunk) for chunk in self.chunks
+        )
+        others = {name: _scaled(getattr(self, name), factor) for name in ("states", "working", "copies")}
+        return self._replace(constant=constant, chunks=chunks, **others)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Bytes, or a tuple of bytes, multiplied by a factor; names and flags as they are."""
+    if isinstance(value, tuple):
+        return tuple(round(factor * size) for size in value)
+    return round(factor * value) if isinstance(value, int) and not isinstance(value, bool) else value
+
 
 def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> RankTensors:
     """The tensors of pipeline rank `number`."""
@@ -84,7 +100,8 @@ def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> Rank
     for outside in ("library", "context"):
         constant.pop(outside, None)
     states = constant.pop("optimizer_states", ())
-    return RankTensors(constant, states, tuple(chunks), int(working), divided(copies, elements), makes)
+    tensors = RankTensors(constant, states, tuple(chunks), int(working), divided(copies, elements), makes)
+    return tensors if setting.software.scale == 1.0 else tensors.scaled(setting.software.scale)
 
 
 def divided(total_bytes: float, elements: Sequence[float]) -> tuple[int, ...]:

@@ -66,6 +66,12 @@ def test_random_hybrids_agree_with_the_memory_model(
     assert use.allocated_bytes >= (0.85 if schedule in BOUNDED else 0.98) * expected
 
 
+def test_a_calibrated_factor_applies_to_all_tensors() -> None:
+    scenario = load("llama-2-7b-fsdp-a100", ["framework={base: torchtitan, memory: {scale: 1.2}}"])
+    assert scenario.framework.memory.scale == 1.2
+    assert allocator_use(scenario).allocated_bytes == pytest.approx(memory(scenario).worst.allocated_bytes, rel=0.02)
+
+
 def test_a_step_is_deterministic() -> None:
     assert allocator_use(hybrid()) == allocator_use(hybrid())
 
