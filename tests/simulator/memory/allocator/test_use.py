@@ -21,7 +21,7 @@ GIB = 2**30
 SHIPPED = [name for name in (*catalog.names("what-if"), *catalog.names("systems")) if MemoryInputs(load(name)).is_gpu]
 # The memory model assumes that all gradients exist in all backward passes but the first over a chunk, and that all backward
 # passes leave something for gradients of weights, if some do: it is an upper bound for these schedules.
-BOUNDED = {"looped_bfs", "dualpipe_v", "zb_v"}
+BOUNDED = {"looped_bfs", "dualpipe_v"}
 CHUNKS = {"interleaved_1f1b": 2, "looped_bfs": 2, "interleaved_zero_bubble": 2, "zb_v": 2, "dualpipe_v": 2}
 
 
