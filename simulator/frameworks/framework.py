@@ -159,6 +159,10 @@ class MemoryBehaviour(Spec):
         "made", description="allocated anew in each step, in buffers that stay, or 16-bit ones next to 32-bit buffers"
     )
     copies_buckets: bool = Field(True, description="gradients are copied into buckets that stay allocated")
+    narrow_buckets: bool = Field(False, description="these have the training precision, and exist without ZeRO only")
+    keeps_gathered: bool = Field(
+        False, description="inputs gathered for tensor-parallel products stay until the backward pass if there is one stage"
+    )
     master_bytes: int = Field(4, ge=0, le=16, description="of a parameter's copy in the optimizer's precision")
     main_gradients: bool = Field(False, description="16-bit gradients are copied to 32 bits for the optimizer's step")
     flat_bytes: int = Field(0, ge=0, le=64, description="flattened gradient copies per parameter whose states a rank owns")
@@ -177,6 +181,9 @@ class MemoryBehaviour(Spec):
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"
     )
+    reported_rank: Literal["fullest", "first"] = Field(
+        "fullest", description="whose figure that is: of the fullest rank, or of rank 0, on the first pipeline stage"
+    )
 
 
 class Defaults(Spec):
@@ -188,7 +195,7 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
-    balance: Literal["layers", "time"] | None = Field(None, description="what pipeline stages have equal shares of")
+    balance: Literal["layers", "time", "products"] | None = Field(None, description="what pipeline stages have equal shares of")
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")

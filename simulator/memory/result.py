@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from scaleproof.simulator.frameworks import MemoryBehaviour
+
 # In the order in which they are reported.
 HOLDERS: Final = (
     "parameters", "gradients", "master_parameters", "optimizer_states", "activations", "logits", "recomputed", "working",
@@ -57,6 +59,11 @@ class MemoryUse:
     def worst(self) -> RankMemory:
         """The kind of training rank that needs the most memory."""
         return max(self.ranks, key=lambda rank: rank.total_bytes)
+
+    def reported_bytes(self, software: MemoryBehaviour) -> float:
+        """Bytes that the logs of the software print: a figure of the fullest rank, or of the first."""
+        ranks = self.ranks[:1] if software.reported_rank == "first" else self.ranks
+        return max(float(getattr(rank, software.reports)) for rank in ranks)
 
     @property
     def fits(self) -> bool:

@@ -105,7 +105,7 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
         choices=choices, fits=usage.worst.total_bytes <= (1 - HEADROOM) * usage.capacity_bytes, **about,
     )  # fmt: skip
     if row.get("memory_GiB"):
-        reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
+        reported_bytes = usage.reported_bytes(description.scenario.framework.memory)
         of_memory = memory_error(description.scenario, options.errors(name))
         interval_bytes = of_memory and of_memory.interval(reported_bytes)
         known = Uncertainty(case_of_memory(description.scenario))
