@@ -70,8 +70,8 @@ def _places(runs: Sequence[FitRun]) -> Iterator[float]:
     totals = {gpus: sum(run.gpus == gpus for run in runs) for gpus in {run.gpus for run in runs}}
     seen = dict.fromkeys(totals, 0)
     for run in runs:
-        apart = min(_DISTANCE * 2, _WIDEST / max(1, totals[run.gpus] - 1))
-        yield run.gpus * math.exp(apart * (seen[run.gpus] - (totals[run.gpus] - 1) / 2))
+        spacing = min(_DISTANCE * 2, _WIDEST / max(1, totals[run.gpus] - 1))
+        yield run.gpus * math.exp(spacing * (seen[run.gpus] - (totals[run.gpus] - 1) / 2))
         seen[run.gpus] += 1
 
 

@@ -171,8 +171,7 @@ class TemplateKey(NamedTuple):
     """Everything that determines a program except the numbers of the cluster.
 
     layers: identity of the list of layers. sums_whole, owns_tensors: as in `Job`. stall_s: seconds for which messages of a
-    pipeline stall.
-    network: shape of a network where pairs of nodes differ.
+    pipeline stall. network: shape of a network where pairs of nodes differ.
     """
 
     plan: Plan

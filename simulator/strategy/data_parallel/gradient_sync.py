@@ -304,8 +304,8 @@ class GradientSync:
         return self._group_cache[rank, name]
 
     def _groups_with(self, workers: Iterable[int], rank: int, name: str) -> Iterator[Group]:
-        """Groups that contain some workers: "replicas" have the same parameters, and shard states with ZeRO; "all replicas" do
-        not shard; "shards" have the same shard of the parameters; "experts" have the same experts."""
+        """Groups that contain some workers: "replicas" have the same parameters, and shard states with ZeRO; "all replicas"
+        have the same parameters; "shards" have the same shard of these; "experts" have the same experts."""
         plan, mesh = self.plan, self.context.mesh
         sharing = plan.sharing if self.job.zero and name != "all replicas" else plan.workers
         if name == "experts":
