@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 # The choice of --leave-out, as in `Options.leave_out`, which is imported late.
 LEAVE_OUT_SOURCE: Final = "source"
-_TITLES: Final = ("set", "rows", "scored", "mean", "median", "p95", "worst", "order", "floor", "in 90%", "width")
+_TITLES: Final = (
+    "set", "rows", "scored", "mean", "median", "p95", "worst", "order", "floor", "in 90%", "width", "regret", "worst regret",
+)  # fmt: skip
 _WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6, 5)
 
 
@@ -65,15 +67,14 @@ def describe(result: Scores) -> str:
 
 
 def _cells(name: str, score: SetScore) -> tuple[str, ...]:
-    shares = score.mean, score.median, score.p95, score.worst, score.order_right, score.floor, score.coverage90
+    errors = score.mean, score.median, score.p95, score.worst, score.order_right, score.floor, score.coverage90
     width = "–" if score.width90 is None else f"{score.width90:.2f}"
-    return (
-        name,
-        str(score.rows),
-        str(score.scored),
-        *("–" if share is None else format_percent(share) for share in shares),
-        width,
-    )
+    regrets = score.regret_mean, score.regret_worst
+    return (name, str(score.rows), str(score.scored), *map(_percent, errors), width, *map(_percent, regrets))
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else format_percent(share)
 
 
 def _notes(result: Score) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.scenario.schema import Scenario
 
 # Exit code for a scenario that does not fit into memory.
 OUT_OF_MEMORY: Final = 3
@@ -23,11 +26,22 @@ def mount(commands: Any) -> None:
     predict.add("--allow-oom", f"exit with 0 instead of {OUT_OF_MEMORY} if memory does not suffice")
     predict.add_tokens()
     predict.add("--steps", "also print the distribution of the times of single steps, and the sources of their variation")
+    predict.add("--memory", "also print what PyTorch's caching allocator reserves, its fragmentation, and when the peak occurs")
     predict.add("--json", "print the run as JSON")
     predict.add("--raw", "interval from the priors of the cluster alone, without the errors of published runs")
     predict.add("--evidence", "also print published runs that are similar, and how well they are predicted")
     predict.add("--out DIR", "write the run and its spans to DIR/predicted", type=Path)
     predict.add("--trace FILE", "write the timeline as Chrome trace JSON (for Perfetto)", type=Path)
+
+
+def _allocator(scenario: Scenario) -> tuple[dict[str, Any], str]:
+    """What the caching allocator reserves, as plain numbers and as text."""
+    from scaleproof.commands.text.memory import describe_allocator
+    from scaleproof.simulator.memory.allocator import allocator_use
+
+    fixed, expandable = (allocator_use(scenario, expandable=segments) for segments in (False, True))
+    plain = {"fixed_segments": fixed.plain(), "expandable_segments": expandable.plain()}
+    return plain, describe_allocator(fixed, expandable)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -53,6 +67,9 @@ def _predict(options: argparse.Namespace) -> int:
     data, text = run.summary(), describe(run)
     if options.steps:
         text = f"{text}\n{describe_steps(run)}"
+    if options.memory:
+        data["allocator"], allocator_text = _allocator(scenario)
+        text = f"{text}\n{allocator_text}"
     if options.tokens:
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity)
         data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"

@@ -94,7 +94,7 @@ def out_of_memory(run: Run) -> str:
     settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
     none = f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
     remedy = f"fits with: {settings}" if settings else none
-    return f"Out of memory: {need} per {noun}{place} ({', '.join(_largest(holders_bytes))}); {remedy}"
+    return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 
 def _settings(text: str) -> list[str]:
@@ -265,10 +265,11 @@ def _memory(run: Run) -> Iterator[str]:
     if run.fits and run.fits_probability is not None and run.fits_probability < _SURELY_FITS:
         need += f"; fits with a probability of {format_percent(run.fits_probability, 0)}"
     yield need
-    yield ", ".join(_largest(run.memory_bytes))
+    yield ", ".join(largest(run.memory_bytes))
 
 
-def _largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:
+def largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:
+    """The largest holders of memory with their sizes: 'activations 144 GiB', …"""
     for name in sorted(holders_bytes, key=holders_bytes.__getitem__, reverse=True)[:_LARGEST_HOLDERS]:
         yield f"{name.replace('_', ' ')} {format_bytes(holders_bytes[name])}"
 

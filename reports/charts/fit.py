@@ -18,8 +18,8 @@ _WIDE: Final = 4.0
 # Half a 90 % interval of a normal variable in standard deviations.
 _REACH: Final = 1.645
 # Distance of neighbouring runs of one number of GPUs along the logarithmic axis, and the most that all of them take.
-_APART: Final = 0.035
-_MOST_APART: Final = 0.5
+_DISTANCE: Final = 0.035
+_WIDEST: Final = 0.5
 _MARGIN: Final = 1.1
 
 
@@ -70,8 +70,8 @@ def _places(runs: Sequence[FitRun]) -> Iterator[float]:
     totals = {gpus: sum(run.gpus == gpus for run in runs) for gpus in {run.gpus for run in runs}}
     seen = dict.fromkeys(totals, 0)
     for run in runs:
-        apart = min(_APART * 2, _MOST_APART / max(1, totals[run.gpus] - 1))
-        yield run.gpus * math.exp(apart * (seen[run.gpus] - (totals[run.gpus] - 1) / 2))
+        spacing = min(_DISTANCE * 2, _WIDEST / max(1, totals[run.gpus] - 1))
+        yield run.gpus * math.exp(spacing * (seen[run.gpus] - (totals[run.gpus] - 1) / 2))
         seen[run.gpus] += 1
 
 
@@ -87,7 +87,7 @@ def _points(
 
 
 def _target_marks(target: FitTarget) -> list[Mark]:
-    at = target.gpus * math.exp(-_MOST_APART * 0.7)
+    at = target.gpus * math.exp(-_WIDEST * 0.7)
     ends = (at, target.low_s / target.after_s, target.high_s / target.after_s)
     text = f"{target.name}: {target.layout}\npredicted {format_time_s(target.after_s)}"
     return [

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Bytes, Seconds
+from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
 # Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
@@ -47,6 +48,10 @@ class Host(Spec):
     ends: PerPass = Field(PerPass(), description="kernels of the embedding, and of the output head with the loss")
     mixture: PerPass = Field(PerPass(), description="kernels of a mixture-of-experts block in addition to those of a block")
     checkpoint: PerPass = Field(PerPass(), description="additional launches of a block that is recomputed")
+    gradient_s: Seconds = Field(
+        0.0, alias="gradient",
+        description="time per gradient tensor and device after sums, of one process that drives all devices of a node",
+    )  # fmt: skip
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
@@ -154,6 +159,10 @@ class MemoryBehaviour(Spec):
         "made", description="allocated anew in each step, in buffers that stay, or 16-bit ones next to 32-bit buffers"
     )
     copies_buckets: bool = Field(True, description="gradients are copied into buckets that stay allocated")
+    narrow_buckets: bool = Field(False, description="these have the training precision, and exist without ZeRO only")
+    keeps_gathered: bool = Field(
+        False, description="inputs gathered for tensor-parallel products stay until the backward pass if there is one stage"
+    )
     master_bytes: int = Field(4, ge=0, le=16, description="of a parameter's copy in the optimizer's precision")
     main_gradients: bool = Field(False, description="16-bit gradients are copied to 32 bits for the optimizer's step")
     flat_bytes: int = Field(0, ge=0, le=64, description="flattened gradient copies per parameter whose states a rank owns")
@@ -172,6 +181,9 @@ class MemoryBehaviour(Spec):
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
         "total_bytes", description="which figure the framework's logs print"
     )
+    reported_rank: Literal["fullest", "first"] = Field(
+        "fullest", description="whose figure that is: of the fullest rank, or of rank 0, on the first pipeline stage"
+    )
 
 
 class Defaults(Spec):
@@ -183,7 +195,7 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
-    balance: Literal["layers", "time"] | None = Field(None, description="what pipeline stages have equal shares of")
+    balance: Literal["layers", "time", "products"] | None = Field(None, description="what pipeline stages have equal shares of")
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
@@ -196,6 +208,9 @@ class ZeroOne(Spec):
 
     sums_whole: bool = Field(
         False, description="all gradients are summed by one all-reduce after the backward pass, and each rank uses its part"
+    )
+    owns_tensors: bool = Field(
+        False, description="each rank owns whole tensors: gradients are summed whole, and owners broadcast tensors"
     )
     broadcast_s: Seconds = Field(
         0.0, alias="broadcast", description="per tensor and rank, where each tensor is gathered by broadcasts of its owners"
@@ -253,6 +268,10 @@ class Framework(Spec):
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
     )
+    tcp_Bps: PositiveBytesPerSecond | None = Field(
+        None, alias="tcp",
+        description="largest rate of a node where collectives between nodes go over TCP; absent: over the network's transport",
+    )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
@@ -275,6 +294,15 @@ class Framework(Spec):
         """Seconds for which each message of a pipeline stalls in a job of `nodes` nodes; 0 inside a node."""
         stall = self.message_stall
         return stall.delay_s if stall is not None and nodes >= stall.nodes and not same_node else 0.0
+
+    def reached(self, cluster: Cluster) -> Cluster:
+        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""
+        if self.tcp_Bps is None or cluster.network is None:
+            return cluster
+        network = cluster.network.model_copy(
+            update={"transport": "sockets", "bandwidth_Bps": min(self.tcp_Bps, cluster.network.bandwidth_Bps)}
+        )
+        return cluster.model_copy(update={"network": network})
 
     def ablated(self, mechanism: str) -> Self:
         """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
@@ -303,6 +331,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "waits": {"pipeline_waits": PipelineWaits()},
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
+    "tcp": {"tcp_Bps": None},
 }
 
 

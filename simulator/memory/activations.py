@@ -59,6 +59,11 @@ def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit
     return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
 
 
+def is_logits(activation: SavedActivation) -> bool:
+    """Whether an activation is a logit or a probability."""
+    return activation.name in _LOGITS
+
+
 def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> float:
     own = activation.element_bytes or element_bytes
     return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own
@@ -137,8 +142,14 @@ def layer_activations(
 
 def _copies_bytes(layer: Layer, setting: MemoryInputs) -> float:
     """Bytes per sample of copies that the framework keeps in addition to what the model counts."""
-    per_element = setting.software.kept_bytes
-    return sum(per_element.get(operator.name, 0.0) * written_elements(operator) for operator in layer.operators)
+    software, plan = setting.software, setting.plan
+    written = (software.kept_bytes.get(one.name, 0.0) * written_elements(one) for one in layer.operators)
+    copies_bytes = sum(written, 0.0)
+    if software.keeps_gathered and plan.stages == 1:
+        gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))
+        # whole inputs in place of a rank's own part
+        copies_bytes += setting.size * (1 - 1 / plan.tensor) * sum(gather.elements for gather in gathers)
+    return copies_bytes
 
 
 def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:

@@ -16,6 +16,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
+from scaleproof.simulator.model.recompute import Recompute
 
 Bytes = NDArray[np.float64]
 
@@ -110,6 +111,17 @@ def _fullest(moments: Sequence[PeakCandidate], fragmentation: float) -> PeakCand
     return PeakCandidate(*(float(np.broadcast_to(size, reserved[number].shape)[at]) for size in moments[number]))
 
 
+def saved(
+    layer: Layer, recompute: Recompute, concerned: bool, first: bool, entry_elements: int, without: Sequence[SavedActivation]
+) -> tuple[Sequence[SavedActivation], Sequence[SavedActivation]]:
+    """The activations that a layer keeps for its backward pass, and those that it would keep without recomputation.
+
+    concerned: whether it is recomputed; first, entry_elements: see `kept`. without: activations that are left out.
+    """
+    own = kept(layer, recompute, first, entry_elements) if concerned else layer.kept
+    return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
+
+
 def layer_groups_of(
     setting: MemoryInputs, layers: Sequence[Layer], entry_elements: int, batch: Sequence[SavedActivation] = ()
 ) -> LayerGroups:
@@ -136,10 +148,8 @@ def layer_groups_of(
                 is_last,
             )
             if key not in known:
-                own = whole = layer.kept
-                if concerned[number]:
-                    own = kept(layer, recompute, not continues[number], entries[number])
-                own, whole = (tuple(part for part in parts if part not in without) for parts in (own, whole))
+                first = not continues[number]
+                own, whole = saved(layer, recompute, concerned[number], first, entries[number], without)
                 again = continues[number] and recompute.kind == "full"
                 row = layer_activations(layer, own, whole, is_last, setting)
                 known[key] = EquivalentLayers(

@@ -65,6 +65,8 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Am
     buckets: Any = 0.0
     if zero == 2:
         buckets = two
+    elif software.narrow_buckets:
+        buckets = parameters * setting.size if zero == 0 and software.copies_buckets else 0.0
     elif zero < 2 and software.copies_buckets:
         buckets = whole
     elif zero < 2 and setting.reduced_size != setting.gradient_size:

@@ -27,16 +27,7 @@ _NOTHING: Final = PeakCandidate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     """The peak memory of all pipeline ranks in order; of the main worker and the others with gather-average."""
-    layers_of_rank = owns(setting.strategy, setting.job)
-    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in layers_of_rank)
-    libraries = libraries_bytes(setting, copies)
-    known: dict[tuple[object, ...], _RankClass] = {}
-    kinds = []
-    for number, own in enumerate(layers_of_rank):
-        key = (number == 0, *own.key)
-        if key not in known:
-            known[key] = _RankClass(setting, own, number == 0, libraries)
-        kinds.append(known[key])
+    kinds = rank_kinds(setting)
     others = _OtherMicrobatches(setting, kinds)
     names = [f"stage {number}" for number in range(len(kinds))] if len(kinds) > 1 else ["worker"]
     result = tuple(
@@ -45,6 +36,21 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     )
     main = isinstance(setting.strategy, GatherAverage) and setting.strategy.workers > 1
     return _main_and_others(result[0], setting.strategy.workers) if main else result
+
+
+def rank_kinds(setting: MemoryInputs) -> list[PipelineRank]:
+    """The kind of each pipeline rank; equivalent ranks have the same one."""
+    layers_of_rank = owns(setting.strategy, setting.job)
+    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in layers_of_rank)
+    libraries = libraries_bytes(setting, copies)
+    known: dict[tuple[object, ...], PipelineRank] = {}
+    kinds = []
+    for number, own in enumerate(layers_of_rank):
+        key = (number == 0, *own.key)
+        if key not in known:
+            known[key] = PipelineRank(setting, own, number == 0, libraries)
+        kinds.append(known[key])
+    return kinds
 
 
 class Peak(NamedTuple):
@@ -71,11 +77,12 @@ def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
     return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
 
 
-class _RankClass:
-    """Equivalent ranks: their memory throughout a step, their chunks, and bytes of gradients of each chunk."""
+class PipelineRank:
+    """Equivalent ranks: their memory throughout a step, their chunks, bytes of gradients of each chunk, and bytes per parameter
+    of those that its backward pass computes."""
 
     def __init__(self, setting: MemoryInputs, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
-        self.setting, layers = setting, own.layers
+        self.setting, self.own, layers = setting, own, own.layers
         training = setting.training
         self.batch = batch_of(layers) if is_first else ()
         self.always = Always(setting, part_of(layers, training, size_bytes(self.batch, setting.size)))
@@ -85,15 +92,26 @@ class _RankClass:
         self.ends = list(zip(own.entries, outputs, strict=True))
         self.chunks: list[Chunk] = []
         self.gradients_bytes: list[float] = []
+        self.gradient_sizes: list[float] = []
         for number, (chunk, entry) in enumerate(zip(own.chunks, own.entries, strict=True)):
             gradients = states(chunk, training, *setting.sharing, setting.gradient_size, setting.whole_gradients).gradients
             each = gradients / max(1, sum(layer.parameters for layer in chunk)) if setting.makes_gradients else setting.size
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
             self.gradients_bytes.append(gradients * setting.gradient_copies)
+            self.gradient_sizes.append(each)
+
+    def constant_bytes(self, number: int) -> dict[str, float]:
+        """Bytes of rank `number` by holder that are constant throughout a step."""
+        setting, holders = self.setting, dict.fromkeys(HOLDERS, 0.0) | self.holders
+        software, microbatches, sample_bytes = setting.software, setting.plan.microbatches, setting.samples * setting.size
+        for (entry, output), flight in zip(self.ends, setting.flights.most[number], strict=True):
+            ends_bytes = sample_bytes * entry, sample_bytes * output
+            holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)
+        return holders
 
     def memory_at(self, name: str, number: int, peak: Peak) -> RankMemory:
         """The memory of rank `number` at a peak, by holder."""
-        setting, moment, holders = self.setting, peak.moment, dict.fromkeys(HOLDERS, 0.0) | self.holders
+        setting, moment, holders = self.setting, peak.moment, self.constant_bytes(number)
         logits = moment.logits + peak.others_bytes[1]
         holders["gradients"] += peak.gradients_bytes + moment.gradients
         holders["activations"] += moment.activations + peak.others_bytes[0] - logits
@@ -101,10 +119,6 @@ class _RankClass:
         holders["recomputed"] += moment.recomputed
         holders["working"] += moment.working
         holders["communication"] += moment.communication
-        software, microbatches, sample_bytes = setting.software, setting.plan.microbatches, setting.samples * setting.size
-        for (entry, output), flight in zip(self.ends, setting.flights.most[number], strict=True):
-            ends_bytes = sample_bytes * entry, sample_bytes * output
-            holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)
         temporary_bytes = sum(holders[holder] for holder in TEMPORARY)
         holders["fragmentation"] = setting.fragmentation * (moment.gradients + temporary_bytes)
         holders["fragmentation"] += setting.fragmentation_of_gradients * peak.gradients_bytes
@@ -112,13 +126,14 @@ class _RankClass:
         return RankMemory(name, sizes_bytes, float(self.always.host_bytes))
 
     def optimizer_step(self) -> Peak:
+        """The peak candidate of the optimizer step."""
         return optimizer_step(self.always, sum(self.gradients_bytes))
 
 
 class _OtherMicrobatches:
     """Maximum bytes of the other microbatches in flight, and of logits among them: lists of pairs, by rank and chunk."""
 
-    def __init__(self, setting: MemoryInputs, kinds: Sequence[_RankClass]) -> None:
+    def __init__(self, setting: MemoryInputs, kinds: Sequence[PipelineRank]) -> None:
         weights = np.array(
             [[*(chunk.kept_bytes for chunk in kind.chunks), *(chunk.left_bytes for chunk in kind.chunks)] for kind in kinds]
         )
@@ -139,7 +154,7 @@ def _most(counts: NDArray[np.int64], weights: NDArray[np.float64], logits: NDArr
     return result
 
 
-def _peaks(setting: MemoryInputs, kind: _RankClass, others: _OtherMicrobatches, rank: int) -> Iterator[Peak]:
+def _peaks(setting: MemoryInputs, kind: PipelineRank, others: _OtherMicrobatches, rank: int) -> Iterator[Peak]:
     """The peak candidates: first backward pass over each chunk, later ones, between passes, and the optimizer step."""
     by_chunk = kind.gradients_bytes
     makes = setting.makes_gradients and not setting.splits

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from scaleproof.simulator.frameworks import MemoryBehaviour
+
 # In the order in which they are reported.
 HOLDERS: Final = (
     "parameters", "gradients", "master_parameters", "optimizer_states", "activations", "logits", "recomputed", "working",
@@ -14,7 +16,7 @@ HOLDERS: Final = (
 # Holders that are allocated and freed within a step, so that the allocator's memory fragments.
 TEMPORARY: Final = ("activations", "logits", "recomputed", "working")
 # Holders outside of PyTorch's allocator.
-_OUTSIDE: Final = ("library", "context")
+OUTSIDE: Final = ("library", "context")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class RankMemory:
     @property
     def reserved_bytes(self) -> float:
         """Bytes that PyTorch's allocator has reserved (max_memory_reserved)."""
-        return self.total_bytes - sum(self.holders_bytes.get(name, 0.0) for name in _OUTSIDE)
+        return self.total_bytes - sum(self.holders_bytes.get(name, 0.0) for name in OUTSIDE)
 
     @property
     def allocated_bytes(self) -> float:
@@ -57,6 +59,11 @@ class MemoryUse:
     def worst(self) -> RankMemory:
         """The kind of training rank that needs the most memory."""
         return max(self.ranks, key=lambda rank: rank.total_bytes)
+
+    def reported_bytes(self, software: MemoryBehaviour) -> float:
+        """Bytes that the logs of the software print: a figure of the fullest rank, or of the first."""
+        ranks = self.ranks[:1] if software.reported_rank == "first" else self.ranks
+        return max(float(getattr(rank, software.reports)) for rank in ranks)
 
     @property
     def fits(self) -> bool:

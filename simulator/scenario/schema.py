@@ -198,7 +198,7 @@ class Scenario(Spec):
         training, plan = self.training, strategy.plan
         job = Job(
             layers=_layers(self.model, plan.shard),
-            cluster=self.cluster,
+            cluster=self.framework.reached(self.cluster),
             samples_per_worker=samples_per_worker,
             precision=training.precision,
             optimizer=training.optimizer,

@@ -136,6 +136,15 @@ class Job:
         return self.zero == 1 and self.framework.zero_1.sums_whole
 
     @property
+    def owns_tensors(self) -> bool:
+        """Whether each rank owns whole tensors with ZeRO 1, which it broadcasts after it has updated them."""
+        return self.zero == 1 and self.framework.zero_1.owns_tensors
+
+    def broadcasts(self, layers: Sequence[Layer], ranks: int) -> int:
+        """Number of broadcasts of these layers' parameters from the ranks that own a tensor, if ranks own whole tensors."""
+        return min(ranks, sum(len(layer.tensors) for layer in layers))
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
         return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes
@@ -359,6 +368,13 @@ class Job:
     def broadcasts_s(self, tensors: Any, ranks: Any) -> Any:
         """Additional seconds in which `ranks` data-parallel ranks gather parameters in ZeRO's stage 1, tensor by tensor."""
         return self.framework.zero_1.broadcast_s * tensors * ranks if self.zero == 1 else 0.0
+
+    def gradient_host_s(self, tensors: Amount, replicas: Amount) -> Amount:
+        """Seconds of the host for the gradient tensors of all devices that its process drives, after replicas have summed them;
+        0 for a single replica."""
+        framework, driven = self.framework, np.minimum(replicas, self.cluster.node.devices)
+        result: Amount = framework.host_scale * framework.host.gradient_s * tensors * driven * (replicas > 1)
+        return result
 
     def _optimizer_s(self, parameters: float) -> float:
         key = "optimizer", parameters, self._work

@@ -172,7 +172,7 @@ class Plan:
         dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
         collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
-            job, exchange=collectives, contend=self._contention(mesh, job.zero, job.sums_whole),
+            job, exchange=collectives, contend=self._contention(mesh, 0 if job.owns_tensors else job.zero, job.sums_whole),
             ranks=self.ranks, group=self.model_parallel_size, pipelined_ranks=self.pipelined_ranks(mesh.devices),
         )  # fmt: skip
 

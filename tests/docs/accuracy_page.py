@@ -26,6 +26,8 @@ class Line(NamedTuple):
     floor: float | None
     covered: float | None
     width: float | None = None
+    regret: float | None = None
+    worst_regret: float | None = None
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""Fit of a framework and a cluster to runs, from files to posterior, prediction of the target and the run to measure next."""
+"""Fits of a framework and a cluster to runs: from files to posterior, prediction of the target and the run to measure next."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.next_run import Candidate, ranked
+from scaleproof.validator.fitting.next_run import NextRun, ranked
 from scaleproof.validator.fitting.observations import ObservedRun, observed
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 
 @dataclass(frozen=True)
-class Fit:
+class FittedRuns:
     """Runs, those that only check predictions, the posterior of the constants after the runs, the scenario that is predicted
     (with shipped constants), and layouts that may be measured next, the most informative first."""
 
@@ -25,7 +25,7 @@ class Fit:
     checked: tuple[ObservedRun, ...]
     posterior: Posterior
     target: Scenario
-    candidates: Sequence[Candidate]
+    candidates: Sequence[NextRun]
 
 
 def fit(
@@ -37,7 +37,7 @@ def fit(
     notes: ImportNotes,
     report: Callable[[str], None] = lambda _: None,
     checks: Sequence[Path] = (),
-) -> Fit:
+) -> FittedRuns:
     """Fits constants to runs. Arguments and errors: see `observations.observed`.
 
     target_gpus: number of GPUs on which the scenario is predicted, its own if None. most_gpus: of the run to measure next.
@@ -50,7 +50,7 @@ def fit(
     report(f"fitting constants to {len(runs)} runs")
     posterior = fitted(runs)
     report("comparing runs to measure next")
-    return Fit(runs, checked, posterior, target, ranked(posterior, target, runs, most_gpus))
+    return FittedRuns(runs, checked, posterior, target, ranked(posterior, target, runs, most_gpus))
 
 
 def _check_one_system(runs: Sequence[ObservedRun], target: Scenario) -> None:

@@ -32,7 +32,7 @@ _MOST: Final = 32
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NextRun:
     """A layout that may be measured. step_s: predicted seconds of a step. deviation: standard deviation of the logarithm of the
     target's step time by uncertain constants, once this run is measured."""
 
@@ -41,9 +41,7 @@ class Candidate:
     deviation: float
 
 
-def ranked(
-    posterior: Posterior, target: Scenario, runs: Sequence[ObservedRun], most_gpus: int | None = None
-) -> list[Candidate]:
+def ranked(posterior: Posterior, target: Scenario, runs: Sequence[ObservedRun], most_gpus: int | None = None) -> list[NextRun]:
     """Layouts that are not measured yet, the one that narrows the target most first.
 
     most_gpus: largest number of GPUs; that of the runs if None.
@@ -61,7 +59,7 @@ def ranked(
     noises = [posterior.noise * RunErrors.of(one).relative for one in scenarios]
     deviations = [deviation_after(posterior, of_target, *run) for run in zip(of_runs, noises, strict=True)]
     order = np.argsort(deviations, kind="stable")
-    return [Candidate(scenarios[index], float(times_s[index]), deviations[index]) for index in order.tolist()]
+    return [NextRun(scenarios[index], float(times_s[index]), deviations[index]) for index in order.tolist()]
 
 
 def deviation_after(posterior: Posterior, of_target: Amounts, of_run: Amounts, noise: float) -> float:

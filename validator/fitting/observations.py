@@ -83,7 +83,7 @@ def check_consistent(runs: Sequence[ObservedRun]) -> None:
         for a, b in itertools.combinations(same, 2):
             ratio = max(a.step_time_s, b.step_time_s) / min(a.step_time_s, b.step_time_s)
             if ratio > most:
-                times = f"{format_time_s(a.step_time_s)} and {format_time_s(b.step_time_s)}, {format_percent(ratio - 1)} apart"
+                times = f"{format_time_s(a.step_time_s)} and {format_time_s(b.step_time_s)} ({format_percent(ratio - 1)} more)"
                 raise InputError(
                     f"{a.place} and {b.place}: the same configuration with steps of {times}; "
                     f"repeats differ by at most {format_percent(most - 1)}; remove one, or add the column that differs"

@@ -23,7 +23,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump_part
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.fitting.constants import prior_interval
-from scaleproof.validator.fitting.fit import Fit
+from scaleproof.validator.fitting.fit import FittedRuns
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, slopes
@@ -31,7 +31,7 @@ from scaleproof.validator.fitting.posterior import Posterior, slopes
 _MOST_NEXT: Final = 5
 
 
-def of(fit: Fit) -> FitRecord:
+def of(fit: FittedRuns) -> FitRecord:
     """The record of a fit."""
     posterior, target = fit.posterior, fit.target
     most = max(run.gpus for run in fit.runs)

@@ -31,17 +31,19 @@ _LAYOUT: Final = (
 
 
 class ShippedFit(NamedTuple):
-    """Constants of a shipped framework, in words, and the ids of the rows that they were fitted on."""
+    """Constants of a shipped framework, in words, and the ids of the rows of a table that they were fitted on."""
 
+    table: str
     constants: str
     rows: tuple[str, ...]
 
 
 @functools.cache
-def shipped_fits() -> tuple[ShippedFit, ...]:
-    """All constants of shipped frameworks that were fitted on published rows."""
+def shipped_fits(table: str) -> tuple[ShippedFit, ...]:
+    """All shipped constants that were fitted on rows of a published table."""
     found = yaml.safe_load((folder() / "fitted.yaml").read_text(encoding="utf-8"))
-    return tuple(ShippedFit(one["constants"], tuple(one["rows"])) for one in found)
+    every = (ShippedFit(one["table"], one["constants"], tuple(one["rows"])) for one in found)
+    return tuple(one for one in every if one.table == table)
 
 
 class Calibration(NamedTuple):

@@ -8,10 +8,10 @@ scored.
 from __future__ import annotations
 
 import csv
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, get_args
@@ -23,7 +23,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.predict import timed
@@ -34,11 +34,15 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
+from scaleproof.validator.published.calibrations import shipped_fits
 from scaleproof.validator.published.prediction import COARSE, Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
-CALIBRATION: Final[tuple[str, ...]] = ()
+_FITTED: Final = shipped_fits("data_parallel_scaling")
+# Constants of shipped frameworks, and the rows that they were fitted on, which are not scored.
+CALIBRATION: Final = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _FITTED)
+_FITTED_ROWS: Final = frozenset(row for one in _FITTED for row in one.rows)
 _SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
 _SHAPE: Final = ("gpus", "nodes", "method", "servers", "grad_accum", "optimizer")
 _PAIRS: Final = ("model", "gpus", "seq_len")
@@ -74,13 +78,15 @@ def predict_among(
     Rows that cannot be predicted are skipped with the reason.
     """
     source = row.get("source_set") or "not named"
+    if row.get("id") in _FITTED_ROWS:
+        return Prediction(source, skipped="constants were fitted on it")
     try:
         gpus, measured = _number(row, "gpus"), _rate(row)
         base, base_per_s = _base(row, (*rows, *_shipped_rows()))
         if gpus == _number(base, "gpus"):
             return Prediction(source, skipped="the base that the rest is predicted from")
-        device_s = _device_s(_hashable(base), base_per_s)
-        scenario = _scenario(row, device_s)
+        device_s = _device_s(_hashable(base), base_per_s, options.ablate)
+        scenario = _scenario(row, device_s, options.ablate)
         predicted = scenario.total_samples / _step_s(scenario)
         found = _interval(scenario, options.errors(source))
     except ScaleproofError as error:
@@ -107,15 +113,15 @@ def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
     return bases[0], fmean(_rate(base) for base in bases)
 
 
-@cache
-def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> float:
+@functools.cache
+def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float, ablate: tuple[str, ...]) -> float:
     """Seconds of work of one device per batch with which the base's prediction equals its measurement. Raises InputError."""
     base = dict(base_row)
     passes = _passes(base)
     measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
     device_s = measured_s / passes
     for _ in range(_MOST_TRIES):
-        over_s = _step_s(_scenario(base, device_s)) - measured_s
+        over_s = _step_s(_scenario(base, device_s, ablate)) - measured_s
         device_s -= over_s / passes
         if device_s <= 0:
             break
@@ -158,14 +164,16 @@ def _busiest_s(program: Program) -> float:
     return float(max(seconds.max() for seconds in busy_s))
 
 
-def _scenario(row: Row, device_s: float) -> Scenario:
-    """Scenario of the row, with `device_s` seconds of device work per batch. Raises ScaleproofError or pydantic's error."""
+def _scenario(row: Row, device_s: float, ablate: tuple[str, ...] = ()) -> Scenario:
+    """Scenario of the row, with `device_s` seconds of device work per batch, without the mechanisms of frameworks named by
+    `ablate`. Raises ScaleproofError or pydantic's error."""
     gpus, batch = _number(row, "gpus"), _batch(row)
     cluster = _cluster(row)
     strategy = _strategy(row, cluster)
     measured = {"samples": batch, "time": f"{device_s} s"}
     return Scenario.model_validate({
-        **_framework(row),
+        **_framework(row, ablate),
+        **_input(row),
         "model": _model(row.get("model", ""), row.get("seq_len", "")),
         "cluster": _used_cluster(cluster, row, strategy),
         "strategy": strategy,
@@ -174,10 +182,17 @@ def _scenario(row: Row, device_s: float) -> Scenario:
     })  # fmt: skip
 
 
-def _framework(row: Row) -> dict[str, Any]:
+def _framework(row: Row, ablate: tuple[str, ...] = ()) -> dict[str, Any]:
     """Field `framework` of a scenario for the row's software; empty if it is unknown, so that the default applies."""
     known = software_of(row)
-    return {} if known is None else {"framework": shipped(known["framework"])}
+    return {} if known is None else {"framework": functools.reduce(Framework.ablated, ablate, shipped(known["framework"]))}
+
+
+def _input(row: Row) -> dict[str, Any]:
+    """Field `input` of a scenario for the loader workers that the row's software names; empty if it names none."""
+    workers = re.search(r"(\d+) loader workers", row.get("software", ""))
+    decoding = (software_of(row) or {}).get("input")
+    return {"input": decoding | {"cores": int(workers[1])}} if workers and decoding else {}
 
 
 def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
@@ -195,6 +210,7 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
         # each variable separately; TensorFlow's contrib/nccl makes NCCL wait for all work that the host has issued to a device,
         # which is the whole backward pass
         return strategy | {"bucket": "1 B", "first_bucket": "1 B", "overlap": False}
+    strategy |= (software_of(row) or {}).get("strategy", {})
     has_own_buckets = "ddp" in method or "mirrored" in method
     return strategy if has_own_buckets else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
 
@@ -244,7 +260,7 @@ def _cluster(row: Row) -> Cluster:
     return cluster
 
 
-@cache
+@functools.cache
 def _named_cluster(name: str, gpu: str) -> Cluster | None:
     """The shipped cluster with a system's name if it has the row's GPUs; otherwise None."""
     plain, words = re.sub(r"[ .]", "-", name).lower(), _words(gpu)
@@ -255,7 +271,7 @@ def _named_cluster(name: str, gpu: str) -> Cluster | None:
     return cluster if words & _words(cluster.device.name) else None
 
 
-@cache
+@functools.cache
 def _similar_cluster(gpu: str, per_node: int) -> Cluster | None:
     """The first shipped cluster with such GPUs, and with as many per node as the row says unless that is 0."""
     similar = (own for own in map(_load_cluster, catalog.names("clusters")) if _words(gpu) <= _words(own.device.name))
@@ -267,12 +283,12 @@ def _words(gpu: str) -> set[str]:
     return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
 
 
-@cache
+@functools.cache
 def _load_cluster(name: str) -> Cluster:
     return load_cluster(catalog.find_part("cluster", name, Path()))
 
 
-@cache
+@functools.cache
 def _model(name: str, seq_len: str) -> AnyModel:
     """The shipped model of that name, ignoring hyphens. Raises InputError, or what `load_model` does."""
     plain = re.sub(r"v1\.5|[^a-z0-9]", "", name.lower())
@@ -309,7 +325,7 @@ def _batch(row: Row) -> int:
     return _count(row.get("batch_per_gpu")) or _largest_batch(_hashable(row))
 
 
-@cache
+@functools.cache
 def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
     given = dict(row)
     cluster, batch = _cluster(given).model_copy(update={"nodes": 1}), 1
@@ -366,7 +382,7 @@ def _hashable(row: Row) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(row.items()))
 
 
-@cache
+@functools.cache
 def _shipped_rows() -> tuple[Row, ...]:
     with (catalog.ROOT / "published" / "data_parallel_scaling.csv").open(newline="", encoding="utf-8") as file:
         return tuple(csv.DictReader(file))

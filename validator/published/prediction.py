@@ -59,8 +59,10 @@ class Prediction:
 
     id: of the row. source: repository, paper or system whose rows may have errors in common. framework: of the scenario.
     scenario: reference for `scaleproof show`. inputs: rows with equal inputs should have the same measurement. pairs: rows with
-    equal pairs are compared for their order. interval: 90 % prediction interval, if known. uncertainty: what it depends on. of:
-    predicted quantity; totals are of speed, a time or a rate. nodes: their number, 0 if the row does not state it.
+    equal pairs are compared for their order. choices: rows with equal choices are layouts of one training job, of which one is
+    chosen; empty if the row is of no such job. fits: whether the run is predicted to fit with the headroom of plans. interval:
+    90 % prediction interval, if known. uncertainty: what it depends on. of: predicted quantity; totals are of speed, a time or
+    a rate. nodes: their number, 0 if the row does not state it.
     """
 
     set_name: str
@@ -78,6 +80,8 @@ class Prediction:
     uncertainty: Uncertainty | None = None
     framework: str = ""
     scenario: str = ""
+    choices: tuple[str, ...] = ()
+    fits: bool = True
 
     @property
     def error(self) -> float:

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from scaleproof.simulator.frameworks import ABLATIONS
 from scaleproof.simulator.scenario.published.tables import Row, csv_files, find_table, folder, opened, read_table
 from scaleproof.validator.published import parallel_map
 from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction, Quantity
+from scaleproof.validator.published.regret import regrets
 
 # Two rows are compared for their order if their measurements differ by more than this share.
 _DIFFERENT: Final = 0.05
@@ -34,8 +36,8 @@ _DIFFERENT: Final = 0.05
 FEW_NODES: Final = 2
 
 
-# What a score that leaves out the source of each row means, by table; in the others nothing is fitted to their rows.
-_NOTHING_FITTED: Final = ("sources left out: of intervals; no other constant is fitted to rows of this table",)
+# What a score that leaves out the source of each row means, by table; in the others only intervals are fitted again.
+_INTERVALS_FITTED: Final = ("sources left out: of intervals; other constants are those of the shipped files",)
 _LEAVE_OUT_NOTES: Final[Mapping[str, tuple[str, ...]]] = {
     "collectives": ("sources left out: each row is predicted with constants fitted to rows of the other sources",),
     "gpu_kernels": ("sources left out: not done here; errors on GPUs left out of the fit: python benchmarks/kernels.py gpus",),
@@ -45,8 +47,8 @@ _LEAVE_OUT_NOTES: Final[Mapping[str, tuple[str, ...]]] = {
 @dataclass(frozen=True)
 class SetScore:
     """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval;
-    width90: geometric mean of the intervals' upper ends over their lower ends. Values are None without rows to compute them
-    from."""
+    width90: geometric mean of the intervals' upper ends over their lower ends. regret_mean, regret_worst: of the layouts that
+    are predicted to be fastest (see `regrets`). Values are None without rows to compute them from."""
 
     rows: int
     scored: int
@@ -58,6 +60,8 @@ class SetScore:
     floor: float | None = None
     coverage90: float | None = None
     width90: float | None = None
+    regret_mean: float | None = None
+    regret_worst: float | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
 
@@ -236,7 +240,7 @@ def _load(path: Path, options: Options) -> _LoadedTable:
     if options.calibrated and not table.has_constants:
         raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     calibration = module.CALIBRATED if options.calibrated else module.CALIBRATION
-    notes = _LEAVE_OUT_NOTES.get(table.name, _NOTHING_FITTED) if options.leave_out else ()
+    notes = _LEAVE_OUT_NOTES.get(table.name, _INTERVALS_FITTED) if options.leave_out else ()
     if hasattr(module, "predict_table"):
         return _LoadedTable(table, [functools.partial(module.predict_table, path)], calibration, (*module.NOTES, *notes))
     _, rows = read_table(path)
@@ -287,15 +291,19 @@ def summarise(predictions: Iterable[Prediction]) -> dict[str, SetScore]:
 
 def totals(predictions: Sequence[Prediction], of: Quantity = "speed") -> dict[str, SetScore]:
     """Totals for the speed, or another quantity, of all rows, and of those on many nodes; rows of different sets are not
-    compared for their order."""
-    speeds = [
-        replace(prediction, inputs=(prediction.set_name, *prediction.inputs), pairs=(prediction.set_name, *prediction.pairs))
-        for prediction in predictions
-        if prediction.of == of
-    ]
+    compared."""
+    speeds = [_named_by_set(prediction) for prediction in predictions if prediction.of == of]
     many = [prediction for prediction in speeds if prediction.nodes > FEW_NODES]
     of_all = {"all": _set_score(speeds)} if speeds else {}
     return of_all | ({f"more than {FEW_NODES} nodes": _set_score(many)} if many else {})
+
+
+def _named_by_set(prediction: Prediction) -> Prediction:
+    """The prediction with its set's name in front of what it has in common with others."""
+    name, choices = prediction.set_name, prediction.choices
+    return replace(
+        prediction, inputs=(name, *prediction.inputs), pairs=(name, *prediction.pairs), choices=choices and (name, *choices)
+    )
 
 
 def _set_score(members: Sequence[Prediction]) -> SetScore:
@@ -304,6 +312,7 @@ def _set_score(members: Sequence[Prediction]) -> SetScore:
     if not scored:
         return SetScore(len(members), 0, skipped=skipped)
     errors = np.abs([m.error for m in scored])
+    of_choices = regrets(scored)
     return SetScore(
         rows=len(members),
         scored=len(scored),
@@ -315,6 +324,8 @@ def _set_score(members: Sequence[Prediction]) -> SetScore:
         floor=_floor(scored),
         coverage90=_coverage(scored),
         width90=_width(scored),
+        regret_mean=fmean(of_choices) if of_choices else None,
+        regret_worst=max(of_choices, default=None),
         skipped=skipped,
         assumed=dict(Counter(column for m in scored for column in m.assumed)),
     )

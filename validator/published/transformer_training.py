@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed_with_interval
@@ -22,13 +23,19 @@ from scaleproof.validator.published.prediction import Options, Prediction, Uncer
 
 Row = Mapping[str, str]
 
+_SHIPPED = shipped_fits("transformer_training")
 # Rows on which constants of shipped frameworks were fitted, and in addition those that a calibrated score is given.
-CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in shipped_fits())
+CALIBRATION = tuple(f"{one.constants}: {', '.join(one.rows)}" for one in _SHIPPED)
 CALIBRATED = (*CALIBRATION, *(f"{' and '.join(one.sets)}: {', '.join(one.rows)}" for one in calibrations()))
-_FITTED_ROWS = frozenset(row for one in shipped_fits() for row in one.rows)
+_FITTED_ROWS = frozenset(row for one in _SHIPPED for row in one.rows)
 _GIVEN = _FITTED_ROWS | {name for one in calibrations() for name in one.rows}
 # Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
+# Rows that are equal in these columns trained the same model in the same way on equal GPUs, in layouts that can be chosen.
+_CHOICES = (
+    "model", "layers", "hidden", "seq_len", "cluster", "gpu", "gpus", "global_batch_seqs", "precision", "fp8_recipe",
+    "optimizer", "software",
+)  # fmt: skip
 _FITTED_ON_IT = "constants were fitted on it"
 
 
@@ -77,7 +84,7 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
             yield Prediction(name, skipped=description)
             return
         usage = memory(description.scenario)
-        skipped = _not_timed(row)
+        skipped = _not_timed(row, usage.fits)
         predicted_s, interval_s, uncertainty = (math.nan, None, None) if skipped else step_s(description, options, name)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
@@ -88,15 +95,17 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
         yield Prediction(name, skipped="no run that can be read")
         return
     framework = description.scenario.framework.name
+    choices = tuple(row.get(column, "") for column in _CHOICES)
     about: dict[str, Any] = {
         "inputs": inputs, "pairs": pairs, "assumed": description.assumed, "framework": framework,
         "scenario": f"{PUBLISHED}{row.get('id', '')}", "source": name,
     }  # fmt: skip
     yield Prediction(
-        name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes, **about
-    )
+        name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes,
+        choices=choices, fits=usage.worst.total_bytes <= (1 - HEADROOM) * usage.capacity_bytes, **about,
+    )  # fmt: skip
     if row.get("memory_GiB"):
-        reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
+        reported_bytes = usage.reported_bytes(description.scenario.framework.memory)
         of_memory = memory_error(description.scenario, options.errors(name))
         interval_bytes = of_memory and of_memory.interval(reported_bytes)
         known = Uncertainty(case_of_memory(description.scenario))
@@ -127,12 +136,12 @@ def step_s(
     return run.step_time_s, run.prediction_interval_s, known
 
 
-def _not_timed(row: Row) -> str:
-    """Reason why a row has no time to compare with; "" if it has one."""
+def _not_timed(row: Row, fits: bool) -> str:
+    """Reason why a row has no time to compare with; "" if it has one. fits: whether its memory is predicted to suffice."""
     if row.get("fits") == "no":
         return "ran out of memory"
     if row.get("fits") == "failed":
-        return "failed, without a stated reason"
+        return "failed, predicted to fit" if fits else "failed, predicted not to fit"
     return "" if row.get("step_time_s") else "no time"
 
 

@@ -63,10 +63,12 @@ def _known_software() -> list[dict[str, Any]]:
 
 def software_of(row: Row) -> Mapping[str, Any] | None:
     """The entry of software.yaml for a row; None where its software is not known."""
-    software, source, precision = (row.get(column, "") for column in ("software", "source", "precision"))
+    software, source, precision, model = (row.get(column, "") for column in ("software", "source", "precision", "model"))
     dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", source)
     for entry in _known_software():
         if not re.search(entry["software"], software, re.IGNORECASE):
+            continue
+        if not re.search(entry.get("model", ""), model):
             continue
         if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
             continue

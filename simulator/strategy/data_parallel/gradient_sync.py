@@ -210,6 +210,8 @@ class GradientSync:
         ranks = self._groups(rank, group)[0].size
         if self.job.sums_whole:
             yield _CollectiveQuery("all_reduce", group, float(sum(tensors) * size), self._sharding)
+        elif self.job.owns_tensors:
+            yield _CollectiveQuery("all_reduce", "all replicas", float(sum(tensors) * size), self._sharding)
         elif self.job.zero:
             yield _CollectiveQuery("reduce_scatter", group, float(sum(tensors) * size), self._sharding)
             if group == "replicas" and plan.sharing < plan.workers:
@@ -258,17 +260,23 @@ class GradientSync:
 
         def queries(begin: int) -> Iterator[tuple[_CollectiveQuery, range]]:
             layers = self._unit_by_first_layer[begin].layers
-            for group, count in self._parameters(layers).items():
-                yield self._gather(group, count), layers
+            for query in self._gathers_of_layers(layers):
+                yield query, layers
 
         numbered = self._numbered(self.context.schedule.begin[unit_tasks], queries)
         before = unit_tasks[numbered.task]
         slot = self.context.schedule.slot[before] - SLOTS + 1
         return _RankCollectives(slot, *numbered[1:], after[numbered.task], before)
 
-    def _gather(self, group: str, parameters: int) -> _CollectiveQuery:
-        """Query that gathers the shards of parameters of a group of ranks."""
-        return _CollectiveQuery("all_gather", group, float(parameters * self.job.gathered_bytes), self._sharding)
+    def _gathers_of_layers(self, layers: range) -> Iterator[_CollectiveQuery]:
+        """Queries that gather the shards of some layers' parameters, or broadcast them from the ranks that own them."""
+        for group, parameters in self._parameters(layers).items():
+            size_bytes = float(parameters * self.job.gathered_bytes)
+            if self.job.owns_tensors:
+                count = self.job.broadcasts([self.rank_layers.layers[i] for i in layers], self.plan.sharing)
+                yield from [_CollectiveQuery("broadcast", group, size_bytes / count, self._sharding)] * count
+            else:
+                yield _CollectiveQuery("all_gather", group, size_bytes, self._sharding)
 
     def _recorded_query(self, rank: int, query: _CollectiveQuery) -> int:
         """Number of a recorded query for a collective of a pipeline rank."""
@@ -296,16 +304,16 @@ class GradientSync:
         return self._group_cache[rank, name]
 
     def _groups_with(self, workers: Iterable[int], rank: int, name: str) -> Iterator[Group]:
-        """Groups that contain some workers: "replicas" have the same parameters, and shard states with ZeRO; "shards" have the
-        same shard of these; "experts" have the same experts."""
+        """Groups that contain some workers: "replicas" have the same parameters, and shard states with ZeRO; "all replicas"
+        have the same parameters; "shards" have the same shard of these; "experts" have the same experts."""
         plan, mesh = self.plan, self.context.mesh
-        sharing = plan.sharing if self.job.zero else plan.workers
+        sharing = plan.sharing if self.job.zero and name != "all replicas" else plan.workers
         if name == "experts":
             for ranks in mesh.expert_replicas(rank, plan.expert, plan.expert_tensor):
                 yield Group.of(ranks, mesh.devices)
             return
         for first in sorted({worker % sharing if name == "shards" else worker - worker % sharing for worker in workers}):
-            if name == "replicas":
+            if name in ("replicas", "all replicas"):
                 yield mesh.replicas_of(rank, first, sharing)
             else:
                 columns = (mesh.members(worker, rank)[:: mesh.tensor] for worker in range(first, plan.workers, sharing))
@@ -323,9 +331,9 @@ class GradientSync:
         context.recorder.record_times(rows, members, times_of)
         if job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
             gathered = [
-                (self._gather(group, count), context.ranges[stage])
+                (query, context.ranges[stage])
                 for stage in plan.stage_of[rank]
-                for group, count in self._parameters(context.ranges[stage]).items()
+                for query in self._gathers_of_layers(context.ranges[stage])
             ]
             numbers = [self._recorded_query(rank, query) for query, _ in gathered]
             labels = Communication(
@@ -348,8 +356,8 @@ class GradientSync:
         tensors = [tensor for stage in stages for i in stage for tensor in self.rank_layers.layers[i].tensors]
 
         def times_of(job_costs: JobCosts) -> tuple[float, float]:
-            job, work_s = job_costs.job, job_costs.job.optimizer_s(updated)
-            work_s += job.broadcasts_s(len(tensors), ranks)
+            job = job_costs.job
+            work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             if plan.compression is not None and ranks > 1 and not zero:
                 work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
             return work_s, 0.0

@@ -15,6 +15,7 @@ from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, block_range, cut_into_stages
+from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedule import peak_activations
 from scaleproof.simulator.strategy.plan import Plan
@@ -28,11 +29,11 @@ def _one_error(value: Any, validate: Callable[[Any], Any]) -> Any:
         return validate(value)
     except ValidationError:
         raise ValueError(
-            f"unknown balance {str(value)[:60]!r}; give layers, time, memory, or blocks per stage such as [3, 2]"
+            f"unknown balance {str(value)[:60]!r}; give layers, time, memory, products, or blocks per stage such as [3, 2]"
         ) from None
 
 
-Balance = Annotated[Literal["layers", "time", "memory"] | _Blocks, WrapValidator(_one_error)]
+Balance = Annotated[Literal["layers", "time", "memory", "products"] | _Blocks, WrapValidator(_one_error)]
 _Weights = Callable[[int], NDArray[np.float64]]
 _Places = NDArray[np.int64]
 
@@ -41,12 +42,15 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
     """Layers of each of the stages · chunks stages of the model.
 
     balance: the same number of blocks in each stage; or the minimum of the maximum time, or memory, of a stage, including
-    embedding and loss at the ends; or the numbers of blocks, first stage first. Raises FieldError.
+    embedding and loss at the ends; or equal shares of weights in products, as nanotron's build_model fills stages; or the
+    numbers of blocks, first stage first. Raises FieldError.
     """
     layers, stages = job.layers, plan.stages * plan.chunks
     by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
     if isinstance(balance, tuple) or balance == "layers" or stages == 1:
         return by_blocks
+    if balance == "products":
+        return _cut_in_order(layers, stages)
     job = plan.exchanging(job)
     return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
 
@@ -68,6 +72,23 @@ def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted
     bounds = [first, *(first + np.cumsum(blocks)).tolist()]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
+    """Contiguous stages, each of which takes layers until the stages so far have their share of the weights in products, and
+    leaves a block for each later stage (huggingface/nanotron, src/nanotron/models/base.py, build_model)."""
+    first, last = block_range(layers)
+    weights = np.cumsum([_product_weights(layer) for layer in layers])
+    begins = [0]
+    for stage in range(1, stages):
+        reached = int(np.searchsorted(weights, weights[-1] * stage / stages * (1 - 1e-9))) + 1
+        begins.append(min(max(reached, begins[-1] + 1, first + stage), last - (stages - stage)))
+    return [range(a, b) for a, b in itertools.pairwise([*begins, len(layers)])]
+
+
+def _product_weights(layer: Layer) -> float:
+    """Elements of the weights that a layer's matrix products read; embeddings that are looked up have none."""
+    return float(sum(one.columns * one.inner * one.count for one in layer.operators if isinstance(one, Matmul)))
 
 
 def _seconds(job: Job, plan: Plan) -> _Weights:

@@ -8,6 +8,7 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common import catalog
+from scaleproof.validator.published.calibrations import shipped_fits
 from scaleproof.validator.published.data_parallel_scaling import predict, predict_among
 from scaleproof.validator.published.prediction import Prediction
 from tests.docs.accuracy_page import ALL, shown
@@ -15,6 +16,7 @@ from tests.validator.verdicts import in_bulk
 
 TABLE = catalog.ROOT / "published" / "data_parallel_scaling.csv"
 BASE = "the base that the rest is predicted from"
+FITTED = "constants were fitted on it"
 # a series that communicates over the network after each of several passes
 SERIES = {
     "source_set": "made up", "model": "BERT-large", "cluster": "DGX A100", "gpu": "A100-80GB", "gpus": "8", "nodes": "1",
@@ -43,11 +45,12 @@ def predicted(row: Row, *others: Row) -> float:
 
 def test_every_row_except_baselines_is_scored() -> None:
     found = shown(ALL)["data_parallel_scaling"]
-    bases = len(rows()) - sum(line.scored for line in found.sets.values())
-    assert f"skipped: {BASE} ({bases} rows)" in found.text.splitlines()
+    fitted = sum(row["id"] in fitted.rows for row in rows() for fitted in shipped_fits("data_parallel_scaling"))
+    bases = len(rows()) - fitted - sum(line.scored for line in found.sets.values())
+    assert f"skipped: {BASE} ({bases} rows), {FITTED} ({fitted} rows)" in found.text.splitlines()
 
 
-@pytest.mark.parametrize("name", ["tf_benchmarks_2017", "ps_tensorflow", "nvidia_dle"])
+@pytest.mark.parametrize("name", ["tf_benchmarks_2017", "ps_tensorflow", "nvidia_dle", "dlperf"])
 def test_every_set_is_within_the_bound(name: str) -> None:
     found = shown(ALL)["data_parallel_scaling"].sets[name]
     assert found.mean is not None
@@ -103,8 +106,36 @@ def test_several_baselines_count_with_their_mean() -> None:
     ],
 )  # fmt: skip
 def test_the_framework_follows_from_the_software_column(software: str, framework: str) -> None:
-    row, base = at(16, software=software), at(8, software=software)
+    row, base = at(16, software=software, samples_per_s="1000"), at(8, software=software, samples_per_s="500")
     assert predict_among(row, [row, base]).framework == framework
+
+
+def test_loader_workers_limit_the_rate_of_a_node() -> None:
+    """Eight cores of a node decode as many photographs for eight GPUs as for four."""
+    photographs = {"model": "ResNet-50 v1.5", "seq_len": "", "precision": "fp32", "grad_accum": "1", "batch_per_gpu": "128"}
+    few, many = (photographs | {"software": f"PyTorch; {workers} loader workers"} for workers in (8, 48))
+    rates = {}
+    for changes in (few, many):
+        base = at(1, samples_per_s="350", **changes)
+        rates[changes["software"]] = [predicted(at(gpus, **changes), base) for gpus in (4, 8, 16)]
+    (four, eight, sixteen), free = rates.values()
+    assert four == pytest.approx(eight) == pytest.approx(sixteen / 2) == pytest.approx(8 / 7.47e-3, rel=0.02)
+    assert free[1] > 2 * eight
+    # with DALI a core decodes a photograph in half the time
+    dali = few | {"software": "PyTorch; 8 loader workers, dali"}
+    assert predicted(at(8, **dali), at(1, samples_per_s="350", **dali)) == pytest.approx(8 / 3.56e-3, rel=0.02)
+
+
+def test_one_bucket_of_all_gradients_is_not_overlapped() -> None:
+    """NVIDIA's script for BERT gives apex buckets that are larger than the model."""
+    base, row = (at(gpus, grad_accum="1", model="BERT base", batch_per_gpu="64") for gpus in (8, 64))
+    buckets = predicted(row, base)
+    assert predicted(row | {"software": "NGC PyTorch"}, base | {"software": "NGC PyTorch"}) < buckets
+
+
+def test_rows_that_constants_were_fitted_on_are_not_scored() -> None:
+    fitted = [row for row in rows() if predict_among(row, rows()[:0]).skipped == FITTED]
+    assert [row["id"] for row in fitted] == ["dlperf-0374", "dlperf-0384", "dlperf-0407", "dlperf-0408"]
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     plain = json.loads(capsys.readouterr().out)
     assert plain["table"] == "collectives"
     assert set(plain["sets"]["somewhere >=1MiB"]) == {
-        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "skipped",
-        "assumed",
+        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "regret_mean",
+        "regret_worst", "skipped", "assumed",
     }  # fmt: skip
     assert plain["sets"]["somewhere >=1MiB"]["skipped"] == {"no collective is called 'alltoall_v2'": 1}
 

@@ -38,6 +38,9 @@ SUMS, LAST, GATHERS, OPENING, AFTER = range(5)
 _POWERS: Final = 27, 30
 _LARGE_BYTES: Final = 2.0 ** _POWERS[0]
 
+# Operations in place of these where ranks own whole tensors.
+_OF_WHOLE_TENSORS: Final[dict[Op, Op]] = {"reduce_scatter": "all_reduce", "all_gather": "broadcast"}
+
 # Fields of patterns by operation.
 _FIELDS: Final[dict[Op, tuple[int, ...]]] = {
     "all_reduce": (SUMS, LAST), "reduce_scatter": (SUMS, LAST), "all_gather": (GATHERS, OPENING, AFTER),
@@ -72,6 +75,9 @@ def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> Pat
     sums = _summed(rank_layers, found, kept, size)
     last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], kept[-1:], size)
     gathers, opening, after = (_sizes_of(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
+    if job.owns_tensors:
+        count = job.broadcasts([rank_layers.layers[i] for i in stage], plan.sharing)
+        after = {(keepers, size_bytes / count): count for keepers, size_bytes in after}
     return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
 
 
@@ -96,11 +102,12 @@ class ShardSync:
     """Collectives of all patterns of layers that are sharded in one way, on all groups of ranks that share gradients.
 
     patterns: in the order of the numbers that `add` returns. rank_layers: the layers, by whether the first and the last
-    stage are on different ranks.
+    stage are on different ranks. owns_tensors: as in `Job`, with ZeRO's stage 1.
     """
 
-    def __init__(self, transfers: TransferTimes, algorithm: str | None) -> None:
+    def __init__(self, transfers: TransferTimes, algorithm: str | None, owns_tensors: bool = False) -> None:
         self._transfers, self._algorithm = transfers, algorithm
+        self._instead = _OF_WHOLE_TENSORS if owns_tensors else {}
         self.patterns: list[Pattern] = []
         self.rank_layers: dict[bool, RankLayers] = {}
         self._groups: list[dict[str, tuple[Group, int]]] = []
@@ -137,7 +144,10 @@ class ShardSync:
         for keepers, (ranks, concurrent) in self._groups[group].items():
             algorithm = self._algorithm if op == "all_reduce" else None
             timed_bytes = self._timed_sizes(op, keepers)
-            self._requested[group, op, keepers] = self._transfers.collectives(op, ranks, timed_bytes, concurrent, algorithm)
+            timed_op = self._instead.get(op, op)
+            self._requested[group, op, keepers] = self._transfers.collectives(
+                timed_op, ranks, timed_bytes, concurrent, algorithm
+            )
 
     def _timed_sizes(self, op: Op, keepers: str) -> list[float]:
         """Sizes in bytes to time, from which the times of all patterns are interpolated."""
@@ -251,8 +261,12 @@ class SyncRequests:
         # where the first and the last stage are on different ranks, both have a copy of the weights they share
         shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]
         ends_split = ((c.stages > 1) & ~shaped).astype(np.int64)
-        self.pattern = distinct(self.shard.code, counts, ends_split, c.bucket, cut_by)
-        self.shards = [ShardSync(transfers, c.space.kept.get("algorithm")) for _ in range(len(self.shard))]
+        # how many ranks broadcast the tensors that they own is part of a pattern
+        owns_tensors = c.space.scenario.framework.zero_1.owns_tensors
+        owners = np.where(owns_tensors & (c.zero == 1), c.workers, 0)
+        self.pattern = distinct(self.shard.code, counts, ends_split, c.bucket, cut_by, owners)
+        algorithm = c.space.kept.get("algorithm")
+        self.shards = [ShardSync(transfers, algorithm, owns_tensors) for _ in range(len(self.shard))]
         self.begins: list[int] = []
         for row, plan in zip(self.pattern.first.tolist(), plans_of(c, self.pattern.first), strict=True):
             averaged = plan if plan.averages else replace(plan, workers=2 * plan.expert)

@@ -115,8 +115,9 @@ class _FullestRank:
         sharded, none = _sharded(c, rests["zero"]), np.zeros_like(rests["zero"])
         splits = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
         division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
-        # a framework may keep the parameters that ZeRO's stage 3 gathers in pipelines
-        keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None)
+        # a framework may keep the parameters that ZeRO's stage 3 gathers in pipelines, or gathered inputs without
+        keeps_gathered = c.space.scenario.framework.memory.keeps_gathered
+        keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None or keeps_gathered)
         division_code = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
         inputs_code = distinct(division_code, splits).code
         self.sharded = taken(sharded, c.rest)

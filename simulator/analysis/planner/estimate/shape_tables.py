@@ -199,9 +199,12 @@ class SyncTable:
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, _expert_replicas(c), 1)
         job = passes.jobs[0]
-        tensors = shape.stage_counts @ np.array([sum(len(job.layers[i].tensors) for i in one) for one in shape.kind_layers])
-        broadcasts_s = replace(job, zero=1).broadcasts_s(tensors[:, None], c.workers * c.context)
-        self.optimizer_s = job.optimizer_s(updated) + np.where(c.zero == 1, broadcasts_s, 0.0)
+        tensors: Times = shape.stage_counts @ np.array(
+            [sum(len(job.layers[i].tensors) for i in one) for one in shape.kind_layers]
+        )
+        ranks: Times = np.asarray(c.workers * c.context, dtype=np.float64)
+        self.optimizer_s = job.optimizer_s(updated) + job.gradient_host_s(tensors[:, None], ranks)
+        self.optimizer_s += np.where(c.zero == 1, replace(job, zero=1).broadcasts_s(tensors[:, None], ranks), 0.0)
         self._contend(shape, job, parameters.sum(axis=0))
 
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
@@ -221,10 +224,11 @@ class SyncTable:
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
         ranks = c.workers * c.context
+        scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.zero_1.owns_tensors))
 
         def moved(per_bus_byte: Mapping[Op, float]) -> Times:
             """Amount of all collectives, by the amount for each byte on the bus."""
-            by_sum = np.where(c.zero > 0, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
+            by_sum = np.where(scatters, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
             by_gather = per_bus_byte["all_gather"] * size
             result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + (gathers + step) * by_gather)
             return result

@@ -67,7 +67,8 @@ def step_times(configurations: Configurations) -> StepTimes:
     pass_columns = (*PASS_COLUMNS, "zero") if c.space.adds else PASS_COLUMNS
     pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*SYNC_COLUMNS)
     pass_rows, sync_rows = c.take(pass_of.first), c.take(sync_of.first)
-    passes, transfers = LayerPassTimes.of(pass_rows), TransferTimes(c.space.scenario.cluster)
+    passes = LayerPassTimes.of(pass_rows)
+    transfers = TransferTimes(passes.jobs[0].cluster)
     counts = np.unique(pass_rows.stages * pass_rows.chunks).tolist()
     cuts = {count: StageCut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)

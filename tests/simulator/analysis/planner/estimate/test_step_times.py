@@ -30,6 +30,12 @@ SCENARIOS = {
     "bert-large on 10gbe, gathers overlapped": (
         "bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8}", "batch=256"), 16,
     ),
+    "llama-2-7b by whole tensors": (
+        "llama-2-7b-fsdp-a100", ("strategy={kind: hybrid, workers: 8}", "framework=internevo", "training.zero=1"), 64,
+    ),
+    "resnet50 in one process per node": (
+        "resnet50-ring-p100", ("strategy={kind: hybrid, workers: 8}", "framework=tensorflow-2-mirrored", "batch=512"), 16,
+    ),
 }  # fmt: skip
 # Limits of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first
 # forward passes of interleaved stages delay passes of other microbatches where the network is slow and microbatches are few,

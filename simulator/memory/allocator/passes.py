@@ -1,0 +1,58 @@
+"""The passes of a rank in a step, without repetitions that do not change its memory."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
+
+# Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
+_KEPT_REPETITIONS: Final = 3
+
+
+class RankPass(NamedTuple):
+    """A pass of a rank over a microbatch in one of its chunks."""
+
+    kind: Pass
+    chunk: int
+    microbatch: int
+
+
+def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:
+    """The passes of a pipeline rank in order, of which a repeated sequence that allocates as much as it frees is kept three
+    times."""
+    plan = setting.plan
+    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(setting.job))
+    kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
+    kept = without_repetitions(kind * plan.chunks + chunk, changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks)
+    return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]
+
+
+def changes(kind: NDArray[np.int64], chunk: NDArray[np.int64], chunks: int) -> NDArray[np.int64]:
+    """Changes by each pass of the numbers of microbatches with live activations, and with missing gradients of weights, by
+    chunk; shape (passes, 2 · chunks)."""
+    result = np.zeros((len(kind), 2 * chunks), dtype=np.int64)
+    rows = np.arange(len(kind))
+    result[rows, chunk] = np.select([kind == Pass.FORWARD, kind == Pass.WEIGHT], [1, 0], -1)
+    result[rows, chunks + chunk] = np.select([kind == Pass.INPUT, kind == Pass.WEIGHT], [1, -1], 0)
+    return result
+
+
+def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+    """Indices of passes without the repetitions of the sequence that saves the most, of at most `longest` passes, which leaves
+    the numbers of microbatches in flight as they were. codes: equal for passes that allocate the same."""
+    best = range(0)
+    for period in range(1, min(longest, len(codes) // (_KEPT_REPETITIONS + 1)) + 1):
+        differs = np.flatnonzero(codes[period:] != codes[:-period])
+        edges = np.concatenate([[-1], differs, [len(codes) - period]])
+        at = int(np.argmax(np.diff(edges)))
+        begin, equal = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
+        dropped = (equal // period + 1 - _KEPT_REPETITIONS) * period
+        if dropped > len(best) and not changed[begin : begin + period].sum(axis=0).any():
+            first = begin + _KEPT_REPETITIONS * period
+            best = range(first, first + dropped)
+    return np.delete(np.arange(len(codes)), best)

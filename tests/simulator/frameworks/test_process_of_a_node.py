@@ -1,0 +1,55 @@
+"""TensorFlow 2: one process drives the devices of a node, and sums of gradients go over TCP."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.frameworks.scenarios import scenario, trained_by
+
+TENSORFLOW = shipped("tensorflow-2-mirrored")
+
+
+def on(gpus: int) -> Scenario:
+    return scenario(
+        "framework=tensorflow-2-mirrored", "cluster=dlperf-v100", f"strategy.workers={gpus}", f"batch={8 * gpus}",
+        "training.precision=fp16",
+    )  # fmt: skip
+
+
+def host_s(one: Scenario) -> float:
+    """Seconds by which the host's work on gradients makes a step longer."""
+    framework = one.framework.model_copy(update={"host": one.framework.host.model_copy(update={"gradient_s": 0.0})})
+    return timed(one).step_time_s - timed(trained_by(one, framework)).step_time_s
+
+
+def test_the_hosts_work_on_gradients_grows_with_the_devices_of_a_node() -> None:
+    one = on(1)
+    tensors = sum(len(layer.tensors) for layer in one.job().layers)
+    assert host_s(one) == pytest.approx(0.0, abs=1e-9)
+    for gpus, driven in ((2, 2), (8, 8), (16, 8), (32, 8)):
+        assert host_s(on(gpus)) == pytest.approx(TENSORFLOW.host.gradient_s * tensors * driven)
+
+
+def test_the_hosts_work_is_an_ablation() -> None:
+    assert TENSORFLOW.ablated("host").host.gradient_s == 0
+
+
+def test_collectives_over_tcp_are_slower_between_nodes_only() -> None:
+    inside, between = on(8), on(16)
+    assert timed(trained_by(inside, TENSORFLOW.ablated("tcp"))).step_time_s == pytest.approx(timed(inside).step_time_s)
+    assert timed(trained_by(between, TENSORFLOW.ablated("tcp"))).step_time_s < timed(between).step_time_s
+
+
+def test_tcp_is_not_faster_than_the_network() -> None:
+    cluster = on(16).cluster
+    assert cluster.network is not None
+    slow = cluster.model_copy(update={"network": cluster.network.model_copy(update={"bandwidth_Bps": 1e9})})
+    reached = TENSORFLOW.reached(slow).network
+    assert reached is not None
+    assert (reached.bandwidth_Bps, reached.transport) == (1e9, "sockets")
+    alone = cluster.model_copy(update={"network": None})
+    assert TENSORFLOW.reached(alone) is alone
+    assert shipped("pytorch-ddp").reached(cluster) is cluster

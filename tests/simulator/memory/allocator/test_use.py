@@ -1,0 +1,137 @@
+"""Steps of a rank with the caching allocator: comparison with the memory model, fragmentation, and the time of the peak."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.allocator import AllocatorUse, allocator_use
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+GIB = 2**30
+SHIPPED = [name for name in (*catalog.names("what-if"), *catalog.names("systems")) if MemoryInputs(load(name)).is_gpu]
+# The memory model assumes that all gradients exist in all backward passes but the first over a chunk, and that all backward
+# passes leave something for gradients of weights, if some do: it is an upper bound for these schedules.
+BOUNDED = {"looped_bfs", "dualpipe_v"}
+CHUNKS = {"interleaved_1f1b": 2, "looped_bfs": 2, "interleaved_zero_bubble": 2, "zb_v": 2, "dualpipe_v": 2}
+
+
+def hybrid(schedule: str = "1f1b", stages: int = 4, microbatches: int = 16, tensor: int = 1, **training: object) -> Scenario:
+    pipeline = f"stages: {stages}, schedule: {schedule}, chunks: {CHUNKS.get(schedule, 1)}, microbatches: {microbatches}"
+    fields = {"precision": "bf16", "optimizer": "adam"} | training
+    return load(
+        "llama-2-7b-fsdp-a100",
+        [
+            f"strategy={{kind: hybrid, tensor: {tensor}, workers: 4, {pipeline}}}",
+            f"batch={4 * microbatches}",
+            f"training={{{', '.join(f'{name}: {value}' for name, value in fields.items())}}}",
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_allocated_bytes_agree_with_the_memory_model(name: str) -> None:
+    scenario = load(name)
+    for expandable in (False, True):
+        use = allocator_use(scenario, expandable)
+        assert use.allocated_bytes == pytest.approx(memory(scenario).worst.allocated_bytes, rel=0.02)
+        assert use.rank == memory(scenario).worst.name
+        assert sum(use.holders_bytes.values()) == use.allocated_bytes <= use.reserved_bytes
+
+
+@given(
+    schedule=st.sampled_from(["gpipe", "1f1b", "zb_h1", "zb_h2", *CHUNKS]),
+    stages=st.sampled_from([2, 4]),
+    microbatches=st.sampled_from([8, 16, 32]),
+    tensor=st.sampled_from([1, 2, 4]),
+    zero=st.integers(0, 3),
+    recompute=st.sampled_from(["none", "selective", "full", "{group: 2}", "{every: 2}", "{products: every_second}"]),
+    rank=st.integers(0, 1),
+)
+def test_random_hybrids_agree_with_the_memory_model(
+    schedule: str, stages: int, microbatches: int, tensor: int, zero: int, recompute: str, rank: int
+) -> None:
+    scenario = hybrid(schedule, stages, microbatches, tensor, zero=zero, recompute=recompute)
+    use, expected = allocator_use(scenario, rank=rank), memory(scenario).ranks[rank].allocated_bytes
+    assert use.allocated_bytes <= 1.02 * expected
+    assert use.allocated_bytes >= (0.85 if schedule in BOUNDED else 0.98) * expected
+
+
+def test_a_calibrated_factor_applies_to_all_tensors() -> None:
+    scenario = load("llama-2-7b-fsdp-a100", ["framework={base: torchtitan, memory: {scale: 1.2}}"])
+    assert scenario.framework.memory.scale == 1.2
+    assert allocator_use(scenario).allocated_bytes == pytest.approx(memory(scenario).worst.allocated_bytes, rel=0.02)
+
+
+def test_a_step_is_deterministic() -> None:
+    assert allocator_use(hybrid()) == allocator_use(hybrid())
+
+
+def test_the_peak_of_1f1b_is_in_a_backward_pass_of_the_first_stage() -> None:
+    use = allocator_use(hybrid())
+    assert (use.rank, use.stage, use.moment.phase) == ("stage 0", 0, "backward")
+    assert max(use.holders_bytes, key=use.holders_bytes.__getitem__) == "activations"
+    # before the backward pass of the first microbatch ends, four are in flight on the first of four stages
+    assert use.moment.layer in {layer.name for layer in hybrid().job().layers[:9]}
+
+
+def test_on_late_stages_the_peak_is_in_the_optimizer_step() -> None:
+    """Megatron-Core's optimizer copies 16-bit gradients to 32 bits."""
+    use = allocator_use(load("megatron-175b-3d-selene"), rank=6)
+    assert use.moment.phase == "optimizer step"
+
+
+def test_expandable_segments_fragment_less() -> None:
+    for scenario in (load("megatron-175b-3d-selene"), load("llama-2-7b-zero-bubble-a100"), hybrid("gpipe")):
+        fixed, expandable = allocator_use(scenario), allocator_use(scenario, expandable=True)
+        assert expandable.fragmentation_bytes < fixed.fragmentation_bytes
+        assert expandable.fragmentation_bytes < 0.02 * expandable.reserved_bytes
+
+
+def test_totals_add_up() -> None:
+    use = allocator_use(hybrid())
+    plain = use.plain()
+    worst = memory(hybrid()).worst
+    outside = worst.holders_bytes["library"] + worst.holders_bytes["context"]
+    assert plain["total_bytes"] == use.reserved_bytes + outside
+    assert plain["spare_bytes"] == use.capacity_bytes - plain["total_bytes"] > 0
+    assert plain["fragmentation_bytes"] == plain["reserved_bytes"] - plain["allocated_bytes"]
+
+
+def on_device(memory_bytes: float) -> AllocatorUse:
+    return allocator_use(load("megatron-175b-3d-selene", [f"cluster.device.memory={memory_bytes / GIB:.3f} GiB"]))
+
+
+def test_a_full_device_frees_cached_memory_before_it_fails() -> None:
+    """Reserved memory shrinks to the device's as long as allocated memory fits."""
+    whole = allocator_use(load("megatron-175b-3d-selene"))
+    needed, margin = whole.total_bytes, whole.fragmentation_bytes
+    enough, less, few = (on_device(needed - share * margin) for share in (-0.01, 0.2, 1.5))
+    assert (enough.fits, enough.retries) == (True, 0)
+    assert (less.fits, less.retries) == (True, 1)
+    assert less.total_bytes <= less.capacity_bytes < needed
+    assert not few.fits
+    assert few.spare_bytes < 0
+
+
+def test_80_layers_and_64_microbatches_take_less_than_a_second() -> None:
+    scenario = hybrid(stages=1, microbatches=64, recompute="none")
+    blocks = load("llama-2-7b-fsdp-a100", ["model=llama-2-70b", "batch={per_worker: 2}"])
+    for each in (scenario, blocks):
+        begin = time.process_time()
+        allocator_use(each)
+        assert time.process_time() - begin < 1.0
+
+
+def test_devices_without_the_allocator_are_refused(small: Callable[..., Scenario]) -> None:
+    with pytest.raises(InputError, match="is no GPU"):
+        allocator_use(small())
