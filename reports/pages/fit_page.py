@@ -50,7 +50,7 @@ def _headline(record: FitRecord) -> str:
 
 def _lede(record: FitRecord) -> str:
     before, after = (median(abs(getattr(run, f"error_{when}")) for run in record.given) for when in ("before", "after"))
-    text = f"Constants were fitted to {counted(len(record.given), 'run')}, whose median error fell from {percent(before)} to "
+    text = f"Constants were fitted to {counted(len(record.given), 'run')}, whose median error went from {percent(before)} to "
     text += f"{percent(after)}."
     if record.target.is_extrapolated:
         most = max(run.gpus for run in record.given)
