@@ -59,7 +59,7 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
             yield Prediction(name, skipped=description)
             return
         usage = memory(description.scenario)
-        skipped = _not_timed(row)
+        skipped = _not_timed(row, usage.fits)
         predicted_s, interval_s, uncertainty = (math.nan, None, None) if skipped else step_s(description, options, name)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
@@ -112,12 +112,12 @@ def step_s(
     return run.step_time_s, run.prediction_interval_s, known
 
 
-def _not_timed(row: Row) -> str:
-    """Reason why a row has no time to compare with; "" if it has one."""
+def _not_timed(row: Row, fits: bool) -> str:
+    """Reason why a row has no time to compare with; "" if it has one. fits: whether its memory is predicted to suffice."""
     if row.get("fits") == "no":
         return "ran out of memory"
     if row.get("fits") == "failed":
-        return "failed, without a stated reason"
+        return "failed, predicted to fit" if fits else "failed, predicted not to fit"
     return "" if row.get("step_time_s") else "no time"
 
 

@@ -150,3 +150,19 @@ def test_balance_includes_collectives_within_passes(small: Make) -> None:
 
     assert slowest_s("time") == pytest.approx(min(slowest_s(f"[{first}, {8 - first}]") for first in range(1, 8)))
     assert slowest_s("time") < 0.9 * slowest_s("layers")
+
+
+@given(st.lists(weights, min_size=4, max_size=9), st.integers(0, 1), st.integers(0, 1), st.integers(1, 4))
+def test_stages_filled_in_order_have_a_block_each(sizes: list[int], lead: int, trail: int, stages: int) -> None:
+    layers = model(sizes, lead, trail)
+    if stages > len(sizes) - lead - trail:
+        return
+    assert cut(job(layers), Plan(stages=stages), "products") in list(cuts(layers, stages))
+
+
+@pytest.mark.parametrize(("stages", "blocks"), [(2, [10, 6]), (4, [5, 5, 5, 1]), (5, [4, 4, 4, 3, 1])])
+def test_stages_filled_in_order_stop_at_their_share_of_weights(stages: int, blocks: list[int]) -> None:
+    # an output head as heavy as four of the sixteen blocks
+    layers = model([1] * 16 + [4], 0, 1)
+    parts = cut(job(layers), Plan(stages=stages), "products")
+    assert [sum(not layers[i].pinned_to_end for i in part) for part in parts] == blocks

@@ -62,6 +62,12 @@ SPACES = {
         ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), samples=(1, 2), schedules=("1f1b",), zero=(0, 1, 2),
         recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(2.0**16, 1e9),
     ),
+    # a framework that keeps gathered inputs if there is one stage
+    "llama in nanotron": space(
+        "llama-2-7b-fsdp-a100", "framework=nanotron", "training.zero=0", "batch=48", ranks=(8, 16), tensor=(1, 2, 4),
+        stages=(1, 2, 4), samples=(1, 2), zero=(0, 1), recompute=(NO_RECOMPUTE,), schedules=("1f1b",),
+        sequence_parallel=(False, True),
+    ),
     "gpt with tied ends": space(
         "gpt3-175b-hybrid-selene", GPT.replace("dropout", "tied"), "batch=48", "training.optimizer=adafactor", ranks=(12, 48),
         tensor=(1, 4), stages=(1, 2, 3, 4), chunks=(1, 2, 4), samples=(1, 2), schedules=(*LOOPED, *ZERO_BUBBLE), zero=ALL_ZERO,

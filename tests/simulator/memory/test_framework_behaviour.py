@@ -1,0 +1,54 @@
+"""Memory that frameworks keep in ways of their own: whose figure they log, buckets, and gathered inputs of products."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.memory.test_strategies import ON, Make, hybrid, trained_by, training
+
+# Blocks of 512 x 256 elements between them.
+LLAMA = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
+BF16 = training(precision="bf16")
+
+
+def scenario(small: Make, degrees: dict[str, object], **behaviour: object) -> Scenario:
+    return small(LLAMA, *ON, BF16, "batch.total=32", hybrid(**degrees), trained_by("nanotron", **behaviour))
+
+
+def first_bytes(small: Make, degrees: dict[str, object], holder: str, **behaviour: object) -> float:
+    return memory(scenario(small, degrees, **behaviour)).ranks[0].holders_bytes[holder]
+
+
+def test_a_figure_of_the_first_rank_or_of_the_fullest(small: Make) -> None:
+    one = scenario(small, {"workers": 1, "stages": 4, "microbatches": 32}, reports="allocated_bytes")
+    use, behaviour = memory(one), one.framework.memory
+    of_ranks = [rank.allocated_bytes for rank in use.ranks]
+    assert use.reported_bytes(behaviour) == of_ranks[0]
+    assert use.reported_bytes(behaviour.model_copy(update={"reported_rank": "fullest"})) == max(of_ranks)
+    # microbatches in flight make the first stage, or logits the last one, the fullest
+    assert len(set(of_ranks)) > 1
+
+
+def test_buckets_of_16_bits_exist_without_zero_only(small: Make) -> None:
+    degrees = {"workers": 4, "microbatches": 4}
+    parameters = memory(scenario(small, degrees)).ranks[0].holders_bytes["parameters"] / 2
+    zero_1 = small(LLAMA, *ON, training(precision="bf16", zero=1), "batch.total=32", hybrid(**degrees), trained_by("nanotron"))
+    more = first_bytes(small, degrees, "communication") - memory(zero_1).ranks[0].holders_bytes["communication"]
+    assert more == pytest.approx(2 * parameters)
+
+
+def test_gathered_inputs_stay_whole_where_they_are_kept(small: Make) -> None:
+    tensor, samples, blocks = 4, 2, 8
+    degrees = {"workers": 1, "tensor": tensor, "sequence_parallel": "true", "microbatches": 16}
+    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in (True, False))
+    whole_bytes = 2 * 512 * 256 * samples
+    # inputs of queries, keys and values, of the MLP, and of the output head, in place of a quarter of them
+    assert kept - not_kept == pytest.approx((2 * blocks + 1) * whole_bytes * (1 - 1 / tensor))
+
+
+def test_pipelines_gather_inputs_again(small: Make) -> None:
+    degrees = {"workers": 1, "tensor": 2, "stages": 2, "sequence_parallel": "true", "microbatches": 16}
+    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in (True, False))
+    assert kept == not_kept
