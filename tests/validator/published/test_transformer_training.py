@@ -25,7 +25,7 @@ from tests.docs.accuracy_page import ALL, CALIBRATED, shown
 TABLE = folder() / "transformer_training.csv"
 # Mean errors of step times in percent, with nothing fitted and with constants of other rows.
 BOUNDS = {
-    "korthikanti22": (6, 6), "megatron_sc21_t1": (4, 4), "vtrain_single": (11, 8), "vtrain_multi": (10, 12),
+    "korthikanti22": (6, 7), "megatron_sc21_t1": (4, 4), "vtrain_single": (11, 8), "vtrain_multi": (10, 12),
     "bigscience": (21, 16), "llm_foundry": (6, 6), "torchtitan": (14, 10), "nemo": (7, 7), "megatron_bridge": (6, 8),
     "simumax_b200": (10, 4), "mcore_h100_weak": (13, 11), "ultrascale": (55, 23), "dgxc": (5, 5), "internevo": (13, 9),
     "moe_recipes": (15, 6),
