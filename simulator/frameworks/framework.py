@@ -290,10 +290,10 @@ class Framework(Spec):
         """Whether attention can run without writing scores to memory."""
         return self.attention.get("any") != "none"
 
-    def stall_s(self, nodes: int, same_node: bool = False) -> float:
-        """Seconds for which each message of a pipeline stalls in a job of `nodes` nodes; 0 inside a node."""
+    def stall_s(self, nodes: int) -> float:
+        """Seconds for which each message of a pipeline between nodes stalls, in a job of `nodes` nodes."""
         stall = self.message_stall
-        return stall.delay_s if stall is not None and nodes >= stall.nodes and not same_node else 0.0
+        return stall.delay_s if stall is not None and nodes >= stall.nodes else 0.0
 
     def reached(self, cluster: Cluster) -> Cluster:
         """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""

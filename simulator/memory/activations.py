@@ -141,7 +141,8 @@ def layer_activations(
 
 
 def _copies_bytes(layer: Layer, setting: MemoryInputs) -> float:
-    """Bytes per sample of copies that the framework keeps in addition to what the model counts."""
+    """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
+    other ranks own."""
     software, plan = setting.software, setting.plan
     written = (software.kept_bytes.get(one.name, 0.0) * written_elements(one) for one in layer.operators)
     copies_bytes = sum(written, 0.0)

@@ -32,7 +32,7 @@ class Segments(ABC):
 
     @abstractmethod
     def best_fit(self, pool: BlockPool, size_bytes: int) -> MemoryBlock | None:
-        """The free block to use for a request, removed from the pool's list; None if there is none."""
+        """The free block to use for a request, removed from the pool's list; None if the pool has no such block."""
 
     @abstractmethod
     def grow(self, pool: BlockPool, size_bytes: int) -> MemoryBlock | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
@@ -125,10 +126,10 @@ class ResourceMap:
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
 
     def concurrent_messages(
-        self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int = 1
+        self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int = 1, stall_s: float = 0.0
     ) -> Path:
         """Path of one of `concurrent` simultaneous messages between two places and their neighbours, as the library sends
-        it."""
+        it. stall_s: additional latency between nodes."""
         (node, device), (to_node, to_device) = source, target
         if concurrent == 1:
             path = self.message(source, target, size_bytes)
@@ -138,7 +139,8 @@ class ResourceMap:
         else:
             count = min(concurrent, self.cluster.node.devices)
             path = self.between(node, to_node, size_bytes, count, count)
-        return library_path(path, self.cluster, node != to_node, size_bytes)
+        path = library_path(path, self.cluster, node != to_node, size_bytes)
+        return replace(path, latency_s=path.latency_s + stall_s) if node != to_node else path
 
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Path of a message between a rank and a switch that computes reductions, inside its node or in the network."""

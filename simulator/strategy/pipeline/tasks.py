@@ -255,9 +255,9 @@ class Replica:
     def _sent(self, source: int, target: int, size_bytes: float, resource_map: ResourceMap) -> SizeAndPath:
         """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
-        path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders)
-        stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes, places[source][0] == places[target][0])
-        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes), latency_s=path.latency_s + stall_s)
+        stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes)
+        path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders, stall_s)
+        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes))
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)

@@ -64,7 +64,7 @@ class ConfigurationShape:
         # whether the parameters gathered before a stage's first pass are kept for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = pass_rows.space.scenario.cluster.is_uniform
-        self._sums_whole = pass_rows.space.scenario.framework.zero_1.sums_whole
+        self.sums_whole_in_zero_1 = pass_rows.space.scenario.framework.zero_1.sums_whole
         self.schedule: ScheduleName = pass_rows.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
         stage_of = stages_of(self.schedule, self.stages, self.chunks)
@@ -104,7 +104,7 @@ class ConfigurationShape:
 
     def sum_whole(self, zero: Numbers) -> NDArray[np.bool_]:
         """Whether ranks sum whole gradients after the backward pass, as `Job.sums_whole`, by stage of ZeRO."""
-        result: NDArray[np.bool_] = (zero == 1) & self._sums_whole
+        result: NDArray[np.bool_] = (zero == 1) & self.sums_whole_in_zero_1
         return result
 
 

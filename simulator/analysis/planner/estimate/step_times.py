@@ -238,7 +238,7 @@ class RankTimes:
         sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
         separately. slowed: seconds by which the pass takes longer."""
         passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
-        sums_after = self.shape.sum_whole(np.array(zero)).all() or not self.shape.kept.get("overlap", False)
+        sums_after = (zero == 1 and self.shape.sums_whole_in_zero_1) or not self.shape.kept.get("overlap", False)
         if self.shape.splits or (zero < 2 and sums_after):
             return [_NOTHING for _ in kinds]
         begins, result = taken(passes.begins, p), []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -133,11 +132,9 @@ class StageMessages:
         key = (*places, senders, nodes)
         if key not in self._routes:
             self._routes[key] = len(self._requested)
-            fabric = self._transfers.fabric
-            stall_s = self._framework.stall_s(nodes, source[0] == target[0])
-            paths = (fabric.concurrent_messages(source, target, size_bytes, senders) for size_bytes in self._sizes_bytes)
-            stalled = (replace(path, latency_s=path.latency_s + stall_s) for path in paths)
-            self._requested.append([self._transfers.message(*one) for one in zip(self._sizes_bytes, stalled, strict=True)])
+            path, stall_s = self._transfers.fabric.concurrent_messages, self._framework.stall_s(nodes)
+            requests = ((size_bytes, path(source, target, size_bytes, senders, stall_s)) for size_bytes in self._sizes_bytes)
+            self._requested.append([self._transfers.message(*request) for request in requests])
         return self._routes[key]
 
     def seconds(self, transfers_s: Times) -> Times:
