@@ -27,13 +27,14 @@ _DEVIATIONS: Final = 1.645
 def describe(record: FitRecord, out: Path | None) -> str:
     """Console text of a fit. out: the file that it was written to."""
     head = f"{record.framework} on {record.cluster}, fitted to {counted(len(record.given), 'run')} of {record.model}"
-    parts = [head, "", *_constants(record), "", *_runs(record), "", *_target(record), *_next(record)]
+    parts = [head, "", *constants_table(record), "", *runs_table(record), "", *_target(record), *_next(record)]
     if out is not None:
         parts += ["", f"{out}: use it with --set framework={out}"]
     return "\n".join(parts)
 
 
-def _constants(record: FitRecord) -> Iterator[str]:
+def constants_table(record: FitRecord) -> Iterator[str]:
+    """Lines of the constants before and after the runs."""
     rows = [("constant", "prior", "90 % interval", "posterior", "90 % interval", "", "")]
     for one in record.constants:
         prior, posterior = f"{one.prior_low} to {one.prior_high}", f"{one.low} to {one.high}"
@@ -41,7 +42,8 @@ def _constants(record: FitRecord) -> Iterator[str]:
     yield from table(rows, "<>>>><<", indent="  ")
 
 
-def _runs(record: FitRecord) -> Iterator[str]:
+def runs_table(record: FitRecord) -> Iterator[str]:
+    """Lines of the errors of runs before and after the fit."""
     rows = [("run", "GPUs", "layout", "measured", "before", "after", "90 % interval")]
     for run in record.runs[:_MOST_RUNS]:
         ends = f"{format_time_s(run.low_s)} to {format_time_s(run.high_s)}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.validator.experiments.proving.cases import Compute
+from scaleproof.validator.experiments.proving.families import Compute
 from scaleproof.validator.record.provenance import NOTICED_LOAD
 
 # A predicted best counts as right if it is slower than the measured best by at most this share.
