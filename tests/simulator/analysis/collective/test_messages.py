@@ -82,9 +82,15 @@ def timelines(topology: str, ranks: int, algorithm: str, op: Op) -> tuple[Timeli
 
 def suits(topology: str, algorithm: str) -> bool:
     """Switches that reduce need ranks attached to a switch; NVSwitch reduces inside nodes."""
+    if algorithm == "symmetric_multimem":
+        return topology == "nvswitch"
     if algorithm.startswith("nvls"):
-        return topology == "nvswitch" if algorithm == "nvls" else topology in ("nodes_of_2", "rails")
-    return algorithm != "in_network" or topology not in ("torus", "mesh", "cube_mesh", "pcie_tree", "nvswitch")
+        return topology in ("nodes_of_2", "rails") or (topology == "nvswitch" and algorithm == "nvls")
+    return not reduces_in_network(algorithm) or topology not in ("torus", "mesh", "cube_mesh", "pcie_tree", "nvswitch")
+
+
+def reduces_in_network(algorithm: str) -> bool:
+    return algorithm == "in_network" or algorithm.startswith("collnet")
 
 
 def moved(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +199,8 @@ def test_the_formula_equals_the_simulated_message_time(topology: str) -> None:
     """
     rel = 0.005 if topology in ("switch", "nvswitch", "fat_tree", "leaf_spine") else 0.4
     for algorithm, op in PAIRS:
-        if op in ALGORITHMS[algorithm].pipelined or algorithm.startswith("nvls") or not suits(topology, algorithm):
+        is_nccls = algorithm.startswith(("nvls", "collnet", "symmetric"))
+        if op in ALGORITHMS[algorithm].pipelined or is_nccls or not suits(topology, algorithm):
             continue
         where = CLUSTERS[topology](8)
         group = Group.of(8, where.node.devices)
