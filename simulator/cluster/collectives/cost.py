@@ -246,12 +246,13 @@ def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Cos
     passes in chunks."""
     if algorithm.startswith(tuple(_NCCL_ONLY)):
         raise InputError(f"{algorithm} is NCCL's, which does not run on {cluster.device.name}; use another algorithm")
+    links = GroupLinks(group, cluster.node, cluster.network)
     if op in ALGORITHMS[algorithm].pipelined or ALGORITHMS[algorithm].at_once:
         parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
+        latency_s = links.latency_s(parts[0])
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
-    links = GroupLinks(group, cluster.node, cluster.network)
-    latency_s = sum(map(links.latency_s, parts))
+        latency_s = links.rounds_latency_s(parts)
 
     def cost(size_bytes: float) -> CollectiveCost:
         transfer_s = sum(_transfer_s(part, size_bytes, cluster) for part in parts)

@@ -1,4 +1,4 @@
-"""Algorithms of collectives in which switches reduce and multicast (NVLink SHARP, SHARP), or ranks access each other's memory."""
+"""Algorithms of collectives in which switches reduce and multicast, or ranks access the memory of others."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     is_switched = facts.interconnect == "nvlink" and node_link is not None and node_link.topology.kind == "switch"
     if is_switched and per_node <= _MOST_DIRECT and (is_sum or (each_has_card and facts.is_at_least(2, 20))):
         found.append("collnet_direct")
-    if facts.has_nvls_on(links.group) and facts.is_at_least(2, 18):
-        if is_sum or (each_has_card and per_node <= _MOST_NVLS and facts.is_at_least(2, 27)):
-            found.append("nvls")
+    gathers_by_nvls = each_has_card and per_node <= _MOST_NVLS and facts.is_at_least(2, 27)
+    if facts.has_nvls_on(links.group) and facts.is_at_least(2, 18) and (is_sum or gathers_by_nvls):
+        found.append("nvls")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -88,6 +89,12 @@ class GroupLinks:
         inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
         return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
 
+    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
+        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
+        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
+        slowest = ((part, max(inside_s, between_s) if part.between_steps else inside_s) for part in rounds)
+        return sum((part.inside_steps + part.between_steps) * step_s + part.further_s for part, step_s in slowest)
+
 
 # Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
 # RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
@@ -121,7 +128,7 @@ def facts_of(device: str) -> Nccl | None:
 
 
 def with_generation(cluster: Any) -> Any:
-    """YAML of a cluster whose `collectives.nccl`, if it leaves out the generation of the GPUs, has that of the device's name."""
+    """YAML of a cluster in which `collectives.nccl` without a generation of GPUs has that of the device's name."""
     collectives, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("collectives", "device"))
     given = collectives.get("nccl") if isinstance(collectives, dict) else None
     if not isinstance(collectives, dict) or not isinstance(given, dict) or "generation" in given:
