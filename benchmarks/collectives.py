@@ -1,10 +1,11 @@
 """How well collectives are timed on systems, and from sources, that their constants were not fitted to; what each mechanism of
-the timing contributes; and the fit that ships.
+the timing contributes; the fit that ships; and what options of a cluster change that no row has: switches of the network that
+reduce, registered and symmetric buffers.
 
 Errors are absolute relative errors of the time, the bias is the median logarithm of predicted over measured. Rows are those of
 scenarios/published/collectives.csv. Needs SciPy.
 
-Run: python benchmarks/collectives.py [systems] [sources] [mechanisms] [--write]
+Run: python benchmarks/collectives.py [systems] [sources] [mechanisms] [options] [--write]
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables, priors
+from scaleproof.simulator.analysis.collective.time import group_on, parse_op
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables, priors, replaced, shipped
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.load import cluster_with
 from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import Fit, fit, fits_without
 from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations
 
-_PARTS: Final = ("systems", "sources", "mechanisms")
+_PARTS: Final = ("systems", "sources", "mechanisms", "options")
 _MIB: Final = 2**20
 # A constant that is so small that it has no effect.
 _NOTHING: Final = 1e-15
@@ -38,6 +42,20 @@ _MECHANISMS: Final[Mapping[str, Mapping[str, float]]] = {
     "reached rates of LL and LL128": {"ll_rate": 1.0, "ll128_rate": 1.0},
     "latencies of protocols": {"ll128_step": 1.0, "simple_step": 1.0, "ll128_network_step": 1.0, "simple_network_step": 1.0},
 }
+# Settings of a cluster that the rows do not have, and the constants with which each costs nothing.
+_OPTIONS: Final[Mapping[str, tuple[Sequence[str], Mapping[str, float]]]] = {
+    "plain": ((), {}),
+    "reducing switches": (("network.in_network_reduction=true",), {"sharp_step": _NOTHING, "sharp_rate": 1.0}),
+    "… without NVLS": (
+        ("network.in_network_reduction=true", "collectives.nccl.nvls=false"), {"sharp_step": _NOTHING, "sharp_rate": 1.0}
+    ),
+    "registered buffers": (("collectives.nccl.buffers=registered",), {"registered_step": _NOTHING, "registered_rate": 1.21}),
+    "symmetric buffers": (
+        ("collectives.nccl.buffers=symmetric",), {"barrier": _NOTHING, "symmetric_rate": 1.0, "symmetric_ll_bytes": 2.0}
+    ),
+}  # fmt: skip
+_CLUSTER: Final = "dgx-h100"
+_SIZES: Final = {"8 KiB": 2**13, "1 MiB": 2**20, "64 MiB": 2**26, "4 GiB": 2**32}
 
 
 def main() -> None:
@@ -46,6 +64,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(_PARTS))
     parser.add_argument("--write", action="store_true", help="write the fit to scenarios/collectives")
     options = parser.parse_args()
+    if options.parts == ["options"] and not options.write:
+        changes()
+        return
     _, rows = read_table(find_table(Path("collectives.csv")))
     known = observations(rows)
     whole = fit(known, priors())
@@ -60,6 +81,8 @@ def main() -> None:
             left_out(known, whole, "system" if by == "system" else "source")
     if "mechanisms" in parts:
         mechanisms(known, whole)
+    if "options" in parts:
+        changes()
 
 
 def left_out(known: Sequence[Observation], whole: Fit, by: Literal["system", "source"]) -> None:
@@ -80,6 +103,22 @@ def mechanisms(known: Sequence[Observation], whole: Fit) -> None:
         print(_line(name, *_together(known, fits, "system")))
     same = [replace(one, transport="infiniband", key=(*one.key, "infiniband")) for one in known]
     print(_line("latency of each transport", *_together(same, fits_without(same, priors(), "system", whole), "system")))
+
+
+def changes() -> None:
+    """Prints predicted times of collectives with each option of a cluster, and with an option that costs nothing itself."""
+    print(f"\npredicted us on {_CLUSTER}, not measured, by size ({', '.join(_SIZES)}); in brackets if the option costs nothing")
+    for op, ranks in (("all_reduce", 8), ("all_gather", 8), ("all_reduce", 64), ("all_reduce", 512), ("reduce_scatter", 512)):
+        for name, (settings, free) in _OPTIONS.items():
+            overrides = [f"cluster.nodes={-(-ranks // 8)}", *(f"cluster.{setting}" for setting in settings)]
+            cluster = cluster_with(catalog.find_part("cluster", _CLUSTER, Path()), overrides)
+            cells = []
+            for size_bytes in _SIZES.values():
+                cost = collective_cost(parse_op(op), size_bytes, group_on(cluster, ranks), cluster)
+                with replaced(_without(shipped(), free)):
+                    least_s = collective_cost(parse_op(op), size_bytes, group_on(cluster, ranks), cluster).seconds
+                cells.append(f"{cost.algorithm} {cost.seconds * 1e6:.0f} ({least_s * 1e6:.0f})")
+            print(f"{op} of {ranks}: {name:20} {'; '.join(cells)}")
 
 
 def _without(tables: Tables, constants: Mapping[str, float]) -> Tables:
