@@ -1,16 +1,17 @@
 """How well collectives are timed on systems, and from sources, that their constants were not fitted to; what each mechanism of
 the timing contributes; the fit that ships; and what options of a cluster change that no row has: switches of the network that
-reduce, registered and symmetric buffers.
+reduce, registered and symmetric buffers; and which mechanism would explain all-reduces over racks of GB200.
 
 Errors are absolute relative errors of the time, the bias is the median logarithm of predicted over measured. Rows are those of
 scenarios/published/collectives.csv. Needs SciPy.
 
-Run: python benchmarks/collectives.py [systems] [sources] [mechanisms] [options] [--write]
+Run: python benchmarks/collectives.py [systems] [sources] [mechanisms] [options] [racks] [--write]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,9 @@ from scaleproof.simulator.scenario.published.tables import find_table, read_tabl
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import Fit, fit, fits_without
 from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations
+from scaleproof.validator.published.collectives import case_of
 
-_PARTS: Final = ("systems", "sources", "mechanisms", "options")
+_PARTS: Final = ("systems", "sources", "mechanisms", "options", "racks")
 _MIB: Final = 2**20
 # A constant that is so small that it has no effect.
 _NOTHING: Final = 1e-15
@@ -54,6 +56,12 @@ _OPTIONS: Final[Mapping[str, tuple[Sequence[str], Mapping[str, float]]]] = {
         ("collectives.nccl.buffers=symmetric",), {"barrier": _NOTHING, "symmetric_rate": 1.0, "symmetric_ll_bytes": 2.0}
     ),
 }  # fmt: skip
+# System of the rows of racks, number of racks, and ranks of each.
+_RACKS: Final = ("CoreWeave GB200 20 racks", 20, 72)
+# NCCL: a step of a channel's buffer; a tree's channel on Blackwell; the tuner's steps of Simple on NVLink and between nodes.
+_PIECE_BYTES: Final = 2**22 / 8
+_TREE_CHANNEL_Bps: Final = 24e9
+_HOP_S, _NETWORK_HOP_S = 4e-6, 14e-6
 _CLUSTER: Final = "dgx-h100"
 _SIZES: Final = {"8 KiB": 2**13, "1 MiB": 2**20, "64 MiB": 2**26, "4 GiB": 2**32}
 
@@ -64,10 +72,12 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(_PARTS))
     parser.add_argument("--write", action="store_true", help="write the fit to scenarios/collectives")
     options = parser.parse_args()
-    if options.parts == ["options"] and not options.write:
-        changes()
-        return
     _, rows = read_table(find_table(Path("collectives.csv")))
+    alone = {"options": changes, "racks": lambda: racks(rows)}
+    if options.parts and set(options.parts) <= set(alone) and not options.write:
+        for part in options.parts:
+            alone[part]()
+        return
     known = observations(rows)
     whole = fit(known, priors())
     if options.write:
@@ -81,8 +91,9 @@ def main() -> None:
             left_out(known, whole, "system" if by == "system" else "source")
     if "mechanisms" in parts:
         mechanisms(known, whole)
-    if "options" in parts:
-        changes()
+    for part in alone:
+        if part in parts:
+            alone[part]()
 
 
 def left_out(known: Sequence[Observation], whole: Fit, by: Literal["system", "source"]) -> None:
@@ -103,6 +114,33 @@ def mechanisms(known: Sequence[Observation], whole: Fit) -> None:
         print(_line(name, *_together(known, fits, "system")))
     same = [replace(one, transport="infiniband", key=(*one.key, "infiniband")) for one in known]
     print(_line("latency of each transport", *_together(same, fits_without(same, priors(), "system", whole), "system")))
+
+
+def racks(rows: Sequence[Mapping[str, str]]) -> None:
+    """Prints times of all-reduces over racks of GB200: measured, by our model, and by a tree whose pieces pass a rack's chain.
+
+    NCCL's trees are chains inside an NVLink domain, here of 72 ranks, whose pieces have up to 512 KiB (a step of its buffer).
+    Before all links work, one piece passes every hop of the chain and of the tree, up and down. NCCL's tuner gives each channel
+    of a tree on more than two nodes of Blackwell 24 GB/s (tuning.cc, 2.27). Its search finds 15 channels of 48 GB/s in a GPU's
+    722 GB/s of NVLink; 18 would be one for each of its NVLinks. Nothing is fitted, but the rows were in view.
+    """
+    cluster, racks, per_rack = _RACKS
+    known = [row for row in rows if row["instance_or_system"] == cluster]
+    hop_s = _PIECE_BYTES / _TREE_CHANNEL_Bps
+    fill_s = 2 * ((per_rack - 1) * (hop_s + _HOP_S) + math.ceil(math.log2(racks)) * (hop_s + _NETWORK_HOP_S))
+    print(f"\nall-reduces over {racks} racks of {per_rack} GB200, us; a tree's first piece takes {fill_s * 1e6:.0f}")
+    for row in known:
+        case = case_of(row)
+        measured_s = case.measured_s
+        times = {"model's choice": case.seconds(case.cluster)}
+        for name in ("ring", "tree", "nvls_tree"):
+            times[name] = collective_cost(
+                case.op, case.size_bytes, group_on(case.cluster, case.ranks), case.cluster, name
+            ).seconds
+        for channels in (15, 18):
+            times[f"tree, {channels} channels"] = fill_s + case.size_bytes / (channels * _TREE_CHANNEL_Bps / 2)
+        cells = (f"{name} {seconds * 1e6:.0f} ({seconds / measured_s - 1:+.0%})" for name, seconds in times.items())
+        print(f"{case.size_bytes >> 20} MiB: measured {measured_s * 1e6:.0f}; {'; '.join(cells)}")
 
 
 def changes() -> None:
