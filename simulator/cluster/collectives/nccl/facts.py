@@ -26,7 +26,8 @@ class Nccl(Spec):
     """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
 
     generation: Generation = Field(
-        description="of the GPUs; older ones than Volta count as Volta, as in NCCL; cdna: AMD Instinct from MI200 on"
+        description="of the GPUs; a cluster may leave out what the device's name says. Older ones than Volta count as Volta, "
+        "as in NCCL; cdna: AMD Instinct from MI200 on"
     )
     interconnect: Literal["nvlink", "pcie"] = Field("nvlink", description="nvlink: also AMD's Infinity Fabric")
     nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
