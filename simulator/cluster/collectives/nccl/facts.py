@@ -93,8 +93,11 @@ class GroupLinks:
     def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
         """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
         inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
-        slowest = ((part, max(inside_s, between_s) if part.between_steps else inside_s) for part in rounds)
-        return sum((part.inside_steps + part.between_steps) * step_s + part.further_s for part, step_s in slowest)
+        seconds = 0.0
+        for part in rounds:
+            step_s = max(inside_s if part.inside_messages else 0.0, between_s if part.between_messages else 0.0)
+            seconds += (part.inside_steps + part.between_steps) * step_s + part.further_s
+        return seconds
 
 
 # Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.

@@ -340,6 +340,14 @@ def test_reduction_in_a_network_without_switches_or_inside_nodes_is_rejected() -
         plain(1, 4, link={"in_network_reduction": True})
 
 
+def test_each_step_of_a_ring_has_the_latency_of_its_slowest_message() -> None:
+    """Over nodes of two, half of a ring's messages leave a node in each step; over nodes of one, none stays inside."""
+    for nodes, devices, alpha_s in ((4, 2, ALPHA_S), (8, 1, ALPHA_S), (1, 8, INSIDE_ALPHA_S)):
+        assert cost_s("all_gather", 0, plain(nodes, devices), "ring") == pytest.approx(7 * alpha_s)
+    slow_inside = plain(8, 1, link={"latency": "1 ms"})
+    assert cost_s("all_gather", 0, slow_inside, "ring") == pytest.approx(7 * ALPHA_S)
+
+
 def test_links_of_infinite_time_still_have_an_algorithm() -> None:
     link = {"bandwidth": "0.1 bit/s", "latency": "1 us"}
     device = {"name": "A100", "peak": {"fp16": "312 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "2 TB/s"}
