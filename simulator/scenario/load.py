@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
 from scaleproof.simulator.common.errors import InputError, ScenarioError
@@ -132,6 +133,22 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
     return read_with_gpus(located, gpus, fixed)
+
+
+def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
+    """Loads a cluster file with some fields changed, such as 'cluster.network.latency=2 us'.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    located = yaml_file.read(path)
+    resolve_device(located, (), path.parent)
+    whole = Located({"cluster": located.data}, {("cluster", *place): text for place, text in located.places.items()})
+    for override in overrides:
+        if not override.startswith("cluster."):
+            raise ScenarioError([f"--set {override}: expected a field of the cluster, such as cluster.network.latency=2us"])
+        _apply(whole, override, ())
+    places = {place[1:]: text for place, text in whole.places.items() if place[:1] == ("cluster",)}
+    return validated(Cluster, Located(whole.data["cluster"], places))
 
 
 def _check_is_scenario(located: Located, path: Path) -> None:
