@@ -1,4 +1,6 @@
-"""The steady step of a rank class as a sequence of events: launches, communication, and waits of streams and of the host."""
+"""The steady step of a rank class as a sequence of events: launches, communication, and waits of streams and of the host.
+
+Allocations and frees are a sequence of their own."""
 
 from __future__ import annotations
 
@@ -63,6 +65,23 @@ class Wait(NamedTuple):
 
 
 Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
+
+
+class Allocation(NamedTuple):
+    """An allocation: its number, bytes, stream, and the holder, module and line of the script that it belongs to."""
+
+    number: int
+    size_bytes: int
+    stream: int
+    holder: str
+    module: str
+    line: str
+
+
+class Free(NamedTuple):
+    """The end of an allocation."""
+
+    number: int
 
 
 @dataclass(frozen=True)

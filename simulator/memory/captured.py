@@ -6,27 +6,15 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from scaleproof.simulator.captured.script import CapturedClass
+from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective
 from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator
-
-
-class Allocation(NamedTuple):
-    """An allocation: its number, bytes, stream, and the holder, module and line of the script that it belongs to."""
-
-    number: int
-    size_bytes: int
-    stream: int
-    holder: str
-    module: str
-    line: str
-
-
-class Free(NamedTuple):
-    """The end of an allocation."""
-
-    number: int
+from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
+from scaleproof.simulator.memory.result import HOLDERS, RankMemory
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 
 
 @dataclass(frozen=True)
@@ -39,6 +27,55 @@ class ReplayedMemory:
     holders_bytes: Mapping[str, int]
     modules_bytes: Mapping[str, int]
     lines_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ClassMemory:
+    """Memory of the ranks of a class: what the allocator served, and bytes outside of it by holder."""
+
+    name: str
+    served: ReplayedMemory
+    outside_bytes: Mapping[str, float]
+
+    def rank_memory(self, scale: float) -> RankMemory:
+        """The same as the memory of a kind of rank. scale: factor on all bytes, from calibration."""
+        served = self.served
+        holders = dict.fromkeys(HOLDERS, 0.0) | self.outside_bytes
+        for holder, size in served.holders_bytes.items():
+            holders[holder if holder in holders else "working"] += size
+        inside_bytes = sum(served.holders_bytes.values())
+        holders["fragmentation"] += max(0, served.reserved_bytes - inside_bytes)
+        return RankMemory(self.name, {holder: scale * size for holder, size in holders.items()})
+
+
+def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMemory]:
+    """Memory of each rank class of a scenario with a captured script."""
+    strategy = scenario.strategy
+    assert isinstance(strategy, CapturedStrategy)
+    return [
+        ClassMemory(one.name, replayed(one.before, one.allocations, expandable), _outside_bytes(scenario, one))
+        for one in strategy.script.classes
+    ]
+
+
+def captured_ranks(scenario: Scenario) -> tuple[RankMemory, ...]:
+    """The peak memory of each rank class of a scenario with a captured script."""
+    return tuple(one.rank_memory(scenario.framework.memory.scale) for one in classes_memory(scenario))
+
+
+def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
+    """Bytes of the context and of libraries by holder; none where ranks compute on processors."""
+    kernels = scenario.cluster.device.kernels
+    if kernels is None or kernels.generation in ("cpu", "tpu"):
+        return {}
+    collectives = [event for event in one.events if isinstance(event, IssuedCollective)]
+    spans = {event.group: max(event.ranks) - min(event.ranks) + 1 for event in collectives if len(event.ranks) > 1}
+    exchanging = max((len(event.ranks) for event in collectives if event.op == "alltoall"), default=1)
+    return {
+        "workspace": workspace_bytes(scenario.cluster.device),
+        "library": connections_bytes(scenario.cluster, spans.values(), exchanging),
+        "context": float(scenario.framework.memory.context_bytes),
+    }
 
 
 def replayed(

@@ -14,6 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases, fitted_cluster
+from scaleproof.simulator.scenario.captured_script import around_capture, gpus_of, is_capture
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
@@ -47,7 +48,8 @@ _ALTERNATIVES: Final = {
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     """Loads a scenario with overrides.
 
-    reference: the name of a shipped scenario, a path, `published:ROW-ID`, or the fields of a scenario as in YAML; or a model
+    reference: the name of a shipped scenario, a path, `published:ROW-ID`, the fields of a scenario as in YAML, or a capture
+    file, which has the cluster that it was captured for; or a model
     (`hf:config.json`, `python:module:function`, the name of a shipped one), trained in bf16 with Adam, for which the overrides
     give cluster and batch. overrides: a mapping of fields such as `{"strategy.workers": 8}`, or texts such as
     `"strategy.workers=8"`.
@@ -63,6 +65,9 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
         return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    if is_capture(name):
+        located = around_capture(name, changes)
+        return build(located, Path(name), [*changes, *gpus_of(located, changes)])
     if catalog.is_model(name):
         return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaleproof.simulator.memory.captured import Allocation, Free, replayed
+from scaleproof.simulator.captured.trace import Allocation, Free
+from scaleproof.simulator.memory.captured import replayed
 
 MIB = 2**20
 
