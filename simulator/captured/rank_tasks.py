@@ -176,8 +176,8 @@ class RankTasks:
         chain.rows = list(dict.fromkeys([*chain.rows, *rows]))
         chain.communicates = phase if phase is not None else chain.communicates
         if not known:
-            # it is the one of the step before
-            chain.rows.append(self._task(event.stream, Phase.WAIT, 0.0, chain.rows))
+            # it is the one of the step before, of communication: scripts have nothing else that lasts over steps
+            chain.rows.append(self._task(event.stream, Phase.SYNCHRONISE, 0.0, chain.rows))
             self._later.append((chain.rows[-1], event.on, event.number))
 
     def _waited(self, event: Wait) -> tuple[Sequence[int], Phase | None, bool]:

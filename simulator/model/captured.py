@@ -14,7 +14,7 @@ class CapturedModel(ModelSpec):
     """What is known of the model of a captured script without its operators. It is one layer, without FLOPs of its own."""
 
     kind: Literal["captured"] = "captured"
-    parameters_: Width = Field(1, alias="parameters", description="trained parameters of the whole model")
+    parameters_: int = Field(1, gt=0, le=10**15, alias="parameters", description="trained parameters of the whole model")
     sequence: Width | None = Field(None, description="tokens of a sample, if the script reads tokens")
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:

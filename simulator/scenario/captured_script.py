@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +10,8 @@ from scaleproof.simulator.captured.script import read
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.fields import GPUS
 
 SUFFIX: Final = ".zip"
-_WORKERS: Final = ("strategy", "workers")
 
 
 def is_capture(reference: str) -> bool:
@@ -42,14 +40,20 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
     return Located(data, {(): reference})
 
 
-def gpus_of(located: Located, overrides: Sequence[str]) -> list[str]:
-    """The override of the number of GPUs that a captured scenario needs, unless one of the overrides decides it: so that
-    clusters get as many nodes as the script has ranks."""
-    fields = [_field(override) for override in overrides]
-    if GPUS in fields or "cluster.nodes" in fields or ".".join(_WORKERS) in fields:
-        return []
-    script = read(Path(located.data["strategy"]["record"]))
-    return [f"{GPUS}={script.world_size}"]
+def add_nodes(located: Located, fixed: Collection[str]) -> None:
+    """Gives the cluster of a captured script as many nodes as its ranks need, unless an override gives their number.
+
+    fixed: fields that overrides have set.
+    """
+    strategy, cluster = located.data.get("strategy"), located.data.get("cluster")
+    is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
+    if not (is_captured and isinstance(cluster, dict)) or "cluster.nodes" in fixed:
+        return
+    script, workers = read(Path(strategy["record"])), strategy.get("workers", 1)
+    devices, nodes = cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
+    if all(isinstance(number, int) for number in (workers, devices, nodes)) and devices > 0:
+        ranks = workers * script.world_size // script.replicas.count
+        cluster["nodes"] = max(nodes, -(-ranks // devices))
 
 
 def _field(override: str) -> str:

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases, fitted_cluster
-from scaleproof.simulator.scenario.captured_script import around_capture, gpus_of, is_capture
+from scaleproof.simulator.scenario.captured_script import add_nodes, around_capture, is_capture
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
@@ -66,8 +66,7 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
 
         return build(yaml_file.parse(text_of(name), name), Path(name), changes)
     if is_capture(name):
-        located = around_capture(name, changes)
-        return build(located, Path(name), [*changes, *gpus_of(located, changes)])
+        return build(around_capture(name, changes), Path(name), changes)
     if catalog.is_model(name):
         return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)
@@ -134,6 +133,8 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         raise ScenarioError([*problems, *error.problems]) from None
     fitted_cluster.remove(located)
     located.data.setdefault("name", path.stem)
+    if not problems:
+        add_nodes(located, fixed)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
     return read_with_gpus(located, gpus, fixed)
