@@ -31,6 +31,10 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
 }  # fmt: skip
 
+# Bytes per second that copies between host and device read and write, both ends counted: twice what a PCIe 4.0 link with 16
+# lanes moves in practice, a round assumption.
+HOST_Bps: Final = 50e9
+
 
 class Known(IntEnum):
     """How the time of an operator is known: from measured kernels of similar shapes, from the model of kernels outside of what
@@ -152,7 +156,8 @@ class KernelTimes:
                 if work.backward
                 else forward_kernels(operator, work.samples, speed)
             )
-        return (speed.kernels.launch_s + work.moved_bytes / speed.reached_Bps,) if work.launches else ()
+        reached_Bps = HOST_Bps if work.crosses else speed.reached_Bps
+        return (speed.kernels.launch_s + work.moved_bytes / reached_Bps,) if work.launches else ()
 
     def _flat_s(self, work: Work, precision: str) -> float:
         """Seconds at the share of the peak that the device reaches in all products, and at its memory bandwidth otherwise."""

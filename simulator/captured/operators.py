@@ -61,7 +61,8 @@ class Work:
 
     products: matrix products, all of the same precision. attention, convolution: at most one of them; `samples` of it, in the
     backward pass if `backward`. moved_bytes: read and written; boundness: how the time of an operator that is none of these is
-    known, None for an operator without kernels. narrow: whether products compute in 8 bits.
+    known, None for an operator without kernels. narrow: whether products compute in 8 bits. crosses: whether bytes move between
+    the host and the device.
     """
 
     products: tuple[Product, ...] = ()
@@ -72,6 +73,7 @@ class Work:
     moved_bytes: float = 0.0
     boundness: Boundness | None = None
     narrow: bool = False
+    crosses: bool = False
 
     @cached_property
     def flops(self) -> float:
@@ -92,6 +94,11 @@ class Work:
 
 
 _NOTHING: Final = Work()
+
+
+def copied(moved_bytes: float, crosses: bool) -> Work:
+    """The work of a copy, which reads and writes `moved_bytes` in all."""
+    return Work(moved_bytes=moved_bytes, boundness="bandwidth", crosses=crosses)
 
 
 def base_name(name: str) -> str:
