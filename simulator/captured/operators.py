@@ -21,8 +21,9 @@ Boundness = Literal["bandwidth", "unknown"]
 
 # Operators that launch no kernel: views, allocations and bookkeeping.
 _FREE: Final = re.compile(
-    r"empty\w*|new_empty\w*|resize|set|record_stream|detach|alias|view\w*|_?reshape\w*|_unsafe_view|as_strided|t|transpose|permute"
-    r"|expand|unsqueeze|squeeze|slice|select|narrow|split\w*|chunk|unbind|lift_fresh|is_pinned|_pin_memory"
+    r"(new_)?empty(_like|_strided|_permuted)?|resize(_as)?|set|record_stream|detach|alias|view|view_as|_?reshape(_as|_alias)?"
+    r"|_unsafe_view|as_strided|t|transpose|permute|movedim|expand(_as)?|unsqueeze|squeeze|slice|select|narrow|diagonal|unfold"
+    r"|(tensor_)?split|split_with_sizes|chunk|unbind|lift_fresh|is_pinned|_pin_memory"
 )
 # Operators whose time is that of the bytes which they read and write.
 _BANDWIDTH: Final = re.compile(
@@ -40,7 +41,7 @@ _BANDWIDTH: Final = re.compile(
     r"|embedding\w*|(masked_|index_|slice_|select_|diagonal_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add|_backward)?"
     r"|_?index\w*|masked_\w+|_?cat|stack|split_with_sizes_copy|_?chunk_cat|all_gather_copy_\w+|clone|_?to_copy|copy|repeat\w*|roll|flip"
     r"|trilu?|triu|tril|mean|sum|prod|amax|amin|aminmax|max|min|any|all|std|var(_mean)?|\w*norm|arg(max|min)|cum(sum|prod|max|min)"
-    r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|zero|fill|scalar_tensor|rand(int|n|perm)?(_like)?|normal|uniform"
+    r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|zero|fill|scalar_tensor|rand(int|n|perm|om)?(_like)?|normal|uniform"
     r"|bernoulli|exponential|bincount|histc|one_hot|local_scalar_dense|_local_scalar_dense|dot|mv|addmv|vdot|addr|outer|trace"
     r"|view_as_(real|complex)|lerp|bucketize|searchsorted|nonzero"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -88,7 +88,7 @@ def _samples(first: RankClass, path: str) -> tuple[int, int | None]:
 
 def _precision(classes: Sequence[CapturedClass]) -> str:
     """The precision of most FLOPs of products."""
-    flops: Counter[str] = Counter()
+    flops: defaultdict[str, float] = defaultdict(float)
     for one in classes:
         for (operator, _), count in one.counts.items():
             flops[one.operators[operator].precision] += count * one.operators[operator].work.flops
@@ -249,15 +249,18 @@ def _allocations(one: RankClass, before: bool) -> Iterator[Allocation | Free]:
     """Allocations and frees before the step, or in it, in order."""
     rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=not before).tolist()
     begin = int(one.rows(EventKind.STEP)[0]) if len(one.rows(EventKind.STEP)) else 0
-    columns = {name: one.columns[name].tolist() for name in ("kind", "allocation", "size", "stream", "category")}
+    columns = {name: one.columns[name].tolist() for name in ("kind", "allocation", "size", "stream", "category", "phase")}
+    phase = "start" if before else Phase.FORWARD.label
     for row in rows:
         if before and row >= begin:
             return
         number = columns["allocation"][row]
+        if not before and columns["phase"][row] in _PHASES:
+            phase = _PHASES[columns["phase"][row]].label
         if columns["kind"][row] == EventKind.FREE:
             yield Free(number)
             continue
         holder = _HOLDERS[Category(max(0, columns["category"][row]))]
         yield Allocation(
-            number, columns["size"][row], columns["stream"][row], holder, one.text("module", row), one.text("line", row)
+            number, columns["size"][row], columns["stream"][row], holder, one.text("module", row), one.text("line", row), phase
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +166,7 @@ class CapturedScript:
     def coverage(self, job: Job) -> Coverage:
         """How the times of kernels on a job's device are known, over all ranks."""
         times = KernelTimes(job.cluster.device, job.framework)
-        spent, names = np.zeros(len(Known)), Counter[str]()
+        spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
         for one in self.classes:
             seconds = times.times([(operator.work, operator.precision) for operator in one.operators])
             for (operator, _), count in one.counts.items():
@@ -174,8 +174,8 @@ class CapturedScript:
                 spent[seconds[operator].known] += total_s
                 if seconds[operator].known == Known.UNKNOWN:
                     names[one.operators[operator].name] += total_s
-        shares = (spent / spent.sum() if spent.sum() else np.array([1.0, 0.0, 0.0])).tolist()
-        return Coverage(*shares, tuple(name for name, _ in names.most_common()))
+        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Known))[0]).tolist()
+        return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
 
 
 def read(path: Path) -> CapturedScript:

@@ -68,7 +68,8 @@ Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
 
 
 class Allocation(NamedTuple):
-    """An allocation: its number, bytes, stream, and the holder, module and line of the script that it belongs to."""
+    """An allocation: its number, bytes, stream, the holder, module and line of the script that it belongs to, and the phase of
+    the step in which it is made, "start" before the step."""
 
     number: int
     size_bytes: int
@@ -76,6 +77,7 @@ class Allocation(NamedTuple):
     holder: str
     module: str
     line: str
+    phase: str = "start"
 
 
 class Free(NamedTuple):

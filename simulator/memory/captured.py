@@ -20,13 +20,15 @@ from scaleproof.simulator.strategy import CapturedStrategy
 @dataclass(frozen=True)
 class ReplayedMemory:
     """Memory of one rank. allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and max_memory_reserved
-    report them. holders_bytes, modules_bytes, lines_bytes: allocated bytes at the peak."""
+    report them. holders_bytes, modules_bytes, lines_bytes: allocated bytes at the peak, which is in `phase` in `module`."""
 
     allocated_bytes: int
     reserved_bytes: int
     holders_bytes: Mapping[str, int]
     modules_bytes: Mapping[str, int]
     lines_bytes: Mapping[str, int]
+    phase: str
+    module: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class ClassMemory:
     def rank_memory(self, scale: float) -> RankMemory:
         """The same as the memory of a kind of rank. scale: factor on all bytes, from calibration."""
         served = self.served
-        holders = dict.fromkeys(HOLDERS, 0.0) | self.outside_bytes
+        holders = dict.fromkeys(HOLDERS, 0.0) | dict(self.outside_bytes)
         for holder, size in served.holders_bytes.items():
             holders[holder if holder in holders else "working"] += size
         inside_bytes = sum(served.holders_bytes.values())
@@ -98,6 +100,7 @@ def replayed(
         allocator.peak_allocated_bytes,
         allocator.peak_reserved_bytes,
         *(_by(peak, field) for field in ("holder", "module", "line")),
+        *_moment(events[:until_peak]),
     )
 
 
@@ -114,6 +117,12 @@ def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | F
         queue = successors[of.size_bytes, of.stream] if of is not None else None
         events.append(Free(queue.popleft()) if queue else each)
     return events
+
+
+def _moment(events: Sequence[Allocation | Free]) -> tuple[str, str]:
+    """The phase and the module of the last of some events, an allocation."""
+    last = events[-1] if events else None
+    return (last.phase, last.module) if isinstance(last, Allocation) else ("start", "")
 
 
 def _live_after(events: Sequence[Allocation | Free]) -> list[Allocation]:

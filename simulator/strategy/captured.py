@@ -86,6 +86,7 @@ class CapturedStrategy(Strategy):
 
     def compile(self, job: Job) -> Program:
         """Compiles the recorded step."""
-        if isinstance(job.cluster.device, BatchedDevice):
+        device: object = job.cluster.device
+        if isinstance(device, BatchedDevice):
             raise PlainNumberNeededError
         return self.script.compile(job, self.workers)
