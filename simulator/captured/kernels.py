@@ -31,8 +31,8 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
 }  # fmt: skip
 
-# Bytes per second that copies between host and device read and write, both ends counted: twice what a PCIe 4.0 link with 16
-# lanes moves in practice, a round assumption.
+# Bytes per second that copies between host and device read and write, both ends counted: twice what PCIe 4.0 with a width
+# of 16 moves in practice, a round assumption.
 HOST_Bps: Final = 50e9
 
 

@@ -71,7 +71,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
         cluster=capture.cluster,
         shards=any(role.shards for role in roles),
         classes=classes,
-        warnings=(*capture.warnings, *_answers(capture)),
+        warnings=(*capture.warnings, *_policies(capture)),
     )
 
 
@@ -101,11 +101,11 @@ def _optimizer(first: RankClass) -> str:
     return next((kind for word, kind in _OPTIMIZERS.items() if word in used), _USUAL_OPTIMIZER)
 
 
-def _answers(capture: Capture) -> Iterator[str]:
-    """What a policy answered instead of values that do not exist, as warnings."""
+def _policies(capture: Capture) -> Iterator[str]:
+    """Policies that decided values which do not exist, as warnings."""
     found = {(one.operator, one.policy, one.line) for each in capture.classes for one in each.answers}
     for operator, policy, line in sorted(found):
-        yield f"{operator} reads values that a capture does not have; answered as {policy} at {line or 'an unknown line'}"
+        yield f"{operator} reads values that a capture does not have; taken as {policy} at {line or 'an unknown line'}"
 
 
 def _class_of(one: RankClass, roles: GroupRoles) -> CapturedClass:

@@ -99,7 +99,9 @@ def replayed(
     return ReplayedMemory(
         allocator.peak_allocated_bytes,
         allocator.peak_reserved_bytes,
-        *(_by(peak, field) for field in ("holder", "module", "line")),
+        _by(peak, "holder"),
+        _by(peak, "module"),
+        _by(peak, "line"),
         *_moment(events[:until_peak]),
     )
 

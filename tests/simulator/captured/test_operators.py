@@ -70,7 +70,8 @@ def test_views_and_allocations_launch_nothing(name: str) -> None:
     "name",
     ["aten::add.Tensor", "aten::gelu_backward", "aten::native_layer_norm", "aten::_foreach_addcmul_.ScalarList", "aten::cat",
      "aten::_fused_adamw_", "aten::embedding_dense_backward", "aten::_softmax_backward_data", "aten::nll_loss_forward",
-     "aten::copy_", "aten::sum.dim_IntList", "aten::split_with_sizes_copy", "aten::random_", "fsdp::chunk_cat", "aten::native_dropout_backward",
+     "aten::copy_", "aten::sum.dim_IntList", "aten::split_with_sizes_copy",
+     "aten::random_", "fsdp::chunk_cat", "aten::native_dropout_backward",
      "aten::_to_copy"],
 )  # fmt: skip
 def test_elementwise_operators_and_reductions_are_bound_by_bandwidth(name: str) -> None:

@@ -35,7 +35,7 @@ def test_a_capture_file_is_a_scenario_on_the_cluster_that_it_was_captured_for() 
     assert run.prediction_interval_s[0] < run.step_time_s < run.prediction_interval_s[1]
 
 
-def test_flops_are_those_of_the_operators_and_recomputation_counts_apart() -> None:
+def test_flops_are_those_of_the_operators_and_recomputation_counts_in_addition() -> None:
     with captured(data_parallel(workers=16)) as file:
         run = predict(load(file), interval=False)
     one = 2.0 * 8192 * 4096 * 4096
