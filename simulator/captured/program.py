@@ -87,8 +87,10 @@ class _Assembly:
     def _add_rank(self, trace: Trace) -> int:
         node = trace.played // self._devices
         each = sum(rank // self._devices == node for rank in trace.ranks)
+        # every rank waits for the slowest one in each step, which slows the whole class
+        uneven = trace.ranks if self._job.unevenness.named else ()
         return self._resource_map.add_rank(
-            trace.name, self._job.unevenness, trace.played, node, each=each, multiplicity=len(trace.ranks)
+            trace.name, self._job.unevenness, trace.played, node, each=each, multiplicity=len(trace.ranks), members=uneven
         )
 
     def _communicate(self, number: int, event: IssuedCollective | IssuedMessage, after: Sequence[int]) -> int:

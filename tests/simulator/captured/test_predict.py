@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from scaleproof.simulator.analysis.planner.search import plan
+from scaleproof.simulator.analysis.study.study import read as read_study
+from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.captured import script as scripts_module
 from scaleproof.simulator.captured.script import CapturedScript
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
+from tests.simulator.captured.records import data_parallel as data_parallel_capture
 from tests.simulator.captured.scripts import data_parallel, moving
 
 
@@ -121,3 +126,26 @@ def test_an_operator_of_unknown_cost_is_named_and_widens_the_interval() -> None:
     assert widths[1] > widths[0]
     parts = unknown.capture.measured + unknown.capture.extrapolated + unknown.capture.unknown
     assert parts == pytest.approx(1.0)
+
+
+def test_a_slow_rank_slows_the_ranks_that_wait_for_it() -> None:
+    with captured(data_parallel(workers=16)) as file:
+        even = predict(load(file), interval=False)
+        uneven = predict(load(file, {"unevenness.stragglers": [{"ranks": [9], "slowdown": 2.0}]}), interval=False)
+    # compute takes twice as long, the sum of gradients does not
+    assert 1.7 * even.step_time_s < uneven.step_time_s < 2 * even.step_time_s
+
+
+def test_plans_need_a_described_model() -> None:
+    with captured(data_parallel()) as file, pytest.raises(InputError, match="one division of its model"):
+        plan(load(file))
+
+
+def test_a_study_of_a_capture_file_has_axes_like_any_other(tmp_path: Path) -> None:
+    data_parallel_capture(16).write(tmp_path / "train.zip")
+    axes = {"cluster.network.bandwidth": ["10 GB/s", "400 GB/s"], "strategy.workers": [16, 64]}
+    study = read_study({"scenario": str(tmp_path / "train.zip"), "axes": axes})
+    points = sweep(study, tmp_path / "out")
+    assert points["error"].isna().all()
+    slow, _, fast, more = points.sort_values("point")["samples_per_s"]
+    assert slow < fast < more
