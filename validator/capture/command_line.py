@@ -48,7 +48,7 @@ def parse(command: Sequence[str]) -> Started:
         rest = rest[2 if rest[0] in _WITH_VALUE else 1 :]
     if rest[:1] != ["-m"]:
         return Started(_script(rest))
-    if len(rest) < 2:  # noqa: PLR2004
+    if len(rest) < 2:
         raise InputError(f"-m needs the name of a module; {_EXAMPLE}")
     if rest[1] in _LAUNCHERS:
         return _launched(rest[2:])

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -54,7 +54,8 @@ class Context:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._of_thread = _OfThread()
-        self._is_own: dict[CodeType, bool] = {}
+        # names of the script's own files, empty for others
+        self._files: dict[CodeType, str] = {}
         self._names: dict[int, str] = {}
         self._forward: dict[int, tuple[str, str]] = {}
         self._optimizing = 0
@@ -123,16 +124,16 @@ class Context:
 
     def line(self) -> str:
         """File and line of the innermost frame that is the script's own; empty if there is none."""
-        frame = sys._getframe(1)
-        is_own = self._is_own
+        frame: FrameType | None = sys._getframe(1)
+        files = self._files
         while frame is not None:
             code = frame.f_code
-            own = is_own.get(code)
-            if own is None:
-                own = is_own[code] = self.is_own_file(code.co_filename)
-            if own:
-                return f"{self._short(code.co_filename)}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]
+            file = files.get(code)
+            if file is None:
+                file = files[code] = self._short(code.co_filename) if self.is_own_file(code.co_filename) else ""
+            if file:
+                return f"{file}:{frame.f_lineno}"
+            frame = frame.f_back
         return ""
 
     def is_own_file(self, path: str) -> bool:

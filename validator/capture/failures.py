@@ -15,8 +15,8 @@ _CUDA_LIBRARY: Final = re.compile(
     r"libcu\w+\.so|libnccl|libcudnn|CUDA_HOME|undefined symbol|nvcc|no kernel image", re.IGNORECASE
 )
 _NETWORK_ERRORS: Final = (
-    "URLError", "ConnectionError", "gaierror", "MaxRetryError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "HTTPError",
-    "ConnectError", "TransportError", "ProxyError", "SSLError", "ConnectTimeout", "HfHubHTTPError",
+    "URLError", "ConnectionError", "gaierror", "MaxRetryError", "OfflineModeIsEnabled", "LocalEntryNotFoundError",
+    "HTTPError", "ConnectError", "TransportError", "ProxyError", "SSLError", "ConnectTimeout", "HfHubHTTPError",
 )  # fmt: skip
 _NETWORK_TEXT: Final = re.compile(
     r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo|is not a local folder"
@@ -33,9 +33,10 @@ def sentence(script: str, failure: dict[str, Any]) -> str:
         return f"{where}: {text}"
     module = _MODULE.search(text)
     package = module[1].partition(".")[0] if module else ""
-    if "ImportError" in kinds and (package in _CUDA_PACKAGES or _CUDA_LIBRARY.search(text)) or "CUDA_HOME" in text:
+    is_import = "ImportError" in kinds and (package in _CUDA_PACKAGES or bool(_CUDA_LIBRARY.search(text)))
+    if is_import or "CUDA_HOME" in text:
         what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
-        return f"{where}: the script {what}, which needs a GPU or is not installed; take PyTorch's own operators while it is captured"
+        return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
     if package:
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
@@ -46,4 +47,4 @@ def sentence(script: str, failure: dict[str, Any]) -> str:
         return f"{where}: {text}; correct the script"
     if "SystemExit" in kinds:
         return f"{where}: the script exited before its first training step ({text}); check its arguments"
-    return f"{where}: the script failed on rank {failure['rank']} ({text}); see whether it runs without capture, or its log with --log"
+    return f"{where}: the script failed on rank {failure['rank']} ({text}); --log DIR keeps what it printed"

@@ -1,4 +1,4 @@
-"""What is captured: a script, the job whose ranks run it, and the device that it sees. Without torch, so that commands can use it."""
+"""What is captured: a script, the job whose ranks run it, and the device that it sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays one rank: runs the script in this process, as a rank of a large job on a GPU that does not exist, and writes its record."""
+"""Plays one rank: runs the script in this process, on a GPU that does not exist, and writes the record of a step."""
 
 from __future__ import annotations
 
@@ -117,12 +117,11 @@ class Player:
 
     def _record(self) -> RankRecord:
         kept = self._steps.kept()
-        name = self._job.script.target
         if kept is None:
-            raise NoStepError(
-                f"{name} ended without a step of an optimizer, so there is no training step to record; capture takes scripts "
-                "that train with torch.optim"
+            message = (
+                "the script ended without a step of an optimizer, so there is no training step to record; capture takes scripts"
             )
+            raise NoStepError(f"{message} that train with torch.optim")
         trace = self._trace
         columns = trace.columns(kept.begin, kept.end)
         parameters = list(self._steps.parameters.values())

@@ -1,4 +1,4 @@
-"""Starts players of ranks, each in a process of its own, and ends them all when one fails, time is up, or the caller is interrupted.
+"""Starts players of ranks, each in a process of its own, and ends them all when one fails, time is up, or on Ctrl-C.
 
 A server imports torch once and forks players. It ends with its launcher, and players end with the server; each is the leader of
 a process group, so that what a script starts ends too.
@@ -28,7 +28,11 @@ LOG: Final = "log-{}.txt"
 RESOURCES: Final = "resources-{}.json"
 _POLL_S: Final = 0.02
 _REPORT_S: Final = 0.5
-_PRELOAD: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch._meta_registrations", "torch.utils.flop_counter")
+# Loaded once, before players are forked; most scripts need them.
+_PRELOAD: Final = (
+    "torch", "torch._dynamo", "torch._meta_registrations", "torch.distributed.fsdp", "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel", "torch.nn.parallel", "torch.utils.data", "scaleproof.validator.capture.player",
+)  # fmt: skip
 
 
 class Players:

@@ -36,8 +36,7 @@ class Policy:
         return weights / weights.sum()
 
     def choices(self, rows: int, chosen: int, options: int) -> NDArray[np.int64]:
-        """`chosen` different options of each row: shape (rows, chosen). Over all rows they are as frequent as their shares, and
-        never more than once per row."""
+        """`chosen` different options of each row: shape (rows, chosen). They are as frequent as their shares."""
         if not self.exponent and not self.weights:
             return (np.arange(rows * chosen) % options).reshape(rows, chosen)
         ends = np.cumsum(_inclusion(self.shares(options), chosen))

@@ -1,8 +1,8 @@
 """Ranks that do the same: found by playing a few ranks and comparing hashes of what they launch and send.
 
-Process groups of equal size that together contain all ranks once are an axis, as a dimension of a device mesh is. Ranks are compared
-along each axis: at its ends and in its middle, and, where these differ, in between until each boundary is found. What lies between
-two equal ranks is taken to equal them.
+Process groups of equal size that together contain all ranks once are an axis, as a dimension of a device mesh is. Ranks are
+compared along each axis: at its ends and in its middle, and, where these differ, in between until each boundary is found. What
+lies between two equal ranks is taken to equal them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EquivalentRanks:
 
 
 def axes_of(groups: Sequence[ProcessGroup], world: int) -> list[Axis]:
-    """Axes that process groups make, the shortest first, and one for what they leave open: each rank has its own coordinates."""
+    """Axes that process groups make, the shortest first, and one for what they leave open, so that coordinates differ."""
     partitions = sorted(_partitions(groups, world), key=lambda axis: axis.size)
     axes: list[Axis] = []
     cells = np.zeros(world, np.int64)
@@ -106,7 +106,7 @@ class _Search:
 
     def single(self) -> list[EquivalentRanks]:
         """The classes where only the first or the last rank differs, as the one that prints does; empty otherwise."""
-        if self._world <= 2:  # noqa: PLR2004
+        if self._world <= 2:
             return [EquivalentRanks((rank,), rank, "its operators differ") for rank in range(self._world)]
         first, last, middle = 0, self._world - 1, self._world // 2
         hashes = self._play([middle, 1, last - 1])

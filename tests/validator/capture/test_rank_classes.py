@@ -83,7 +83,8 @@ def test_uneven_shards_are_found(boundary: int) -> None:
 def test_a_pipeline_whose_first_rank_prints() -> None:
     classes, _ = classes_of(lambda rank: (rank % 4, rank == 0), 4, 4)
     assert {frozenset(one) for one in classes} == {
-        frozenset({0}), frozenset({4, 8, 12}), frozenset(range(1, 16, 4)), frozenset(range(2, 16, 4)), frozenset(range(3, 16, 4)),
+        frozenset({0}), frozenset({4, 8, 12}),
+        frozenset(range(1, 16, 4)), frozenset(range(2, 16, 4)), frozenset(range(3, 16, 4)),
     }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The CUDA device of a PyTorch build without CUDA: replaces three tables of functions, after checking that they are there.
 
 PyTorch's builds for processors know CUDA tensors but not the device. What is missing are a device guard, in the registry
-`device_guard_impl_registry`, and the hooks `CUDAHooksInterface`, whose base class answers that there is no GPU. Places of functions in both tables are counted
-in the headers that PyTorch ships, so that they are those of the installed version.
+`device_guard_impl_registry`, and the hooks `CUDAHooksInterface`, whose base class says that there is no GPU. Places of
+functions in both tables are counted in the headers that PyTorch ships, so that they are those of the installed version.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Guard(torch._C._acc.DeviceGuard):
 
 
 def install_device(devices: int, index: int) -> None:
-    """Makes this process have `devices` CUDA devices, of which `index` is the current one. Raises RunError for a build of PyTorch
-    where that is impossible."""
+    """Gives this process `devices` CUDA devices, of which `index` is the current one. Raises RunError for a build of PyTorch
+    that is not the expected one."""
     check_build()
     try:
         _install_guard(devices, index)

@@ -55,12 +55,13 @@ def install(trace: Trace, arena: Arena, device: DeviceProperties, index: int, de
         "is_available": _always(True), "device_count": _always(devices), "current_stream": current_stream,
         "set_stream": set_stream, "synchronize": synchronize, **_memory(arena, device),
     }  # fmt: skip
+    architecture = f"sm_{''.join(map(str, device.capability))}"
     own: dict[str, Any] = {
         "is_initialized": _always(True), "init": _always(None), "_lazy_init": _always(None), "current_device": _always(index),
         "set_device": _always(None), "device": _CurrentDevice, "device_of": _CurrentDevice, "Stream": stream, "Event": event,
         "ExternalStream": stream, "default_stream": _always(default), "stream": lambda of: on_stream(trace, of),
         "get_device_properties": _always(device.plain()), "get_device_name": _always(device.name),
-        "get_device_capability": _always(device.capability), "get_arch_list": _always([f"sm_{''.join(map(str, device.capability))}"]),
+        "get_device_capability": _always(device.capability), "get_arch_list": _always([architecture]),
         "is_bf16_supported": _always(device.capability >= (8, 0)), "is_tf32_supported": _always(device.capability >= (8, 0)),
         "is_current_stream_capturing": _always(False), "can_device_access_peer": _always(True), "ipc_collect": _always(None),
         "utilization": _always(100), "_exchange_device": _always(index), "_maybe_exchange_device": _always(index),
@@ -104,7 +105,7 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
         "memory_stats": statistics, "memory_summary": _always(""), "memory_snapshot": _always([]), "empty_cache": _always(None),
         "reset_peak_memory_stats": reset, "reset_max_memory_allocated": reset, "reset_accumulated_memory_stats": _always(None),
         "mem_get_info": lambda *_: (max(0, device.memory_bytes - arena.live_bytes), device.memory_bytes),
-        "set_per_process_memory_fraction": _always(None), "get_memory_info": lambda *_: (device.memory_bytes, device.memory_bytes),
+        "set_per_process_memory_fraction": _always(None),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Memory of the GPU that does not exist: tensors on reserved addresses, whose pages stay untouched unless values are computed."""
+"""Memory of the GPU that does not exist: reserved addresses, whose pages stay untouched unless values are computed."""
 
 from __future__ import annotations
 

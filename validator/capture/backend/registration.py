@@ -1,4 +1,4 @@
-"""Registers the kernels with PyTorch's dispatcher, and random initialisation on the CPU that leaves large tensors as they are."""
+"""Registers the kernels with PyTorch's dispatcher, and random initialisation on the CPU that skips large tensors."""
 
 from __future__ import annotations
 

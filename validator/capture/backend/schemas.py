@@ -20,7 +20,7 @@ _PLAIN: Final = (int, float, bool)
 
 
 class OperatorSchema(NamedTuple):
-    """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether they are for results only.
+    """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results.
     is_view: whether results share memory with arguments. returns: number of results. formula: FLOPs from arguments, if known."""
 
     name: str

@@ -23,7 +23,8 @@ _RANDOM: Final = {"aten::normal_", "aten::uniform_", "aten::bernoulli_", "aten::
 class Values:
     """What is known of tensors in an arena.
 
-    policy: of integers that unknown floats decide. answer: called with an operator and a text for each value that is not computed.
+    policy: of integers that unknown floats decide. answer: called with an operator and a text for each value that is not
+    computed.
     """
 
     def __init__(self, arena: Arena, policy: Policy, answer: Callable[[str, str], None]) -> None:
@@ -44,12 +45,12 @@ class Values:
             block = self.arena.block(tensor) if tensor.is_cuda else None
             if block is None:
                 continue
-            if content is Content.UNKNOWN and tensor.dtype.is_floating_point and _whole(block.size, tensor):
-                if tensor.numel() <= INVENTED_FLOATS:
-                    self.arena.on_host(tensor).fill_(INVENTED_VALUE)
-                    block.content = Content.INVENTED
-                    continue
-            block.content = content
+            is_few = tensor.dtype.is_floating_point and tensor.numel() <= INVENTED_FLOATS and _whole(block.size, tensor)
+            if content is Content.UNKNOWN and is_few:
+                self.arena.on_host(tensor).fill_(INVENTED_VALUE)
+                block.content = Content.INVENTED
+            else:
+                block.content = content
 
     def fill(self, tensor: torch.Tensor, values: torch.Tensor, operator: str, policy: str) -> None:
         """Gives a tensor values that a policy decides."""

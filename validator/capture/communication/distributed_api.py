@@ -74,7 +74,8 @@ class DistributedApi:
         gathered[:] = [own] * len(gathered)
 
     def _gather_object(
-        self, own: Any, gathered: list[Any] | None = None, dst: int | None = None, group: Any = None, group_dst: int | None = None
+        self, own: Any, gathered: list[Any] | None = None, dst: int | None = None, group: Any = None,
+        group_dst: int | None = None,
     ) -> None:  # fmt: skip
         if gathered is not None:
             gathered[:] = [own] * len(gathered)

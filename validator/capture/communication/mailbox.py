@@ -1,7 +1,7 @@
 """Values that ranks send to one another: written to a folder, in which receivers wait for them.
 
-Only integers and objects are exchanged; floats that are received are unknown. A rank that waits for one which nobody plays writes
-a request, so that it is started.
+Only integers and objects are exchanged; floats that are received are unknown. A rank that waits for one which nobody plays
+writes a request, so that it is started.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class Recording:
             self.groups.append(group)
 
     def collective(
-        self, group: dist.ProcessGroup, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], root: int = NONE
+        self, group: dist.ProcessGroup, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+        root: int = NONE,
     ) -> RecordedWork:  # fmt: skip
         """Records a collective. root: its root's rank in the group."""
         ranks = distributed_c10d.get_process_group_ranks(group)
@@ -101,8 +102,8 @@ class Recording:
         return self._issue(kind, name, group, inputs, outputs, columns, (peer, ranks.index(self.rank)))
 
     def _issue(
-        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
-        columns: dict[str, Any], compared: tuple[int, ...],
+        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
     ) -> RecordedWork:  # fmt: skip
         number = self._coalescing or self.trace.new_work()
         work = RecordedWork(self, number, list(outputs or inputs))
