@@ -41,7 +41,7 @@ def _class_plain(one: RankClass) -> dict[str, Any]:
         "communication_bytes": dict(_communication(one)),
         "peak_bytes": one.peak_bytes[1],
         "parameters": one.parameters,
-        "decided": [decided._asdict() for decided in one.answers],
+        "decided": [decided._asdict() for decided in one.decisions],
     }
 
 
@@ -69,8 +69,8 @@ def _decisions(capture: Capture) -> list[str]:
     """Lines on values that were not computed."""
     counts = Counter[tuple[str, str, str]]()
     for one in capture.classes:
-        for decided in one.answers:
-            counts[decided.line, decided.operator.removeprefix("aten::"), decided.policy] += decided.count
+        for decided in one.decisions:
+            counts[decided.line, decided.operator.removeprefix("aten::"), decided.policy] += decided.times
     return [
         f"  not computed: {operator} at {line or 'a line of a library'}: {policy} ({count} times)"
         for (line, operator, policy), count in counts.most_common(_MOST)

@@ -139,12 +139,12 @@ class ProcessGroup:
     description: str = ""
 
 
-class PolicyAnswer(NamedTuple):
-    """Values that were not computed: an operator read unknown floats, and a policy decided its result `count` times."""
+class PolicyDecision(NamedTuple):
+    """Values that were not computed: an operator read unknown floats, and a policy decided its result, `times` times."""
 
     operator: str
     policy: str
-    count: int
+    times: int
     line: str
 
 
@@ -187,7 +187,7 @@ class RankClass:
     steps: int
     peak_bytes: tuple[int, int]
     operators_hash: str
-    answers: tuple[PolicyAnswer, ...]
+    decisions: tuple[PolicyDecision, ...]
     columns: Mapping[str, NDArray[Any]]
     strings: Sequence[str]
     signatures: Sequence[Signature]
@@ -293,7 +293,7 @@ def _class_plain(one: RankClass) -> dict[str, Any]:
     in_files = ("columns", "strings", "signatures")
     plain = {own.name: getattr(one, own.name) for own in fields(one) if own.name not in in_files}
     groups = [{"name": g.name, "ranks": _ranks_plain(g.ranks), "description": g.description} for g in one.groups]
-    records = {name: [each._asdict() for each in plain[name]] for name in ("answers", "inputs", "optimizers")}
+    records = {name: [each._asdict() for each in plain[name]] for name in ("decisions", "inputs", "optimizers")}
     return plain | {"ranks": [_ranks_plain(ranks) for ranks in one.ranks], "groups": groups} | records
 
 
@@ -314,7 +314,7 @@ def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) ->
     return RankClass(
         **plain | {
             "ranks": ranges, "groups": groups, "inputs": inputs, "peak_bytes": tuple(plain["peak_bytes"]),
-            "answers": tuple(PolicyAnswer(**one) for one in plain["answers"]),
+            "decisions": tuple(PolicyDecision(**one) for one in plain["decisions"]),
             "optimizers": tuple(UsedOptimizer(**one) for one in plain["optimizers"]),
         },
         columns=columns, strings=json.loads(archive.read(f"strings-{number}.json")), signatures=signatures,

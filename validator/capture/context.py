@@ -16,13 +16,12 @@ from torch.nn.modules import module as modules
 from scaleproof.simulator.captured.record import ModelInput, Pass
 
 # Folders whose files are never the script's own, even if the environment is inside the script's folder.
-_INSTALLED: Final = tuple(
-    str(Path(folder)) for folder in {*sysconfig.get_paths().values(), Path(__file__).parents[2]} if folder
-)
+_INSTALLED: Final = (*sysconfig.get_paths().values(), str(Path(__file__).parents[2]))
 _REENTRANT: Final = "CheckpointFunctionBackward"
 _NO_TASK: Final = -1
 _graph_task = torch._C._current_graph_task_id
-_current_node = torch._C._current_autograd_node
+_next_number: Any = torch._C._autograd._get_sequence_nr
+_current_node: Any = torch._C._current_autograd_node
 
 
 class Place(NamedTuple):
@@ -93,7 +92,7 @@ class Context:
 
     def place(self) -> Place:
         """Where the script is now."""
-        node = _current_node()
+        node: Any = _current_node()
         own = self._of_thread
         if node is None:
             module = own.modules[-1][0] if own.modules else ""
@@ -101,15 +100,15 @@ class Context:
             phase = self.phase()
             if torch.is_grad_enabled() and phase is not Pass.OPTIMIZER:
                 # the node of an operator has been made before the operator runs
-                self._forward[torch.autograd._get_sequence_nr() - 1] = line, module  # type: ignore[attr-defined]
+                self._forward[_next_number() - 1] = line, module
             return Place(phase, module, False, "", line)
         self._before_backward = False
-        name, number = node.name(), node._sequence_nr()  # type: ignore[attr-defined]
+        name, number = node.name(), node._sequence_nr()
         recomputed = torch.is_grad_enabled() and (bool(own.modules) or name.startswith(_REENTRANT))
         if recomputed:
             module, line = own.modules[-1][0] if own.modules else "", self.line()
             if own.is_nested or name.startswith(_REENTRANT):
-                own.own[torch.autograd._get_sequence_nr() - 1] = line, module  # type: ignore[attr-defined]
+                own.own[_next_number() - 1] = line, module
         else:
             line, module = own.own.get(number) or self._forward.get(number) or (self.line(), "")
         return Place(Pass.BACKWARD, module, recomputed, name, line)
@@ -156,7 +155,7 @@ class Context:
             self.inputs.append(ModelInput(type(module).__name__, _shapes(arguments), 1))
         node = _current_node()
         own.is_nested = node is not None and node.name().startswith(_REENTRANT)
-        own.modules.append((self._names[identity], torch.autograd._get_sequence_nr()))  # type: ignore[attr-defined]
+        own.modules.append((self._names[identity], _next_number()))
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
         own = self._of_thread

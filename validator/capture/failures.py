@@ -19,8 +19,8 @@ _NETWORK_ERRORS: Final = (
     "HTTPError", "ConnectError", "TransportError", "ProxyError", "SSLError", "ConnectTimeout", "HfHubHTTPError",
 )  # fmt: skip
 _NETWORK_TEXT: Final = re.compile(
-    r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo|is not a local folder"
-    r"|couldn't reach|offline mode", re.IGNORECASE
+    r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo"
+    r"|is not a local folder|couldn't reach|offline mode", re.IGNORECASE
 )  # fmt: skip
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 

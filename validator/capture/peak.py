@@ -52,8 +52,10 @@ def peak_memory(one: RankClass) -> PeakMemory:
         categories[Category(int(columns["category"][row])).label] += size
         modules[one.text("module", row)] += size
         lines[one.text("line", row)] += size
-    last = int(rows[at]) if len(rows) else 0
+    by_category, by_module, by_line = (dict(each.most_common()) for each in (categories, modules, lines))
+    if not len(rows):
+        return PeakMemory(0, 0, by_category, by_module, by_line, "", 0)
+    last = int(rows[at])
     return PeakMemory(
-        int(total[at]), one.peak_bytes[0], *(dict(each.most_common()) for each in (categories, modules, lines)),
-        one.text("line", last) if len(rows) else "", int(columns["size"][last]) if len(rows) else 0,
-    )  # fmt: skip
+        int(total[at]), one.peak_bytes[0], by_category, by_module, by_line, one.text("line", last), int(columns["size"][last])
+    )

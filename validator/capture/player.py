@@ -131,7 +131,7 @@ class Player:
             groups=tuple(self._recording.groups), parameters=sum(parameter.numel() for parameter in parameters),
             local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
             optimizers=kept.optimizers, kept_step=kept.number, steps=kept.steps, peak_bytes=trace.peaks(kept.first_mark),
-            operators_hash=trace.digest(kept.begin, kept.end), answers=trace.answers(), columns=columns.columns,
+            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
             strings=columns.strings, signatures=columns.signatures,
         )  # fmt: skip
         return RankRecord(own, tuple(self._recording.all_groups), warnings)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.communication.mailbox import requested
 from scaleproof.validator.launch.child import Child, end_with, line
+from scaleproof.validator.launch.fork_server import Exit
 
 JOB: Final = "job.pickle"
 LOG: Final = "log-{}.txt"
@@ -67,7 +68,7 @@ class Players:
                 return None
             if time.monotonic() > self._deadline_s:
                 raise TimeoutError
-            for rank, code in self._exits():
+            for rank, code in map(Exit._make, self._exits()):
                 self._ended[rank] = code
                 if code:
                     return rank

@@ -19,7 +19,7 @@ _ZIPF: Final = "zipf:"
 
 @dataclass(frozen=True)
 class Policy:
-    """Shares of options. exponent: of Zipf's law, 0 for equal shares. weights: of options, from a file; they replace the law."""
+    """Shares of options. exponent: of Zipf's law, 0 for equal shares. weights: of options, from a file, instead."""
 
     text: str = BALANCED
     exponent: float = 0.0
@@ -33,7 +33,8 @@ class Policy:
             )
             raise InputError(message)
         weights = np.array(self.weights or np.arange(1, options + 1) ** -self.exponent, np.float64)
-        return weights / weights.sum()
+        shares: NDArray[np.float64] = weights / weights.sum()
+        return shares
 
     def choices(self, rows: int, chosen: int, options: int) -> NDArray[np.int64]:
         """`chosen` different options of each row: shape (rows, chosen). They are as frequent as their shares."""

@@ -63,7 +63,8 @@ def axes_of(groups: Sequence[ProcessGroup], world: int) -> list[Axis]:
 def _cells(cells: NDArray[np.int64], coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers of distinct pairs of a cell and a coordinate."""
     pairs = cells * (int(coordinates.max()) + 1) + coordinates
-    return np.unique(pairs, return_inverse=True)[1]
+    numbers: NDArray[np.int64] = np.unique(pairs, return_inverse=True)[1]
+    return numbers
 
 
 def _partitions(groups: Sequence[ProcessGroup], world: int) -> Iterable[Axis]:

@@ -55,13 +55,14 @@ class Steps:
         """Adds hooks to all optimizers."""
         register_optimizer_step_pre_hook(lambda *_: self._trace.context.begin_optimizer())
         register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(optimizer))
-        init = Optimizer.__init__
+        optimizers: Any = Optimizer
+        init = optimizers.__init__
 
         def noted(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
             init(optimizer, *arguments, **keywords)
             self._made.add(optimizer)
 
-        Optimizer.__init__ = noted  # type: ignore[method-assign]
+        optimizers.__init__ = noted
 
     @property
     def count(self) -> int:
@@ -71,6 +72,7 @@ class Steps:
     def _stepped(self, optimizer: Optimizer) -> None:
         context = self._trace.context
         context.end_optimizer()
+        self._arena.collect()
         self._categorise(optimizer)
         self._names[id(optimizer)] = type(optimizer).__name__
         self._marks.append(Mark(id(optimizer), self._trace.mark(), _merged(context.inputs)))

@@ -15,7 +15,7 @@ from scaleproof.simulator.captured.record import (
     Category,
     EventKind,
     Pass,
-    PolicyAnswer,
+    PolicyDecision,
     Signature,
 )
 from scaleproof.validator.capture.context import Context, Place
@@ -51,13 +51,13 @@ class Allocated:
 
 
 class Trace:
-    """Records events. rows: of all steps so far; answers: values that policies decided, by operator, policy and line."""
+    """Records events. rows: of all steps so far; decisions: values that policies decided, by operator, policy and line."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.rows: list[Row] = []
         self.allocations: dict[int, Allocated] = {}
-        self._answers: dict[tuple[str, str, str], int] = {}
+        self._decisions: dict[tuple[str, str, str], int] = {}
         self._works = 0
         self._peaks: list[int] = []
         self._live = 0
@@ -104,11 +104,13 @@ class Trace:
     def answer(self, operator: str, policy: str) -> None:
         """Counts a value that a policy decides."""
         key = operator, policy, self.context.line()
-        self._answers[key] = self._answers.get(key, 0) + 1
+        self._decisions[key] = self._decisions.get(key, 0) + 1
 
-    def answers(self) -> tuple[PolicyAnswer, ...]:
+    def decisions(self) -> tuple[PolicyDecision, ...]:
         """The values that policies decided."""
-        return tuple(PolicyAnswer(operator, policy, count, line) for (operator, policy, line), count in self._answers.items())
+        return tuple(
+            PolicyDecision(operator, policy, count, line) for (operator, policy, line), count in self._decisions.items()
+        )
 
     def mark(self) -> int:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
@@ -124,12 +126,12 @@ class Trace:
     def columns(self, begin: int, end: int) -> Kept:
         """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins."""
         live = [one for one in self.allocations.values() if one.born < begin and not 0 <= one.died < begin]
-        before = [
+        before: list[Row] = [
             {"kind": EventKind.ALLOCATE, "stream": one.stream, "place": one.place, "allocation": one.number, "size": one.size}
             for one in sorted(live, key=lambda one: one.born)
         ]
-        step = {"kind": EventKind.STEP}
-        rows = [*before, step, *self.rows[begin:end]]
+        step: Row = {"kind": EventKind.STEP}
+        rows: list[Row] = [*before, step, *self.rows[begin:end]]
         categories = {number: one.kept_category() for number, one in self.allocations.items()}
         return Kept(rows, categories)
 

@@ -22,7 +22,7 @@ def small() -> Capture:
     one = RankClass(
         name="all ranks", ranks=(range(8),), played=0, why="", groups=groups,
         parameters=12, local_parameters=12, inputs=(), optimizers=(), kept_step=1, steps=3, peak_bytes=(512, 1024),
-        operators_hash="ab", answers=(), columns=columns, strings=["aten::mm"], signatures=[signature],
+        operators_hash="ab", decisions=(), columns=columns, strings=["aten::mm"], signatures=[signature],
     )  # fmt: skip
     return Capture("train.py", ("--x",), "2.13.0", 8, 8, "h100-80gb-sxm", None, (one,))
 

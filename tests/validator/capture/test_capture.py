@@ -114,8 +114,8 @@ def test_replicas_of_a_script_without_printing_are_one_class(tmp_path: Path) -> 
 def test_router_follows_the_policy() -> None:
     (one,) = captured(EXAMPLES / "mixture_of_experts.py", ranks=8).classes
     (skewed,) = captured(EXAMPLES / "mixture_of_experts.py", ranks=8, values="zipf:1").classes
-    assert {answer.policy for answer in one.answers if answer.operator == "aten::topk"} == {"balanced"}
-    assert {answer.policy for answer in skewed.answers if answer.operator == "aten::topk"} == {"zipf:1"}
+    assert {each.policy for each in one.decisions if each.operator == "aten::topk"} == {"balanced"}
+    assert {each.policy for each in skewed.decisions if each.operator == "aten::topk"} == {"zipf:1"}
     assert one.operators_hash != skewed.operators_hash
 
 

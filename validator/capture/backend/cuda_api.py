@@ -92,7 +92,7 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
         return collections.defaultdict(int, {f"{name}.{when}": size for name in names for when, size in known.items()})
 
     def reset(*_: Any) -> None:
-        arena.peak_bytes = arena.live_bytes
+        arena.reset_peak()
 
     def peak(*_: Any) -> int:
         return arena.peak_bytes

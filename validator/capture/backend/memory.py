@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
@@ -24,6 +25,7 @@ _FLAGS: Final = 0x4022  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 _FAILED: Final = ctypes.c_void_p(-1).value
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _DLPACK_UNSIGNED: Final = 1
+_Storage: Any = torch._C.StorageBase
 _VIEW: Final = torch.ops.aten.view.dtype
 _AS_STRIDED: Final = torch.ops.aten.as_strided.default
 _SET: Final = torch.ops.aten.set_.source_Storage_storage_offset
@@ -36,7 +38,7 @@ class _DLDevice(ctypes.Structure):
 class _DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p), ("device", _DLDevice), ("dimensions", ctypes.c_int), ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("bits", ctypes.c_uint8), ("width", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
         ("offset", ctypes.c_uint64),
     )  # fmt: skip
 
@@ -45,7 +47,10 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# A manager and its shape and strides are in a slot.
+_SLOT_BYTES: Final = 128
+_MOST_SLOTS: Final = 1 << 21
+_SHAPE: Final = ctypes.c_int64 * 2
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
@@ -81,7 +86,8 @@ class AllocationListener(Protocol):
 class Arena:
     """Reserved addresses for all tensors of a device.
 
-    live_bytes: of present allocations, each rounded as the caching allocator does; peak_bytes: the most since the last reset.
+    PyTorch frees tensors on any thread, also while an exception is on its way, when no Python code can run. So a function of
+    the C library notes the end of a tensor: `sem_post` adds one to the first number of its manager. `collect` finds them.
     """
 
     def __init__(self, index: int, listener: AllocationListener) -> None:
@@ -98,21 +104,41 @@ class Arena:
         self._next = int(base)
         self._free: defaultdict[int, list[int]] = defaultdict(list)
         self._blocks: dict[int, Block] = {}
-        # what the managers of DLPack tensors refer to, by the address of the manager
-        self._owned: dict[int, tuple[Any, ...]] = {}
+        # managers of DLPack tensors: their first numbers are 0 until the tensors end
+        self._slots = np.zeros((_MOST_SLOTS, _SLOT_BYTES // 8), np.int64)
+        self._ended = self._slots[:, 0]
+        self._used, self._unused = 0, list[int]()
+        # the block of a tensor on the device, or the tensor that one on the host is an alias of
+        self._owned: dict[int, Block | torch.Tensor] = {}
+        self._note_end = ctypes.cast(libc.sem_post, ctypes.c_void_p).value
         self._lock = threading.RLock()
         self._count = 0
-        self.live_bytes = self.peak_bytes = 0
-        self._delete_block, self._delete_alias = _Deleter(self._on_delete), _Deleter(self._on_alias_delete)
+        self._live_bytes = self._peak_bytes = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of present allocations, each rounded as the caching allocator does."""
+        self.collect()
+        return self._live_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes since the last reset."""
+        return self._peak_bytes
+
+    def reset_peak(self) -> None:
+        """Lets the peak begin at the present bytes."""
+        self._peak_bytes = self.live_bytes
 
     def empty(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor on addresses of its own, whose values are unknown."""
         wanted = _extent(size, stride) * item_bytes(dtype)
         block = self._allocate(wanted)
-        return self._shaped(self._bytes_at(block), size, stride, dtype)
+        return self._shaped(self._from_dlpack(_DLPACK_CUDA, self._index, block, block), size, stride, dtype)
 
     def _allocate(self, wanted: int) -> Block:
         capacity = _rounded(max(wanted, 1))
+        self.collect()
         with self._lock:
             free = self._free[capacity]
             if free:
@@ -128,45 +154,56 @@ class Arena:
         return block
 
     def _grow(self, by: int) -> None:
-        self.live_bytes += by
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self._live_bytes += by
+        self._peak_bytes = max(self._peak_bytes, self._live_bytes)
 
-    def _bytes_at(self, block: Block) -> torch.Tensor:
-        """The addresses of a block as a CUDA tensor of bytes, which ends the block when its storage ends."""
-        return self._from_dlpack(_DLPACK_CUDA, self._index, block, self._delete_block, ())
-
-    def _from_dlpack(self, kind: int, index: int, block: Block, deleter: Any, keeps: tuple[Any, ...]) -> torch.Tensor:
-        manager, shape = _DLManagedTensor(), (ctypes.c_int64 * 2)(block.capacity, 1)
-        tensor = manager.tensor
-        tensor.data, tensor.device.type, tensor.device.index, tensor.dimensions = block.address, kind, index, 1
-        tensor.code, tensor.bits, tensor.lanes = _DLPACK_UNSIGNED, 8, 1
-        tensor.shape, tensor.strides = ctypes.addressof(shape), ctypes.addressof(shape) + ctypes.sizeof(ctypes.c_int64)
-        manager.deleter = ctypes.cast(deleter, ctypes.c_void_p).value
-        address = ctypes.addressof(manager)
-        self._owned[address] = (block, manager, shape, *keeps)
-        return torch._C._from_dlpack(_new_capsule(address, b"dltensor", None))  # type: ignore[no-any-return]
+    def _from_dlpack(self, kind: int, index: int, block: Block, owned: Block | torch.Tensor) -> torch.Tensor:
+        """The addresses of a block as a tensor of bytes. owned: what ends with it."""
+        with self._lock:
+            slot = self._unused.pop() if self._unused else self._used
+            self._used = max(self._used, slot + 1)
+            address = self._slots.ctypes.data + slot * _SLOT_BYTES
+            manager = _DLManagedTensor.from_address(address)
+            sizes = address + ctypes.sizeof(_DLManagedTensor)
+            shape = _SHAPE.from_address(sizes)
+            shape[0], shape[1] = block.capacity, 1
+            tensor = manager.tensor
+            tensor.data, tensor.device.type, tensor.device.index, tensor.dimensions = block.address, kind, index, 1
+            tensor.code, tensor.bits, tensor.width, tensor.offset = _DLPACK_UNSIGNED, 8, 1, 0
+            tensor.shape, tensor.strides = sizes, sizes + ctypes.sizeof(ctypes.c_int64)
+            manager.deleter = self._note_end
+            self._owned[slot] = owned
+            made: torch.Tensor = torch._C._from_dlpack(_new_capsule(address, b"dltensor", None))
+            # PyTorch has copied it; from now on it says whether the tensor has ended
+            tensor.data = 0
+            return made
 
     def _shaped(self, of: torch.Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         # below autograd, so that the tensor is no view; the CPU's kernels of views never look at the memory
-        with torch._C._AutoDispatchBelowAutograd():  # type: ignore[attr-defined]
+        with torch._C._AutoDispatchBelowAutograd():
             typed = of if dtype == torch.uint8 else _VIEW.redispatch(CPU_KEYS, of, dtype)
             shaped: torch.Tensor = _AS_STRIDED.redispatch(CPU_KEYS, typed, size, stride, 0)
             return shaped
 
-    def _on_delete(self, manager: int) -> None:
+    def collect(self) -> None:
+        """Ends the allocations of tensors that have ended."""
+        freed: list[int] = []
         with self._lock:
-            owned = self._owned.pop(manager, None)
-            if owned is None:
-                return
-            block: Block = owned[0]
-            self._blocks.pop(block.address, None)
-            self._free[block.capacity].append(block.address)
-            self.live_bytes -= _rounded(block.resized)
-        if block.resized:
-            self._listener.freed(block.number)
-
-    def _on_alias_delete(self, manager: int) -> None:
-        self._owned.pop(manager, None)
+            # aliases on the host keep others alive until they are collected themselves
+            while len(slots := np.flatnonzero(self._ended[: self._used])):
+                for slot in slots.tolist():
+                    self._ended[slot] = 0
+                    owned = self._owned.pop(slot)
+                    self._unused.append(slot)
+                    if isinstance(owned, Block):
+                        del self._blocks[owned.address]
+                        self._free[owned.capacity].append(owned.address)
+                        self._live_bytes -= _rounded(owned.resized)
+                        if owned.resized:
+                            freed.append(owned.number)
+                    del owned
+        for number in freed:
+            self._listener.freed(number)
 
     def block(self, tensor: torch.Tensor) -> Block | None:
         """The allocation of a tensor; None for one that has no storage here."""
@@ -182,8 +219,8 @@ class Arena:
         if block is None or not tensor.numel():
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         # the alias keeps the storage alive
-        whole = self._from_dlpack(_DLPACK_CPU, 0, block, self._delete_alias, (tensor,))
-        with torch._C._AutoDispatchBelowAutograd():  # type: ignore[attr-defined]
+        whole = self._from_dlpack(_DLPACK_CPU, 0, block, tensor)
+        with torch._C._AutoDispatchBelowAutograd():
             typed = whole if tensor.dtype == torch.uint8 else whole.view(tensor.dtype)
             return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -209,8 +246,8 @@ class Arena:
 
     def install_storage(self) -> None:
         """Makes storages of CUDA tensors resize in this arena."""
-        storage, base = torch.UntypedStorage, torch._C.StorageBase
-        resize, nbytes = base.resize_, base.nbytes
+        storage: Any = torch.UntypedStorage
+        resize, nbytes = _Storage.resize_, _Storage.nbytes
 
         def resized(this: torch.UntypedStorage, size: int) -> Any:
             block = self.block_at(_address(this)) if this.device.type == "cuda" else None
@@ -232,7 +269,7 @@ def _replace(owner: Any, **functions: Callable[..., Any]) -> None:
 
 
 def _address(storage: torch.UntypedStorage) -> int:
-    return torch._C.StorageBase.data_ptr(storage)
+    return int(_Storage.data_ptr(storage))
 
 
 def _rounded(size: int) -> int:

@@ -9,27 +9,29 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import torchgen
+import torchgen  # type: ignore[import-untyped]
 
 from scaleproof.validator.capture.backend.attention import scaled_dot_product_attention
 from scaleproof.validator.capture.backend.kernels import Kernels
 from scaleproof.validator.capture.backend.values import COMPUTED_FLOATS
 
 # Operators that reach the kernels only by name, though no kernel of theirs for CUDA is listed.
-_ALSO: Final = ("copy_", "record_stream", "is_pinned", "_pin_memory", "_foreach_norm.Scalar")
+_ALSO: Final = (
+    "convolution", "convolution_backward", "copy_", "record_stream", "is_pinned", "_pin_memory", "_foreach_norm.Scalar",
+)  # fmt: skip
 _FUNCTION: Final = re.compile(r"- func: ([\w.]+)\(")
 _DISPATCH: Final = re.compile(r"\s+([\w, ]+): ")
 _COMPOSITE: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 _INITIALISES: Final = ("normal_", "uniform_")
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-_libraries: list[torch.library.Library] = []
+_libraries: list[Any] = []
 
 
 def register(kernels: Kernels) -> None:
     """Makes all operators on CUDA tensors call `kernels`."""
-    everything = torch.library.Library("_", "IMPL")
+    everything = _library("_")
     everything.fallback(kernels, "CUDA")
-    named = torch.library.Library("aten", "IMPL")
+    named = _library("aten")
     _libraries.extend((everything, named))
     with warnings.catch_warnings():
         # kernels replace others on purpose
@@ -42,6 +44,12 @@ def register(kernels: Kernels) -> None:
             named.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
         for name in _INITIALISES:
             named.impl(name, _of_small_tensors(name), "CPU", with_keyset=True)
+
+
+def _library(name: str) -> Any:
+    """A library of kernels for operators of a namespace, or of all."""
+    untyped: Any = torch.library.Library
+    return untyped(name, "IMPL")
 
 
 def _with_cuda_kernels() -> Iterator[str]:

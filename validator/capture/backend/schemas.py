@@ -20,8 +20,8 @@ _PLAIN: Final = (int, float, bool)
 
 
 class OperatorSchema(NamedTuple):
-    """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results.
-    is_view: whether results share memory with arguments. returns: number of results. formula: FLOPs from arguments, if known."""
+    """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results. is_view:
+    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known."""
 
     name: str
     written: tuple[tuple[int, str], ...]

@@ -39,7 +39,8 @@ class StreamBase:
 
     def record_event(self, event: Any = None) -> Any:
         """Records an event on this stream."""
-        event = event if event is not None else torch.cuda.Event()
+        new_event: Any = torch.cuda.Event
+        event = event if event is not None else new_event()
         event.record(self)
         return event
 

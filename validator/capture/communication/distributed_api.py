@@ -44,15 +44,15 @@ class DistributedApi:
         # new_group, which others have imported by name, calls it
         distributed_c10d._new_group_with_tag = self._make_group
         # the reducer has no timer of a device without kernels
-        dist.Logger.set_runtime_stats_and_log = lambda _: None
+        logger: Any = torch._C._distributed_c10d.Logger
+        logger.set_runtime_stats_and_log = lambda _: None
 
     def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> RecordedGroup:
         return RecordedGroup(rank, size, self._recording, self._values, self._mailbox)
 
     def _init_process_group(self, *_: Any, **__: Any) -> None:
-        self._init(_BACKEND, store=dist.HashStore(), rank=self._recording.rank, world_size=self._world)
-        world = dist.group.WORLD
-        self._recording.add_group(distributed_c10d._world.pg_names[world], range(self._world), "world")
+        self._init(_BACKEND, store=torch._C._distributed_c10d.HashStore(), rank=self._recording.rank, world_size=self._world)
+        self._recording.add_group(_name_of(None), range(self._world), "world")
 
     def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
         call = self._signature.bind(*arguments, **keywords)
@@ -68,7 +68,7 @@ class DistributedApi:
         return distributed_c10d.get_process_group_ranks(group or dist.group.WORLD)
 
     def _channel(self, group: Any) -> str:
-        return f"object-{distributed_c10d._world.pg_names[group or dist.group.WORLD]}"
+        return f"object-{_name_of(group)}"
 
     def _all_gather_object(self, gathered: list[Any], own: Any, group: Any = None) -> None:
         gathered[:] = [own] * len(gathered)
@@ -117,6 +117,12 @@ class DistributedApi:
         source = self._source(group, src, group_src)
         objects[:] = self._mailbox.get(self._channel(group), source, self._recording.rank)
         return source
+
+
+def _name_of(group: Any) -> str:
+    """The name that PyTorch gave a group; without one, to the group of all ranks."""
+    names: dict[Any, str] = distributed_c10d._world.pg_names  # type: ignore[assignment]
+    return names[group or dist.group.WORLD]
 
 
 def _detached(value: Any) -> Any:

@@ -22,7 +22,11 @@ _BARRIER_ELEMENTS: Final = 1
 _Tensors = Sequence[torch.Tensor]
 
 
-class RecordedGroup(dist.ProcessGroup):
+# its methods have several signatures each, of which PyTorch calls one from C++
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class RecordedGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group whose communication is recorded. Its methods are those that PyTorch calls."""
 
     def __init__(self, rank: int, size: int, recording: Recording, values: Values, mailbox: Mailbox) -> None:
