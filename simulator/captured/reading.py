@@ -37,6 +37,7 @@ _HOLDERS: Final = {
 _OPTIMIZERS: Final = {"lamb": "lamb", "adafactor": "adafactor", "adam": "adam", "sgd": "sgd"}
 _USUAL_OPTIMIZER: Final = "adam"
 _COPIES: Final = ("host to device", "device to host")
+# Operators of embeddings, also of their gradients: others look up rows as well, and are no sign of tokens.
 _EMBEDDING: Final = "embedding"
 
 
@@ -82,7 +83,7 @@ def _samples(first: RankClass, path: str) -> tuple[int, int | None]:
         raise InputError(f"{path}: no module was called with a batch in the captured step; capture a script that trains")
     shape, calls = shaped[0].shapes[0], shaped[0].calls
     names = {base_name(first.text("name", row)) for row in first.rows(EventKind.OPERATOR).tolist()}
-    reads_tokens = any(name.startswith(_EMBEDDING) or name == "index_select" for name in names)
+    reads_tokens = any(name.startswith(_EMBEDDING) for name in names)
     return max(1, shape[0] * calls), shape[1] if len(shape) > 1 and reads_tokens else None
 
 
@@ -102,10 +103,14 @@ def _optimizer(first: RankClass) -> str:
 
 
 def _policies(capture: Capture) -> Iterator[str]:
-    """Policies that decided values which do not exist, as warnings."""
-    found = {(one.operator, one.policy, one.line) for each in capture.classes for one in each.answers}
-    for operator, policy, line in sorted(found):
-        yield f"{operator} reads values that a capture does not have; taken as {policy} at {line or 'an unknown line'}"
+    """Policies that decided values which a capture does not have, as warnings."""
+    lines: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in capture.classes:
+        for decided in one.decisions:
+            lines[decided.operator, decided.policy].add(decided.line)
+    for (operator, policy), places in sorted(lines.items()):
+        where = ", ".join(sorted(filter(None, places))) or "an unknown line"
+        yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
 
 
 def _class_of(one: RankClass, roles: GroupRoles) -> CapturedClass:

@@ -92,7 +92,7 @@ def rank_class(
     return RankClass(
         name=name, ranks=(ranks,), played=ranks[0], why="", groups=tuple(groups), parameters=4096 * 4096,
         local_parameters=4096 * 4096, inputs=(ModelInput("Model", (batch,), calls),), optimizers=(UsedOptimizer("AdamW", 1),),
-        kept_step=1, steps=3, peak_bytes=(0, 0), operators_hash="", answers=(), columns=step.columns(), strings=step.strings,
+        kept_step=1, steps=3, peak_bytes=(0, 0), operators_hash="", decisions=(), columns=step.columns(), strings=step.strings,
         signatures=step.signatures,
     )  # fmt: skip
 
