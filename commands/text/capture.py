@@ -107,7 +107,7 @@ def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
     items = list(sizes.items())
     rest = sum(size for _, size in items[_MOST:])
     shown = items[:_MOST] + ([("others", rest)] if rest else [])
-    return [(name or "(none)", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
+    return [(name or "elsewhere", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
 
 
 def _flops(one: RankClass) -> float:

@@ -12,8 +12,8 @@ from scaleproof.simulator.captured.record import Category, EventKind, RankClass
 
 
 class PeakMemory(NamedTuple):
-    """Allocated bytes at the peak of a step, by what they hold, by module, and by line; and the line whose allocation reached
-    it. setup_bytes: the most before the step, such as in the first one."""
+    """Allocated bytes at the peak of a step, by what they hold, by module, and by line ('' for what belongs to none); and the
+    line whose allocation reached it. setup_bytes: the most before the step, such as in the first one."""
 
     size_bytes: int
     setup_bytes: int

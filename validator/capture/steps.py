@@ -121,27 +121,30 @@ class Steps:
 
     def _categorise(self, optimizer: Optimizer) -> None:
         """Says which allocations are parameters, gradients, states of optimizers, and buffers of modules."""
+        modules: dict[int, str] = {}
+        for root in list(self._trace.context.roots.values()):
+            for name, parameter in root.named_parameters():
+                module = modules.setdefault(id(parameter), name.rpartition(".")[0])
+                self._holds(parameter, Category.PARAMETERS, module)
+            for name, buffer in root.named_buffers():
+                self._holds(buffer, Category.BUFFERS, name.rpartition(".")[0])
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.parameters[id(parameter)] = parameter
-                self._holds(parameter, Category.PARAMETERS)
+                module = modules.get(id(parameter), "")
+                self._holds(parameter, Category.PARAMETERS, module)
                 if parameter.grad is not None:
-                    self._holds(parameter.grad, Category.GRADIENTS)
-        for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor):
-                    self._holds(value, Category.OPTIMIZER_STATES)
-        for module in list(self._trace.context.roots.values()):
-            for parameter in module.parameters():
-                self._holds(parameter, Category.PARAMETERS)
-            for buffer in module.buffers():
-                self._holds(buffer, Category.BUFFERS)
+                    self._holds(parameter.grad, Category.GRADIENTS, module)
+                state = optimizer.state.get(parameter)
+                for value in state.values() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        self._holds(value, Category.OPTIMIZER_STATES, module)
 
-    def _holds(self, tensor: torch.Tensor, category: Category) -> None:
+    def _holds(self, tensor: torch.Tensor, category: Category, module: str) -> None:
         local = local_part(tensor)
         block = self._arena.block(local) if local.is_cuda else None
         if block is not None:
-            self._trace.holds(block.number, category)
+            self._trace.holds(block.number, category, module)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

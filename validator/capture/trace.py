@@ -76,7 +76,7 @@ class Trace:
         """An allocation begins."""
         place, stream = self.context.place(), self.context.stream
         self.allocations[number] = Allocated(number, size, len(self.rows), place, stream)
-        self.rows.append({"kind": EventKind.ALLOCATE, "stream": stream, "place": place, "allocation": number, "size": size})
+        self.rows.append({"kind": EventKind.ALLOCATE, "stream": stream, "allocation": number, "size": size})
         self._live += size
         self._highest = max(self._highest, self._live)
 
@@ -90,11 +90,14 @@ class Trace:
         self._live -= found.size
         self.rows.append({"kind": EventKind.FREE, "stream": self.context.stream, "allocation": number})
 
-    def holds(self, number: int, category: Category) -> None:
-        """Says what an allocation holds, unless something more specific is known."""
+    def holds(self, number: int, category: Category, module: str = "") -> None:
+        """Says what an allocation holds, and of which module, unless something more specific is known."""
         found = self.allocations.get(number)
-        if found is not None and (found.category is None or category < found.category):
-            found.category = category
+        if found is None or (found.category is not None and category > found.category):
+            return
+        found.category = category
+        if module:
+            found.place = found.place._replace(module=module)
 
     def new_work(self) -> int:
         """A number for a collective or a message."""
@@ -127,13 +130,12 @@ class Trace:
         """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins."""
         live = [one for one in self.allocations.values() if one.born < begin and not 0 <= one.died < begin]
         before: list[Row] = [
-            {"kind": EventKind.ALLOCATE, "stream": one.stream, "place": one.place, "allocation": one.number, "size": one.size}
+            {"kind": EventKind.ALLOCATE, "stream": one.stream, "allocation": one.number, "size": one.size}
             for one in sorted(live, key=lambda one: one.born)
         ]
         step: Row = {"kind": EventKind.STEP}
         rows: list[Row] = [*before, step, *self.rows[begin:end]]
-        categories = {number: one.kept_category() for number, one in self.allocations.items()}
-        return Kept(rows, categories)
+        return Kept(rows, self.allocations)
 
     def digest(self, begin: int, end: int) -> str:
         """A hash of operators and communication between two rows."""
@@ -150,13 +152,13 @@ class Trace:
 class Kept:
     """Columns of events, and the tables that they refer to."""
 
-    def __init__(self, rows: Sequence[Row], categories: Mapping[int, Category]) -> None:
+    def __init__(self, rows: Sequence[Row], allocations: Mapping[int, Allocated]) -> None:
         self.strings: list[str] = []
         self.signatures: list[Signature] = []
         self._texts: dict[str, int] = {}
         self._signatures: dict[str, int] = {}
         self.columns = {name: np.full(len(rows), NONE, column.dtype) for name, column in COLUMNS.items()}
-        plain = [self._plain(row, categories) for row in rows]
+        plain = [self._plain(row, allocations) for row in rows]
         for name, column in self.columns.items():
             self._fill(column, (row.get(name, NONE) for row in plain))
 
@@ -164,9 +166,10 @@ class Kept:
     def _fill(column: NDArray[Any], values: Iterable[Any]) -> None:
         column[:] = np.fromiter(values, column.dtype, len(column))
 
-    def _plain(self, row: Row, categories: Mapping[int, Category]) -> Row:
+    def _plain(self, row: Row, allocations: Mapping[int, Allocated]) -> Row:
         plain = {name: value for name, value in row.items() if name in COLUMNS}
-        place: Place | None = row.get("place")
+        is_allocation = row["kind"] == EventKind.ALLOCATE
+        place: Place | None = allocations[row["allocation"]].place if is_allocation else row.get("place")
         if place is not None:
             plain |= {"phase": place.phase, "recomputed": int(place.recomputed)}
             plain |= {"module": place.module, "node": place.node, "line": place.line}
@@ -175,8 +178,8 @@ class Kept:
                 plain[name] = self._text(plain[name]) if plain[name] or name == "module" else NONE
         if "signature" in plain:
             plain["signature"] = self._signature(plain["signature"])
-        if row["kind"] == EventKind.ALLOCATE:
-            plain["category"] = categories[row["allocation"]]
+        if is_allocation:
+            plain["category"] = allocations[row["allocation"]].kept_category()
         return plain
 
     def _text(self, text: str) -> int:
