@@ -120,7 +120,7 @@ def _class_of(one: RankClass, roles: GroupRoles) -> CapturedClass:
         event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
     )
     return CapturedClass(
-        name=f"{one.name} ({len(one)} ranks)" if len(one) > 1 else one.name,
+        name=one.name,
         ranks=[rank for ranks in one.ranks for rank in ranks],
         played=one.played,
         main_stream=streams.most_common(1)[0][0] if streams else 0,

@@ -45,7 +45,11 @@ class Replicas:
     def moved(self, rank: int, to: Replicas) -> int:
         """A rank of the first replicas, with the same coordinates among others."""
         outer, replica, rest = self.place(rank)
-        return to.rank(outer, min(replica, to.count - 1), rest)
+        return to.rank(outer, self._same(replica, to), rest)
+
+    def _same(self, replica: int, to: Replicas) -> int:
+        """The corresponding replica among others: the first ones stay the first, the last ones the last."""
+        return min(replica, to.count - 1) if 2 * replica < self.count else max(0, to.count - self.count + replica)
 
     def resized(self, ranks: Sequence[int], to: Replicas) -> list[int]:
         """The corresponding ranks among another number of replicas. Raises FieldError for a group of some of the replicas."""
@@ -59,8 +63,34 @@ class Replicas:
             if len(present) == self.count:
                 result += [to.rank(outer, replica, rest) for replica in range(to.count)]
             elif len(present) == 1:
-                result.append(to.rank(outer, min(present[0], to.count - 1), rest))
+                result.append(to.rank(outer, self._same(present[0], to), rest))
             else:
                 groups = f"groups of {len(present)} of the {self.count} workers communicate"
                 raise FieldError(_FIELD, f"{groups}; capture the script again on as many ranks")
         return sorted(result)
+
+    def resized_classes(self, classes: Sequence[Sequence[int]], to: Replicas) -> list[list[int]]:
+        """The ranks of all classes among another number of replicas: single ranks stay single, and the largest class grows.
+
+        Raises FieldError if a class would be empty.
+        """
+        if to == self:
+            return [list(ranks) for ranks in classes]
+        largest: dict[tuple[int, int], int] = {}
+        for number in sorted(range(len(classes)), key=lambda number: len(classes[number])):
+            largest |= dict.fromkeys(((outer, rest) for outer, _, rest in map(self.place, classes[number])), number)
+        owner = {
+            self.moved(rank, to): number
+            for number, ranks in enumerate(classes)
+            for rank in ranks
+            if largest[self.place(rank)[0], self.place(rank)[2]] != number
+        }
+        result: list[list[int]] = [[] for _ in classes]
+        for (outer, rest), grows in largest.items():
+            for rank in (to.rank(outer, replica, rest) for replica in range(to.count)):
+                result[owner.get(rank, grows)].append(rank)
+        if not all(result):
+            raise FieldError(
+                _FIELD, f"{to.count} workers are too few for ranks that differ; capture the script again on as many"
+            )
+        return [sorted(ranks) for ranks in result]

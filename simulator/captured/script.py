@@ -110,6 +110,7 @@ class CapturedScript:
         if to != self.replicas and self.shards:
             shards = f"{self.replicas.count} workers shard parameters or states, and {count} would have other shards"
             raise FieldError(("strategy", "workers"), f"{shards}; capture the script again on that many")
+        self.replicas.resized_classes([one.ranks for one in self.classes], to)
         for one in self.classes:
             for event in one.events:
                 if isinstance(event, IssuedCollective):
@@ -120,17 +121,17 @@ class CapturedScript:
         times = KernelTimes(job.cluster.device, job.framework)
         host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host)
         to = Replicas(replicas, self.replicas.inner)
-        traces = [self._trace(one, times, to) for one in self.classes]
+        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
         return compile_traces(traces, job, host)
 
-    def _trace(self, of: CapturedClass, times: KernelTimes, to: Replicas) -> Trace:
-        """The events of a class with the times of its kernels, among a number of replicas."""
+    def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> Trace:
+        """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
         seconds = times.times([(one.work, one.precision) for one in of.operators])
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
         events = list(self._timed(of, seconds, to, number))
-        ranks = self.replicas.resized(of.ranks, to)
         return Trace(of.name, ranks, self.replicas.moved(of.played, to), events)
 
     def _timed(
@@ -156,11 +157,11 @@ class CapturedScript:
 
     def flops(self, replicas: int) -> tuple[float, float]:
         """FLOPs of a step of all ranks: those of the model, and those of recomputation."""
-        totals = np.zeros(2)
-        for one in self.classes:
-            ranks = len(one.ranks) * replicas / self.replicas.count
+        totals, to = np.zeros(2), Replicas(replicas, self.replicas.inner)
+        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        for one, own in zip(self.classes, ranks, strict=True):
             for (operator, again), count in one.counts.items():
-                totals[int(again)] += ranks * count * one.operators[operator].work.flops
+                totals[int(again)] += len(own) * count * one.operators[operator].work.flops
         return float(totals[0]), float(totals[1])
 
     def coverage(self, job: Job) -> Coverage:

@@ -30,3 +30,16 @@ def test_groups_of_some_replicas_need_another_capture() -> None:
 
 def test_the_same_number_of_replicas_changes_nothing() -> None:
     assert Replicas(8).resized((0, 3), Replicas(8)) == [0, 3]
+
+
+def test_ranks_that_differ_stay_single_and_the_others_grow() -> None:
+    classes = [(0,), (7,), range(1, 7)]
+    assert Replicas(8).resized_classes(classes, Replicas(16)) == [[0], [15], list(range(1, 15))]
+    assert Replicas(8).resized_classes(classes, Replicas(4)) == [[0], [3], [1, 2]]
+    # two stages, whose ranks follow one another
+    assert Replicas(2, 1).resized_classes([(0, 1), (2, 3)], Replicas(4, 1)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_fewer_workers_than_ranks_that_differ_need_another_capture() -> None:
+    with pytest.raises(FieldError, match="too few"):
+        Replicas(8).resized_classes([(0,), range(1, 8)], Replicas(1))
