@@ -33,15 +33,17 @@ class CapturedStrategy(Strategy):
     """
 
     kind: Literal["captured"] = "captured"
-    record: str = Field(description="path of the capture file")
+    record: str = Field("", description="path of the capture file")
     workers_: Count = Field(1, alias="workers", description="replicas of the model, which train on different samples")
 
     @property
     def script(self) -> CapturedScript:
-        """The captured script. Raises InputError if its file cannot be read."""
+        """The captured script. Raises InputError if its file is not given or cannot be read."""
         # captured programs use the parts of other strategies, which this package imports first
         from scaleproof.simulator.captured.script import read
 
+        if not self.record:
+            raise FieldError(("strategy", "record"), "missing; give the path of a file that 'scaleproof capture' wrote")
         return read(Path(self.record))
 
     @property
