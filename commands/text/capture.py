@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.text.tables import table
-from scaleproof.simulator.captured.record import Capture, EventKind, RankClass
+from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.units import format_bytes, format_short
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def plain(capture: Capture, costs: CaptureCosts) -> dict[str, Any]:
     }
 
 
-def _class_plain(one: RankClass) -> dict[str, Any]:
+def _class_plain(one: RecordedRanks) -> dict[str, Any]:
     return {
         "name": one.name,
         "ranks": len(one),
@@ -110,11 +110,11 @@ def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
     return [(name or "elsewhere", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
 
 
-def _flops(one: RankClass) -> float:
+def _flops(one: RecordedRanks) -> float:
     return float(one.columns["flops"][one.rows(EventKind.OPERATOR)].sum())
 
 
-def _communication(one: RankClass) -> Counter[str]:
+def _communication(one: RecordedRanks) -> Counter[str]:
     """Bytes that a rank puts into collectives and messages, by their names."""
     sizes = Counter[str]()
     for row in one.rows(EventKind.COLLECTIVE, EventKind.SEND).tolist():

@@ -56,7 +56,7 @@ class EventKind(IntEnum):
     STEP = 13
 
 
-class Pass(IntEnum):
+class TrainingPass(IntEnum):
     """The part of a training step."""
 
     OTHER = 0
@@ -102,7 +102,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "signature": Column("i4", "index of the signature of an operator, collective, message or copy"),
     "stream": Column("i4", "number of the stream that it is launched on, or that waits; 0 is the default stream"),
     "other_stream": Column("i4", "of STREAM_WAIT and SYNCHRONIZE: the stream that is waited for"),
-    "phase": Column("i1", "Pass"),
+    "phase": Column("i1", "TrainingPass"),
     "module": Column("i4", "index of a string: path of the module, such as 'layers.3.attention'; '' for the root"),
     "recomputed": Column("i1", "1 where the forward pass is repeated in the backward pass, else 0"),
     "node": Column("i4", "index of a string: the node of autograd that runs it, such as 'MmBackward0'"),
@@ -164,7 +164,7 @@ class UsedOptimizer(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class RankClass:
+class RecordedRanks:
     """Ranks that do the same, and a step of one of them.
 
     ranks: ranges of them. played: the rank whose script ran. why: what distinguishes them. groups: those of the played rank.
@@ -227,7 +227,7 @@ class Capture:
     ranks_per_node: int
     device: str
     cluster: str | None
-    classes: tuple[RankClass, ...]
+    classes: tuple[RecordedRanks, ...]
     warnings: tuple[str, ...] = ()
     version: int = field(default=VERSION)
 
@@ -289,7 +289,7 @@ def _ranks_of(plain: Any) -> range | tuple[int, ...]:
     return range(plain["start"], plain["stop"], plain["step"]) if isinstance(plain, dict) else tuple(plain)
 
 
-def _class_plain(one: RankClass) -> dict[str, Any]:
+def _class_plain(one: RecordedRanks) -> dict[str, Any]:
     in_files = ("columns", "strings", "signatures")
     plain = {own.name: getattr(one, own.name) for own in fields(one) if own.name not in in_files}
     groups = [{"name": g.name, "ranks": _ranks_plain(g.ranks), "description": g.description} for g in one.groups]
@@ -297,7 +297,7 @@ def _class_plain(one: RankClass) -> dict[str, Any]:
     return plain | {"ranks": [_ranks_plain(ranks) for ranks in one.ranks], "groups": groups} | records
 
 
-def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) -> RankClass:
+def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) -> RecordedRanks:
     with np.load(io.BytesIO(archive.read(f"events-{number}.npz")), allow_pickle=False) as loaded:
         columns = {name: loaded[name] for name in COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
@@ -311,7 +311,7 @@ def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) ->
         Signature(_tensors(inputs), _tensors(outputs), arguments)
         for inputs, outputs, arguments in json.loads(archive.read(f"signatures-{number}.json"))
     ]
-    return RankClass(
+    return RecordedRanks(
         **plain | {
             "ranks": ranges, "groups": groups, "inputs": inputs, "peak_bytes": tuple(plain["peak_bytes"]),
             "decisions": tuple(PolicyDecision(**one) for one in plain["decisions"]),

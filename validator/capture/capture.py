@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from scaleproof.simulator.captured.record import Capture, RankClass
+from scaleproof.simulator.captured.record import Capture, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
@@ -140,7 +140,7 @@ def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[Eq
     )  # fmt: skip
 
 
-def _class_of(one: EquivalentRanks, record: RankRecord, is_only: bool) -> RankClass:
+def _class_of(one: EquivalentRanks, record: RankRecord, is_only: bool) -> RecordedRanks:
     return replace(record.own, name="all ranks" if is_only else class_name(one.ranks), ranks=ranges(one.ranks), why=one.why)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-from scaleproof.simulator.captured.record import ModelInput, Pass
+from scaleproof.simulator.captured.record import ModelInput, TrainingPass
 
 # Folders whose files are never the script's own, even if the environment is inside the script's folder.
 _INSTALLED: Final = (*sysconfig.get_paths().values(), str(Path(__file__).parents[2]))
@@ -27,7 +27,7 @@ _current_node: Any = torch._C._current_autograd_node
 class Place(NamedTuple):
     """The part of the step, the module's path, whether the forward pass is repeated, the node of autograd, and the line."""
 
-    phase: Pass
+    phase: TrainingPass
     module: str
     recomputed: bool
     node: str
@@ -44,7 +44,7 @@ class _OfThread(threading.local):
         self.own: dict[int, tuple[str, str]] = {}
 
 
-class Context:
+class ScriptContext:
     """Follows a script through hooks on modules.
 
     folder: of the script's files. phase: of what belongs to no module and no node. inputs: of the outermost modules.
@@ -98,7 +98,7 @@ class Context:
             module = own.modules[-1][0] if own.modules else ""
             line = self.line()
             phase = self.phase()
-            if torch.is_grad_enabled() and phase is not Pass.OPTIMIZER:
+            if torch.is_grad_enabled() and phase is not TrainingPass.OPTIMIZER:
                 # the node of an operator has been made before the operator runs
                 self._forward[_next_number() - 1] = line, module
             return Place(phase, module, False, "", line)
@@ -111,15 +111,15 @@ class Context:
                 own.own[_next_number() - 1] = line, module
         else:
             line, module = own.own.get(number) or self._forward.get(number) or (self.line(), "")
-        return Place(Pass.BACKWARD, module, recomputed, name, line)
+        return Place(TrainingPass.BACKWARD, module, recomputed, name, line)
 
-    def phase(self) -> Pass:
+    def phase(self) -> TrainingPass:
         """The part of the step of what runs in no node of autograd."""
         if _graph_task() != _NO_TASK:
-            return Pass.BACKWARD
+            return TrainingPass.BACKWARD
         if self._of_thread.modules or self._before_backward:
-            return Pass.FORWARD
-        return Pass.OPTIMIZER if self._optimizing else Pass.OTHER
+            return TrainingPass.FORWARD
+        return TrainingPass.OPTIMIZER if self._optimizing else TrainingPass.OTHER
 
     def line(self) -> str:
         """File and line of the innermost frame that is the script's own; empty if there is none."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.captured.record import Category, EventKind, RankClass
+from scaleproof.simulator.captured.record import Category, EventKind, RecordedRanks
 
 
 class PeakMemory(NamedTuple):
@@ -24,7 +24,7 @@ class PeakMemory(NamedTuple):
     last_bytes: int
 
 
-def peak_memory(one: RankClass) -> PeakMemory:
+def peak_memory(one: RecordedRanks) -> PeakMemory:
     """The peak of a class's step, without what the allocator rounds and keeps."""
     rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=False)
     columns = one.columns

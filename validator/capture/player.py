@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import torch
 
-from scaleproof.simulator.captured.record import ProcessGroup, RankClass
+from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
@@ -27,11 +27,11 @@ from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
-from scaleproof.validator.capture.context import Context
+from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.policies import policy_of
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 RECORD: Final = "record-{}.pickle"
 FAILURE: Final = "failure-{}.json"
@@ -44,7 +44,7 @@ _PORT: Final = 29500
 class RankRecord(NamedTuple):
     """The record of a rank. own: its step, as a class of this rank alone; all_groups: of the whole job; warnings: for users."""
 
-    own: RankClass
+    own: RecordedRanks
     all_groups: tuple[ProcessGroup, ...]
     warnings: tuple[str, ...]
 
@@ -69,8 +69,8 @@ class Player:
         job, rank = self._job, self._rank
         self._set_environment()
         abi.install_device(min(job.ranks_per_node, job.world_size), self._local)
-        self._context = Context(_folder_of(job.script))
-        self._trace = Trace(self._context)
+        self._context = ScriptContext(_folder_of(job.script))
+        self._trace = RankTrace(self._context)
         arena = Arena(self._local, self._trace)
         arena.install_storage()
         values = Values(arena, policy_of(job.values), self._trace.answer)
@@ -126,7 +126,7 @@ class Player:
         columns = trace.columns(kept.begin, kept.end)
         parameters = list(self._steps.parameters.values())
         warnings = tuple(_warnings(kept))
-        own = RankClass(
+        own = RecordedRanks(
             name=f"rank {self._rank}", ranks=(range(self._rank, self._rank + 1),), played=self._rank, why="",
             groups=tuple(self._recording.groups), parameters=sum(parameter.numel() for parameter in parameters),
             local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
@@ -188,7 +188,7 @@ def _is_waiting(frame: FrameType | None) -> bool:
     return False
 
 
-def _own_line(error: BaseException, context: Context | None) -> str:
+def _own_line(error: BaseException, context: ScriptContext | None) -> str:
     """Where the innermost line of the script's own raised an error; for a SyntaxError, where it is."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"

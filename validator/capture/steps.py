@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from scaleproof.simulator.captured.record import Category, ModelInput, UsedOptimizer
 from scaleproof.validator.capture.backend.memory import Arena
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 # Steps that may differ from the one before until one of them is kept anyway.
 _MORE_STEPS: Final = 3
@@ -44,7 +44,7 @@ class KeptStep(NamedTuple):
 class Steps:
     """Follows optimizers. wanted: steps of the script; then `finish` is called, on the script's thread."""
 
-    def __init__(self, trace: Trace, arena: Arena, wanted: int, finish: Callable[[], None]) -> None:
+    def __init__(self, trace: RankTrace, arena: Arena, wanted: int, finish: Callable[[], None]) -> None:
         self._trace, self._arena, self._wanted, self._finish = trace, arena, wanted, finish
         self._marks: list[Mark] = []
         self._names: dict[int, str] = {}

@@ -14,11 +14,11 @@ from scaleproof.simulator.captured.record import (
     NONE,
     Category,
     EventKind,
-    Pass,
     PolicyDecision,
     Signature,
+    TrainingPass,
 )
-from scaleproof.validator.capture.context import Context, Place
+from scaleproof.validator.capture.context import Place, ScriptContext
 
 Row = dict[str, Any]
 _TEXTS: Final = ("name", "module", "node", "line")
@@ -37,7 +37,7 @@ class Allocated:
     def __init__(self, number: int, size: int, born: int, place: Place, stream: int) -> None:
         self.number, self.size, self.born, self.place, self.stream = number, size, born, place, stream
         self.died = NONE
-        self.died_in = Pass.OTHER
+        self.died_in = TrainingPass.OTHER
         self.category: Category | None = None
 
     def kept_category(self) -> Category:
@@ -46,14 +46,14 @@ class Allocated:
             return self.category
         if self.place.recomputed:
             return Category.RECOMPUTED
-        outlives = self.place.phase is Pass.FORWARD and self.died_in is not Pass.FORWARD
+        outlives = self.place.phase is TrainingPass.FORWARD and self.died_in is not TrainingPass.FORWARD
         return Category.ACTIVATIONS if outlives else Category.WORKING
 
 
-class Trace:
+class RankTrace:
     """Records events. rows: of all steps so far; decisions: values that policies decided, by operator, policy and line."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ScriptContext) -> None:
         self.context = context
         self.rows: list[Row] = []
         self.allocations: dict[int, Allocated] = {}
@@ -126,7 +126,7 @@ class Trace:
         peaks = [*self._peaks, self._highest]
         return max(peaks[:before], default=0), max(peaks[before:], default=0)
 
-    def columns(self, begin: int, end: int) -> Kept:
+    def columns(self, begin: int, end: int) -> KeptEvents:
         """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins."""
         live = [one for one in self.allocations.values() if one.born < begin and not 0 <= one.died < begin]
         before: list[Row] = [
@@ -135,7 +135,7 @@ class Trace:
         ]
         step: Row = {"kind": EventKind.STEP}
         rows: list[Row] = [*before, step, *self.rows[begin:end]]
-        return Kept(rows, self.allocations)
+        return KeptEvents(rows, self.allocations)
 
     def digest(self, begin: int, end: int) -> str:
         """A hash of operators and communication between two rows."""
@@ -149,7 +149,7 @@ class Trace:
         return digest.hexdigest()[:16]
 
 
-class Kept:
+class KeptEvents:
     """Columns of events, and the tables that they refer to."""
 
     def __init__(self, rows: Sequence[Row], allocations: Mapping[int, Allocated]) -> None:

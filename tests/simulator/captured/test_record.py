@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaleproof.simulator.captured.record import COLUMNS, NONE, Capture, EventKind, ProcessGroup, RankClass, Signature, compact
+from scaleproof.simulator.captured.record import (
+    COLUMNS,
+    NONE,
+    Capture,
+    EventKind,
+    ProcessGroup,
+    RecordedRanks,
+    Signature,
+    compact,
+)
 from scaleproof.simulator.common.errors import InputError
 
 
@@ -19,7 +28,7 @@ def small() -> Capture:
     columns["signature"][2] = 0
     signature = Signature((((2, 3), "bfloat16", True), ((3, 4), "bfloat16", False)), (((2, 4), "bfloat16", True),), {})
     groups = ProcessGroup("0", range(8)), ProcessGroup("1", (0, 3, 4))
-    one = RankClass(
+    one = RecordedRanks(
         name="all ranks", ranks=(range(8),), played=0, why="", groups=groups,
         parameters=12, local_parameters=12, inputs=(), optimizers=(), kept_step=1, steps=3, peak_bytes=(512, 1024),
         operators_hash="ab", decisions=(), columns=columns, strings=["aten::mm"], signatures=[signature],

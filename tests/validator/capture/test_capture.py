@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from scaleproof.simulator.captured.record import Capture, Category, EventKind, Pass
+from scaleproof.simulator.captured.record import Capture, Category, EventKind, TrainingPass
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.validator.capture.capture import CaptureOptions, capture
@@ -55,7 +55,7 @@ def test_flops_are_those_of_theory(gpt: Capture) -> None:
 def test_replicas_sum_each_gradient_once(gpt: Capture) -> None:
     for one in gpt.classes:
         assert one.parameters == one.local_parameters == PARAMETERS
-        sums = [row for row in one.rows(EventKind.COLLECTIVE) if one.columns["phase"][row] == Pass.BACKWARD]
+        sums = [row for row in one.rows(EventKind.COLLECTIVE) if one.columns["phase"][row] == TrainingPass.BACKWARD]
         assert {one.text("name", row) for row in sums} == {"all_reduce"}
         assert one.columns["bytes_read"][sums].sum() == 4 * PARAMETERS
         assert {len(one.groups[one.columns["group"][row]].ranks) for row in sums} == {8}
@@ -96,11 +96,12 @@ def test_operators_are_of_modules_passes_and_lines(gpt: Capture) -> None:
     assert {one.text("line", row).partition(":")[0] for row in products} == {"gpt_ddp.py"}
     phases = one.columns["phase"]
     by_phase = [
-        sum(one.columns["flops"][row] for row in products if phases[row] == phase) for phase in (Pass.FORWARD, Pass.BACKWARD)
+        sum(one.columns["flops"][row] for row in products if phases[row] == phase)
+        for phase in (TrainingPass.FORWARD, TrainingPass.BACKWARD)
     ]
     assert by_phase[1] > 2 * by_phase[0] > 0
     optimizers = [row for row in one.rows(EventKind.OPERATOR) if one.text("name", row) == "aten::_fused_adamw_"]
-    assert [phases[row] for row in optimizers] == [Pass.OPTIMIZER]
+    assert [phases[row] for row in optimizers] == [TrainingPass.OPTIMIZER]
 
 
 def test_replicas_of_a_script_without_printing_are_one_class(tmp_path: Path) -> None:
@@ -113,10 +114,15 @@ def test_replicas_of_a_script_without_printing_are_one_class(tmp_path: Path) -> 
 @pytest.mark.full
 def test_router_follows_the_policy() -> None:
     (one,) = captured(EXAMPLES / "mixture_of_experts.py", ranks=8).classes
-    (skewed,) = captured(EXAMPLES / "mixture_of_experts.py", ranks=8, values="zipf:1").classes
     assert {each.policy for each in one.decisions if each.operator == "aten::topk"} == {"balanced"}
-    assert {each.policy for each in skewed.decisions if each.operator == "aten::topk"} == {"zipf:1"}
-    assert one.operators_hash != skewed.operators_hash
+    skewed = captured(EXAMPLES / "mixture_of_experts.py", ranks=8, values="zipf:1")
+    by_rank = {ranks[0]: each for each in skewed.classes for ranks in each.ranks}
+    policies = {each.policy for each in by_rank[0].decisions if each.operator == "aten::topk"}
+    assert policies == {"zipf:1"}
+    # the first ranks have the experts that are chosen most often
+    both = [by_rank[rank] for rank in (0, 7)]
+    flops = [float(each.columns["flops"][each.rows(EventKind.OPERATOR)].sum()) for each in both]
+    assert flops[0] > 1.5 * flops[1] > 0
 
 
 @pytest.mark.full
@@ -156,13 +162,14 @@ def test_scripts_that_fail_are_explained_in_a_sentence(kind: str, tmp_path: Path
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.full
 def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(PREFIX + "while True:\n    x = x * 2\n")
     begin_s = time.monotonic()
-    with pytest.raises(RunError, match=r"bad\.py:[45]: no training step within 15 s on rank 0"):
-        captured(script, ranks=1, timeout_s=15)
-    assert time.monotonic() - begin_s < 60
+    with pytest.raises(RunError, match=r"bad\.py:[45]: no training step within 40 s on rank 0"):
+        captured(script, ranks=1, timeout_s=40)
+    assert time.monotonic() - begin_s < 90
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.streams import on_stream, stream_types
 from scaleproof.validator.capture.job import DeviceProperties
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 _SEED: Final = 0
 _NCCL: Final = (2, 27, 5)
@@ -34,7 +34,7 @@ class _CurrentDevice(contextlib.ContextDecorator):
         return None
 
 
-def install(trace: Trace, arena: Arena, device: DeviceProperties, index: int, devices: int) -> None:
+def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int, devices: int) -> None:
     """Replaces the functions of `torch.cuda` and `torch.accelerator`, and what they share with `torch`."""
     stream, event = stream_types(trace, index)
     default = stream(stream_id=0)

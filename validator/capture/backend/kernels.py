@@ -20,7 +20,7 @@ from scaleproof.validator.capture.backend.schemas import (
     tensors_of,
 )
 from scaleproof.validator.capture.backend.values import Values, returned
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 Overload = torch._ops.OpOverload
 _META: Final = torch.device("meta")
@@ -35,7 +35,7 @@ class UnknownShapeError(RuntimeError):
 class Kernels:
     """Called by PyTorch for each operator on CUDA tensors, below autograd. trace: where operators are recorded."""
 
-    def __init__(self, arena: Arena, values: Values, trace: Trace) -> None:
+    def __init__(self, arena: Arena, values: Values, trace: RankTrace) -> None:
         self._arena, self._values, self._trace = arena, values, trace
         self._special: dict[str, Callable[[Overload, Sequence[Any], dict[str, Any]], Any]] = {
             "aten::empty": self._empty,

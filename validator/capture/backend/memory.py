@@ -63,7 +63,7 @@ class Content(IntEnum):
     EXACT = 2
 
 
-class Block:
+class DeviceBlock:
     """An allocation. size: its bytes as requested; capacity: bytes of its addresses; resized: its present bytes."""
 
     __slots__ = ("address", "capacity", "content", "number", "resized", "size")
@@ -103,13 +103,13 @@ class Arena:
                            "sysctl vm.overcommit_memory=0, ulimit -v unlimited")  # fmt: skip
         self._next = int(base)
         self._free: defaultdict[int, list[int]] = defaultdict(list)
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, DeviceBlock] = {}
         # managers of DLPack tensors: their first numbers are 0 until the tensors end
         self._slots = np.zeros((_MOST_SLOTS, _SLOT_BYTES // 8), np.int64)
         self._ended = self._slots[:, 0]
         self._used, self._unused = 0, list[int]()
         # the block of a tensor on the device, or the tensor that one on the host is an alias of
-        self._owned: dict[int, Block | torch.Tensor] = {}
+        self._owned: dict[int, DeviceBlock | torch.Tensor] = {}
         self._note_end = ctypes.cast(libc.sem_post, ctypes.c_void_p).value
         self._lock = threading.RLock()
         self._count = 0
@@ -136,7 +136,7 @@ class Arena:
         block = self._allocate(wanted)
         return self._shaped(self._from_dlpack(_DLPACK_CUDA, self._index, block, block), size, stride, dtype)
 
-    def _allocate(self, wanted: int) -> Block:
+    def _allocate(self, wanted: int) -> DeviceBlock:
         capacity = _rounded(max(wanted, 1))
         self.collect()
         with self._lock:
@@ -146,7 +146,7 @@ class Arena:
             else:
                 address, self._next = self._next, self._next + capacity
             self._count += 1
-            block = Block(self._count, address, wanted, capacity)
+            block = DeviceBlock(self._count, address, wanted, capacity)
             self._blocks[address] = block
             self._grow(_rounded(wanted))
         if wanted:
@@ -157,7 +157,7 @@ class Arena:
         self._live_bytes += by
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
 
-    def _from_dlpack(self, kind: int, index: int, block: Block, owned: Block | torch.Tensor) -> torch.Tensor:
+    def _from_dlpack(self, kind: int, index: int, block: DeviceBlock, owned: DeviceBlock | torch.Tensor) -> torch.Tensor:
         """The addresses of a block as a tensor of bytes. owned: what ends with it."""
         with self._lock:
             slot = self._unused.pop() if self._unused else self._used
@@ -195,7 +195,7 @@ class Arena:
                     self._ended[slot] = 0
                     owned = self._owned.pop(slot)
                     self._unused.append(slot)
-                    if isinstance(owned, Block):
+                    if isinstance(owned, DeviceBlock):
                         del self._blocks[owned.address]
                         self._free[owned.capacity].append(owned.address)
                         self._live_bytes -= _rounded(owned.resized)
@@ -205,11 +205,11 @@ class Arena:
         for number in freed:
             self._listener.freed(number)
 
-    def block(self, tensor: torch.Tensor) -> Block | None:
+    def block(self, tensor: torch.Tensor) -> DeviceBlock | None:
         """The allocation of a tensor; None for one that has no storage here."""
         return self._blocks.get(_address(tensor.untyped_storage()))
 
-    def block_at(self, address: int) -> Block | None:
+    def block_at(self, address: int) -> DeviceBlock | None:
         """The allocation at an address."""
         return self._blocks.get(address)
 
@@ -229,7 +229,7 @@ class Arena:
         moved: torch.Tensor = _SET.redispatch(CPU_KEYS, tensor, to.untyped_storage(), to.storage_offset(), size, stride)
         return moved
 
-    def resize(self, block: Block, size: int) -> None:
+    def resize(self, block: DeviceBlock, size: int) -> None:
         """Changes the bytes of an allocation, as sharded parameters free and allocate their whole ones. Addresses stay."""
         if size == block.resized:
             return

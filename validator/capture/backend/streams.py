@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 
 from scaleproof.simulator.captured.record import EventKind
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 _CUDA = 1
 
@@ -18,7 +18,7 @@ _CUDA = 1
 class StreamBase:
     """A stream. Subclasses have a trace and a device, see `stream_types`."""
 
-    trace: Trace
+    trace: RankTrace
     index: int
     numbers: itertools.count[int]
 
@@ -74,7 +74,7 @@ class StreamBase:
 class EventBase:
     """An event. Subclasses have a trace and a device, see `stream_types`."""
 
-    trace: Trace
+    trace: RankTrace
     index: int
     numbers: itertools.count[int]
 
@@ -108,7 +108,7 @@ class EventBase:
         return 1.0
 
 
-def stream_types(trace: Trace, index: int) -> tuple[type[StreamBase], type[EventBase]]:
+def stream_types(trace: RankTrace, index: int) -> tuple[type[StreamBase], type[EventBase]]:
     """Types of streams and events of a device, which record in a trace."""
     shared = {"trace": trace, "index": index}
     stream = type("Stream", (StreamBase,), shared | {"numbers": itertools.count(1)})
@@ -117,7 +117,7 @@ def stream_types(trace: Trace, index: int) -> tuple[type[StreamBase], type[Event
 
 
 @contextlib.contextmanager
-def on_stream(trace: Trace, stream: Any) -> Iterator[None]:
+def on_stream(trace: RankTrace, stream: Any) -> Iterator[None]:
     """Makes a stream the current one of this thread; None changes nothing."""
     before = trace.context.stream
     if stream is not None:

@@ -14,7 +14,7 @@ from torch.futures import Future
 from scaleproof.simulator.captured.record import NONE, Category, EventKind, ProcessGroup, Signature
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text
-from scaleproof.validator.capture.trace import Trace
+from scaleproof.validator.capture.trace import RankTrace
 
 _engine = torch.autograd.Variable._execution_engine
 
@@ -67,7 +67,7 @@ class RecordedWork(Work):
 class Recording:
     """Records the communication of a rank. groups: that it belongs to, and every group that the script made, by name."""
 
-    def __init__(self, trace: Trace, arena: Arena, rank: int) -> None:
+    def __init__(self, trace: RankTrace, arena: Arena, rank: int) -> None:
         self.trace, self._arena, self.rank = trace, arena, rank
         self.groups: list[ProcessGroup] = []
         self.all_groups: list[ProcessGroup] = []
