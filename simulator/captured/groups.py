@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scaleproof.simulator.captured.record import NONE, Capture, EventKind, Pass, RankClass
+from scaleproof.simulator.captured.record import NONE, Capture, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.communication import Dimension
@@ -40,7 +40,7 @@ class GroupRoles:
     shards: bool
 
     @classmethod
-    def of(cls, one: RankClass) -> GroupRoles:
+    def of(cls, one: RecordedRanks) -> GroupRoles:
         """The roles of a class's groups, by their descriptions and by what moves through them."""
         described = {
             index: dimension
@@ -71,7 +71,7 @@ class GroupRoles:
         return Dimension.FSDP if op in _SHARDING else Dimension.DATA
 
 
-def _of_activations(one: RankClass) -> set[int]:
+def _of_activations(one: RecordedRanks) -> set[int]:
     """Groups whose collectives move activations: they are issued in the forward pass on the stream of the kernels, where those
     of sharded parameters have streams of their own."""
     columns = one.columns
@@ -83,7 +83,7 @@ def _of_activations(one: RankClass) -> set[int]:
     return {
         int(columns["group"][row])
         for row in rows.tolist()
-        if columns["phase"][row] == Pass.FORWARD
+        if columns["phase"][row] == TrainingPass.FORWARD
         and columns["stream"][row] == main
         and one.text("name", row) in _OF_ACTIVATIONS
         and columns["bytes_written"][row] > _SMALL_BYTES

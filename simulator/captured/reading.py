@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.operators import base_name, copied, work_of
-from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, Pass, RankClass, Signature
+from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, Signature, TrainingPass
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
@@ -21,7 +21,7 @@ from scaleproof.simulator.run.run import Phase
 _Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait
 
 _PHASES: Final[Mapping[int, Phase]] = {
-    Pass.FORWARD: Phase.FORWARD, Pass.BACKWARD: Phase.BACKWARD, Pass.OPTIMIZER: Phase.OPTIMIZER,
+    TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
 }  # fmt: skip
 # Collectives by their names in records. A barrier is a sum of nothing.
 _OPS: Final[Mapping[str, Op]] = {
@@ -76,7 +76,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
     )
 
 
-def _samples(first: RankClass, path: str) -> tuple[int, int | None]:
+def _samples(first: RecordedRanks, path: str) -> tuple[int, int | None]:
     """Samples of a step of a replica, and tokens of a sample, None if the model looks up none. Raises InputError."""
     shaped = [one for one in first.inputs if one.shapes and one.shapes[0]]
     if not shaped:
@@ -96,7 +96,7 @@ def _precision(classes: Sequence[CapturedClass]) -> str:
     return max(flops, key=flops.__getitem__, default="fp32")
 
 
-def _optimizer(first: RankClass) -> str:
+def _optimizer(first: RecordedRanks) -> str:
     """The optimizer of scenarios that is nearest to the script's."""
     used = " ".join(one.name.lower() for one in first.optimizers)
     return next((kind for word, kind in _OPTIMIZERS.items() if word in used), _USUAL_OPTIMIZER)
@@ -113,7 +113,7 @@ def _policies(capture: Capture) -> Iterator[str]:
         yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
 
 
-def _class_of(one: RankClass, roles: GroupRoles) -> CapturedClass:
+def _class_of(one: RecordedRanks, roles: GroupRoles) -> CapturedClass:
     reader = _StepReader(one, roles)
     events = list(reader.events())
     streams = Counter(
@@ -134,7 +134,7 @@ def _class_of(one: RankClass, roles: GroupRoles) -> CapturedClass:
 class _StepReader:
     """Reads the events of a step. operators: distinct ones, as far as they have been read."""
 
-    def __init__(self, one: RankClass, roles: GroupRoles) -> None:
+    def __init__(self, one: RecordedRanks, roles: GroupRoles) -> None:
         self._one, self._roles, self._phase = one, roles, Phase.FORWARD
         # plain lists: reading single numbers from numpy arrays takes ten times as long
         self._columns: dict[str, list[Any]] = {name: column.tolist() for name, column in one.columns.items()}
@@ -250,7 +250,7 @@ def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
     return max(read, written)
 
 
-def _allocations(one: RankClass, before: bool) -> Iterator[Allocation | Free]:
+def _allocations(one: RecordedRanks, before: bool) -> Iterator[Allocation | Free]:
     """Allocations and frees before the step, or in it, in order."""
     rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=not before).tolist()
     begin = int(one.rows(EventKind.STEP)[0]) if len(one.rows(EventKind.STEP)) else 0

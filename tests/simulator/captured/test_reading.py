@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.captured.reading import script_of_capture
-from scaleproof.simulator.captured.record import Category, EventKind, Pass, ProcessGroup
+from scaleproof.simulator.captured.record import Category, EventKind, ProcessGroup, TrainingPass
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Wait
 from scaleproof.simulator.common.communication import Dimension
@@ -64,7 +64,7 @@ def test_a_sum_that_the_script_never_waits_for_ends_before_the_optimizer_begins(
     ],
 )  # fmt: skip
 def test_sizes_of_collectives_are_those_of_whole_buffers(name: str, read: int, written: int, whole: int) -> None:
-    step = Step().add(EventKind.STEP).collective(name, 0, read, written, 1, Pass.BACKWARD)
+    step = Step().add(EventKind.STEP).collective(name, 0, read, written, 1, TrainingPass.BACKWARD)
     events = script_of_capture(capture(rank_class(step, range(8), [ProcessGroup("0", range(8))])), "train").classes[0].events
     (issued,) = (event for event in events if isinstance(event, IssuedCollective))
     assert issued.size_bytes == whole
@@ -72,11 +72,11 @@ def test_sizes_of_collectives_are_those_of_whole_buffers(name: str, read: int, w
 
 def test_groups_that_sum_activations_on_the_stream_of_the_kernels_are_inside_a_replica() -> None:
     step = Step().add(EventKind.STEP)
-    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
-    step.collective("all_reduce", 0, BYTES, BYTES, 1, Pass.FORWARD)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    step.collective("all_reduce", 0, BYTES, BYTES, 1, TrainingPass.FORWARD)
     step.add(EventKind.WORK_WAIT, work=1, stream=0)
-    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.BACKWARD)
-    step.collective("all_reduce", 1, BYTES, BYTES, 2, Pass.BACKWARD)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
+    step.collective("all_reduce", 1, BYTES, BYTES, 2, TrainingPass.BACKWARD)
     groups = [ProcessGroup("0", range(2)), ProcessGroup("1", range(0, 16, 2))]
     script = script_of_capture(capture(rank_class(step, range(16), groups)), "train")
     assert script.replicas == Replicas(8, 2)
@@ -86,8 +86,8 @@ def test_groups_that_sum_activations_on_the_stream_of_the_kernels_are_inside_a_r
 
 def test_parameters_gathered_on_a_stream_of_their_own_are_sharded_over_replicas() -> None:
     step = Step().add(EventKind.STEP)
-    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
-    step.collective("all_gather", 0, BYTES // 16, BYTES, 1, Pass.FORWARD, stream=2)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    step.collective("all_gather", 0, BYTES // 16, BYTES, 1, TrainingPass.FORWARD, stream=2)
     script = script_of_capture(capture(rank_class(step, range(16), [ProcessGroup("0", range(16), "mesh_dp")])), "train")
     assert script.shards
     assert script.replicas == Replicas(16)
@@ -98,18 +98,18 @@ def pipeline(file: Path) -> None:
     classes = []
     for stage, peer in ((0, 4), (1, 0)):
         step = Step().add(EventKind.STEP)
-        forward = {"group": 0, "peer": peer, "tag": 0, "phase": Pass.FORWARD, "stream": 0, "work": 1}
-        backward = forward | {"phase": Pass.BACKWARD, "work": 2}
+        forward = {"group": 0, "peer": peer, "tag": 0, "phase": TrainingPass.FORWARD, "stream": 0, "work": 1}
+        backward = forward | {"phase": TrainingPass.BACKWARD, "work": 2}
         if stage:
             step.add(EventKind.RECEIVE, bytes_written=SENT, **forward).add(EventKind.WORK_WAIT, work=1, stream=0)
-            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
-            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.BACKWARD)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
             step.add(EventKind.SEND, bytes_read=SENT, **backward).add(EventKind.WORK_WAIT, work=2, stream=0)
         else:
-            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
             step.add(EventKind.SEND, bytes_read=SENT, **forward).add(EventKind.WORK_WAIT, work=1, stream=0)
             step.add(EventKind.RECEIVE, bytes_written=SENT, **backward).add(EventKind.WORK_WAIT, work=2, stream=0)
-            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.BACKWARD)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
         ranks = range(4 * stage, 4 * stage + 4)
         groups = [ProcessGroup("pp", range(0, 8, 4), "mesh_pp"), ProcessGroup("dp", ranks, "mesh_dp")]
         classes.append(rank_class(step, ranks, groups, name=f"stage {stage}"))
@@ -137,26 +137,31 @@ def test_messages_have_their_sizes_and_peers(tmp_path: Path) -> None:
 
 
 def test_reading_a_value_makes_the_host_wait() -> None:
-    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD).add(EventKind.ITEM, stream=0)
+    step = (
+        Step()
+        .add(EventKind.STEP)
+        .operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+        .add(EventKind.ITEM, stream=0)
+    )
     step.add(EventKind.SYNCHRONIZE)
     events = script_of_capture(capture(rank_class(step, range(1), [])), "train").classes[0].events
     assert [event for event in events if isinstance(event, Wait)] == [Wait(None, "stream", 0), Wait(None, "stream", -1)]
 
 
 def test_microbatches_add_up_to_the_samples_of_a_step() -> None:
-    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
     script = script_of_capture(capture(rank_class(step, range(8), [], batch=(4, 4096), calls=3)), "train")
     assert (script.samples, script.tokens) == (12, None)
 
 
 def test_a_script_that_calls_no_module_is_refused() -> None:
-    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
     with pytest.raises(InputError, match="no module was called with a batch"):
         script_of_capture(capture(rank_class(step, range(8), [], batch=())), "train")
 
 
 def test_a_capture_without_cluster_needs_one(tmp_path: Path) -> None:
-    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
     capture(rank_class(step, range(8), []), cluster=None).write(tmp_path / "train.zip")
     with pytest.raises(InputError, match="--set cluster"):
         load(tmp_path / "train.zip")
@@ -165,7 +170,7 @@ def test_a_capture_without_cluster_needs_one(tmp_path: Path) -> None:
 
 def test_gradients_that_stay_until_the_next_step_are_parameters_bytes_of_their_own() -> None:
     step = Step().allocate(0, 1024, Category.GRADIENTS).add(EventKind.STEP)
-    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, Pass.FORWARD)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
     one = script_of_capture(capture(rank_class(step, range(8), [])), "train").classes[0]
     assert [(event.number, getattr(event, "holder", "")) for event in one.before] == [(0, "gradients")]
     assert list(one.allocations) == []
