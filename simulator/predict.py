@@ -19,6 +19,7 @@ from scaleproof.simulator.run.steps import Simulate, simulate_steps, starts_s, w
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
@@ -36,7 +37,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = accounted(run, scenario)
+    run = with_capture_facts(accounted(run, scenario), scenario)
     return _with_memory(run, scenario, remedy, errors)
 
 
@@ -137,5 +138,5 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),
         fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
-        fit_by=fit_by(scenario) if remedy and not use.fits else "",
+        fit_by=fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else "",
     )
