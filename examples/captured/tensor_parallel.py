@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 
-WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, LENGTH, BATCH = 2048, 16, 8192, 4, 32000, 2048, 2
+WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, LENGTH, BATCH = 2048, 16, 8192, 4, 32768, 2048, 2
 
 
 class Attention(nn.Module):
