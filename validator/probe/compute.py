@@ -27,7 +27,7 @@ from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repe
 from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds
-from scaleproof.validator.strategy.base import build_optimizer
+from scaleproof.validator.train.trained_model import build_optimizer
 from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
 from scaleproof.validator.train.models.models import build, loss
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
@@ -58,17 +57,10 @@ class Context:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The scenario's optimizer over `parameters`."""
-        optimizer = build_optimizer(self.scenario.training.optimizer, parameters, self.scenario.training.learning_rate)
+        optimizer = self.model.optimizer(parameters)
         if self.pace is not None:
             self.pace.slow_down(optimizer)
         return optimizer
-
-
-def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimizer that scenarios call `name`."""
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate)
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)
 
 
 class Trainer(ABC):

@@ -31,16 +31,30 @@ class LayerGraph(nn.Module):
     if it has the first layer; other tensors of the batch are given by name. Returns the boundary activations behind it.
 
     layers: by number, neighbours in ascending order. recomputed: parts of them that keep only their inputs. ends: whether it has
-    the last layer.
+    the last layer. prelude: computes `derived` further tensors from those of the batch, which layers read as data.
     """
 
-    def __init__(self, layers: Mapping[int, nn.Module], wiring: Wiring, recomputed: Sequence[range] = ()) -> None:
+    def __init__(
+        self,
+        layers: Mapping[int, nn.Module],
+        wiring: Wiring,
+        recomputed: Sequence[range] = (),
+        prelude: nn.Module | None = None,
+        derived: int = 0,
+    ) -> None:
         super().__init__()
         first, end = min(layers), max(layers) + 1
+        read = {wire for number in layers for wire in wiring[number] if wire.layer == DATA}
+        tensors = 1 + max(wire.output for wires in wiring for wire in wires if wire.layer == DATA) - derived
+        self._derived = [Wire(DATA, place) for place in range(tensors, tensors + derived)]
+        self.prelude = prelude if read & {*self._derived} else None
+        if self.prelude is not None:
+            read = read - {*self._derived} | {Wire(DATA, place) for place in range(tensors)}
+        self._tensors = [Wire(DATA, place) for place in range(tensors)]
         self.parts = nn.ModuleList()
         self.entering = [Wire(DATA)] if first == 0 else crossing(wiring, first)
         self.leaving = crossing(wiring, end)
-        self.data = sorted({wire for number in layers for wire in wiring[number] if wire.layer == DATA} - {*self.entering})
+        self.data = sorted(read - {*self.entering})
         self.ends = end == len(wiring)
         steps = [self._step(layers, wiring, part) for part in _parts(first, end, recomputed)]
         self._steps = _freeing(steps, self.leaving)
@@ -54,6 +68,8 @@ class LayerGraph(nn.Module):
         """The boundary activations behind the layers; of all layers, the model's output."""
         values: dict[Wire, Any] = dict(zip(self.entering, entering, strict=True))
         values |= {wire: data[data_name(wire)] for wire in self.data}
+        if self.prelude is not None:
+            values |= zip(self._derived, as_tuple(self.prelude(*(values[wire] for wire in self._tensors))), strict=True)
         for module, reads, writes, freed, recomputed in self._steps:
             inputs = [values[wire] for wire in reads]
             outputs = checkpointed(module, *inputs) if recomputed else module(*inputs)

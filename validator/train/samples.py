@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.model import T5, Bert, Mlp, ModelSpec, Siamese
+from scaleproof.simulator.model import T5, Bert, Mlp, ModelSpec, Siamese, Traced
 from scaleproof.simulator.model.convolutional.chain import Convnet
 from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.validator.train.models.traced import drawn, examples
 
 Array = NDArray[Any]
 # Input tensors of a batch, and its targets; the first dimension of each is that of samples.
@@ -65,6 +66,18 @@ def _(model: T5, samples: int, generator: np.random.Generator, text: Path | None
     source = generator.integers(model.vocabulary, size=(samples, model.sequence))
     target = generator.integers(model.vocabulary, size=(samples, model.target_sequence + 1))
     return (source, target[:, :-1].copy()), target[:, 1:].copy()
+
+
+@arrays.register
+def _(model: Traced, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    inputs = tuple(drawn(example, samples, generator) for example in _examples(model.source, Path.cwd()))
+    # the module reads its targets like inputs
+    return inputs, np.zeros(samples, dtype=np.int64)
+
+
+@cache
+def _examples(source: str, folder: Path) -> list[Array]:
+    return examples(source)
 
 
 def _words_of(path: Path, samples: int, model: Transformer, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
-from scaleproof.validator.strategy.base import build_optimizer, name_parameters
+from scaleproof.validator.strategy.base import name_parameters
+from scaleproof.validator.train.trained_model import build_optimizer
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models import models as model
 from tests.validator import faults

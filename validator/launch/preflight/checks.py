@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.model import T5, ModelSpec, Siamese
+from scaleproof.simulator.model import T5, ModelSpec, Siamese, Traced
 from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
-from scaleproof.validator.launch.preflight.capabilities import check_strategy
+from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
@@ -57,8 +57,21 @@ def _check_model(scenario: Scenario) -> None:
         raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
     if shares_weights and plan.servers and scenario.strategy.kind == "hybrid":
         raise InputError(f"strategy.servers: {refusals.TIED_SERVERS}; leave them out, or give a model without shared weights")
+    if isinstance(model, Traced) and trains_by_layers(scenario):
+        _check_divisible(scenario, model)
     if plan.shard._replace(expert=1) != WHOLE:
         _check_division(model, plan)
+
+
+def _check_divisible(scenario: Scenario, model: Traced) -> None:
+    """Raises InputError where a user's module cannot be divided into layers. Imports torch, as tracing has."""
+    from scaleproof.validator.train.models import traced
+
+    if scenario.training.recompute.kind == "selective":
+        raise InputError("training.recompute: a user's modules have no names of parts; give full, or leave it out")
+    if scenario.strategy.plan.shares is not None:
+        raise InputError("strategy.shares: a user's module is divided for batches of one size; leave it out")
+    traced.check_divisible(model)
 
 
 def _check_division(model: ModelSpec, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from scaleproof.simulator.strategy import ModelParallel
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
+from scaleproof.validator.train.layer_graph import as_tuple
 from scaleproof.validator.train.models.wiring import DATA, Wire, outputs_of
 
 # Largest number of dimensions of a tensor that is sent.
@@ -47,6 +48,10 @@ class BranchTrainer(Trainer):
         batch = self.batches[index]
         passes = _Passes({Wire(DATA): batch.inputs})
         passes.values |= {Wire(DATA, int(name.removeprefix("data"))): tensor for name, tensor in batch.others.items()}
+        if self.context.model.modules.prelude is not None:
+            count = len(passes.values)
+            derived = as_tuple(self.context.model.modules.prelude(*(passes.values[wire] for wire in sorted(passes.values))))
+            passes.values |= {Wire(DATA, count + place): tensor for place, tensor in enumerate(derived)}
         for number in self.layers:
             for wire in self.wiring[number]:
                 if wire not in passes.values:

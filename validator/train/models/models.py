@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.model import T5, AlexNet, Bert, Gpt, InceptionV3, Llama, Mlp, ModelSpec, ResNet, Siamese, Vgg
+from scaleproof.simulator.model import T5, AlexNet, Bert, Gpt, InceptionV3, Llama, Mlp, ModelSpec, ResNet, Siamese, Traced, Vgg
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.validator.train.models import convolutional, encoders, resnet, siamese, transformer
 from scaleproof.validator.train.models.transformer import cross_entropy
@@ -96,6 +96,10 @@ def _siamese_ties(spec: Siamese) -> Sequence[Tie]:
     return siamese.ties(spec, parameters)
 
 
+def _undivided(spec: Traced, index: int) -> nn.Module:
+    raise NotImplementedError("users' modules are built as a whole, see traced.py")
+
+
 _DECODER: Final = Family(transformer.layer, ties=_transformer_ties)
 FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
     Gpt: _DECODER,
@@ -107,5 +111,7 @@ FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
     Vgg: Family(convolutional.vgg_layer),
     AlexNet: Family(convolutional.alexnet_layer),
     InceptionV3: Family(convolutional.inception_layer, convolutional.inception_loss, wiring=convolutional.inception_wiring),
+    # the module computes its loss
+    Traced: Family(_undivided, lambda outputs, targets: outputs),
     Siamese: Family(_siamese_layer, siamese.loss, _siamese_ties),
 }

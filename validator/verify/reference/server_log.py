@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
@@ -98,10 +97,10 @@ class _BucketReplay:
     """A server's part of a bucket."""
 
     def __init__(self, process: SingleProcess, ranges: Sequence[_Range], pushers: int) -> None:
-        training, initial = process.scenario.training, process.distinct_parameters()
+        initial = process.distinct_parameters()
         self.ranges = ranges
         self.values = [nn.Parameter(initial[number].flatten()[begin:end].clone()) for number, begin, end in ranges]
-        self.optimizer = build_optimizer(training.optimizer, self.values, training.learning_rate)
+        self.optimizer = process.model.optimizer(self.values)
         # by pusher: number of pushes, of replies, and of updates before the last reply
         self.pushed, self.replied, self.version = [0] * pushers, [0] * pushers, [0] * pushers
         self.updates = 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.strategy.base import build_optimizer, name_parameters
+from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import Batch, share_of
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models.models import DTYPES
@@ -34,10 +34,8 @@ class SingleProcess:
         model = TrainedModel(scenario)
         modules = model.build(model.numbers)
         layers = {number: module.to(_dtype(scenario)) for number, module in zip(model.numbers, modules, strict=True)}
-        whole = LayerGraph(layers, model.wiring)
-        training = scenario.training
-        optimizer = build_optimizer(training.optimizer, whole.parameters(), training.learning_rate)
-        return cls(scenario, model, layers, whole, optimizer)
+        whole = LayerGraph(layers, model.modules.wiring, (), model.modules.prelude, model.modules.derived)
+        return cls(scenario, model, layers, whole, model.optimizer(whole.parameters()))
 
     def loss(self, part: Batch) -> Tensor:
         """The mean loss over samples."""
@@ -72,7 +70,7 @@ class SingleProcess:
 
     def distinct_parameters(self) -> list[Tensor]:
         """Parameters of the model in order; those that layers share occur once."""
-        return [parameter.detach() for parameter in self.module.parameters()]
+        return [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters of the model, by name."""
