@@ -130,4 +130,4 @@ class Division:
         """This rank's tokens of a batch."""
         if self._positions is None:
             return batch
-        return Batch(*(tokens.index_select(1, self._positions) for tokens in batch[:2]))
+        return Batch(batch.inputs.index_select(1, self._positions), batch.targets.index_select(1, self._positions))

@@ -98,7 +98,7 @@ class EmulatedLayer(nn.Module):
         # where no gradient of inputs is needed, the gradients of weights get all of the time
         weights_s = times.weights_s + (0.0 if any(x.requires_grad for x in inputs) else times.inputs_s)
         began: list[float] = []
-        x = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
+        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
         if self.tensors:
             x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, *self.tensors)
         x = _apply(_Widen, began, self.output, torch.tanh(x))

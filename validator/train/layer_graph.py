@@ -30,8 +30,8 @@ class LayerGraph(nn.Module):
     Called with the boundary activations from earlier layers, in the order of their wires, or with the first tensor of the batch
     if it has the first layer; other tensors of the batch are given by name. Returns the boundary activations behind it.
 
-    layers: by number, neighbours in ascending order. recomputed: parts of them that keep only their inputs. ends: whether it has
-    the last layer. prelude: computes `derived` further tensors from those of the batch, which layers read as data.
+    layers: by number, neighbours in ascending order. recomputed: parts of them that keep only their inputs. ends: whether it
+    has the last layer. prelude: computes `derived` further tensors from those of the batch, which layers read as data.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.model import ModelSpec, Traced
+from scaleproof.simulator.model.tracing.user_function import UserModel
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.capabilities import trains_by_layers
 from scaleproof.validator.train import emulated_compute
@@ -28,7 +29,7 @@ class RealModel:
 
     def __init__(self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None) -> None:
         self._spec, self._seed = spec, seed
-        self._user: traced.UserModel | None = None
+        self._user: UserModel | None = None
         self._layers: list[nn.Module] | None = None
         self.prelude: nn.Module | None = None
         # number of tensors that the prelude computes

@@ -5,9 +5,10 @@ The user writes a function that returns the module and example inputs, whose fir
     def build():
         return MyNetwork(), torch.randn(8, 3, 224, 224)
 
-or a mapping with module, inputs, targets, loss and optimizer (see `user_function.UserModel`), and gives the model as `python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and
-the modules next to them. A module without products belongs to the previous layer, or to the next one if it is the first. All
-parameters are assumed to be trained.
+or a mapping with module, inputs, targets, loss and optimizer (see `user_function.UserModel`), and gives the model as
+`python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and the modules next to
+them. A module without products belongs to the previous layer, or to the next one if it is the first. All parameters
+are assumed to be trained.
 """
 
 from __future__ import annotations
@@ -244,7 +245,9 @@ def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
                 visit(inner, full)
                 runs += 1
             else:
-                recorded.setdefault(inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _is_trained(inner)))
+                recorded.setdefault(
+                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _is_trained(inner))
+                )
 
     visit(module, "")
     return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, trained=True)}

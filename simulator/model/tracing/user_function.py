@@ -37,6 +37,7 @@ class GpuRequestedError(Exception):
 
 
 def refuse(source: str, message: str) -> NoReturn:
+    """Raises FieldError for the source of a model."""
     raise FieldError(("model", "source"), f"{source}: {message}")
 
 
@@ -170,7 +171,9 @@ def checked(torch: Any, source: str, returned: Any) -> UserModel:
                 refuse(source, f"example {what} {number} is a {type(tensor).__name__}; give tensors")
             if tensor.dim() == 0 or len(tensor) == 0 or len(tensor) != len(user.inputs[0]):
                 shape = "×".join(map(str, tensor.shape)) or "no dimensions"
-                refuse(source, f"example {what} {number} has {shape}; the first dimension of each is the batch, the same for all")
+                refuse(
+                    source, f"example {what} {number} has {shape}; the first dimension of each is the batch, the same for all"
+                )
     return user
 
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.strategy.base import name_parameters
-from scaleproof.validator.train.trained_model import build_optimizer
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models import models as model
+from scaleproof.validator.train.trained_model import build_optimizer
 from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import in_bulk

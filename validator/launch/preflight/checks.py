@@ -7,7 +7,7 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import T5, ModelSpec, Siamese, Traced
-from scaleproof.simulator.model.layers import WHOLE
+from scaleproof.simulator.model.layers import WHOLE, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
@@ -79,7 +79,7 @@ def _check_division(model: ModelSpec, plan: Plan) -> None:
     paced = "set compute=paced"
     field = "tensor" if plan.tensor > 1 else "context"
     if not isinstance(model, Transformer):
-        raise InputError(f"strategy.{field}: real layers of a {model.kind} cannot be divided; leave it out, or {paced}")
+        raise InputError(f"strategy.{field}: real layers of a {kind_of(model)} cannot be divided; leave it out, or {paced}")
     if model.latent is not None:
         raise InputError(f"strategy.{field}: {refusals.LATENT}; leave it out, or {paced}")
     key_heads = model.key_heads or model.heads

@@ -27,7 +27,8 @@ class BranchTrainer(Trainer):
     def __init__(self, context: Context, strategy: ModelParallel) -> None:
         super().__init__(context)
         self.rank_of = strategy.device_of(context.scenario.job().layers)
-        self.wiring, self.writes = context.model.wiring, outputs_of(context.model.wiring)
+        self.wiring = context.model.modules.wiring
+        self.writes = outputs_of(self.wiring)
         own = [number for number, rank in enumerate(self.rank_of) if rank == context.rank]
         self.layers = context.build(own)
         self.batches = context.batches(0)

@@ -36,7 +36,7 @@ class GatheredAttention:
         self.ends = [(number + 1) * self.part for number in (team.place, 2 * team.size - 1 - team.place)]
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(batch, heads, own tokens, width) each, of keys and values for fewer heads if they are shared → the queries' shape."""
+        """(batch, heads, own tokens, width) each, of keys and values maybe for fewer heads → the queries' shape."""
         own = torch.stack([key, value])
         both = self._in_order(self.collectives.gathered(own, 1 + _SEQUENCE))
         saved = _RegatheredTensors(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))

@@ -36,9 +36,9 @@ class RingAttention:
         self.part = sequence // (2 * self.team.size)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(batch, heads, own tokens, width) each, of keys and values for fewer heads if they are shared → the queries' shape."""
+        """(batch, heads, own tokens, width) each, of keys and values maybe for fewer heads → the queries' shape."""
         # queries that share a head of keys are neighbours, in a dimension of their own
-        grouped = query.unflatten(1, (key.shape[1], -1))
+        grouped = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])
         mixed: Tensor = _RingAttention.apply(self, grouped, torch.stack([key, value]))  # type: ignore[no-untyped-call]
         return mixed.flatten(1, 2)
 

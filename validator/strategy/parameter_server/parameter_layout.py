@@ -67,7 +67,7 @@ def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layou
     With `shard: bytes` each server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
     """
     # those that layers share belong to the first one
-    first_of = {parameter: number for number in reversed(layers) for parameter in layers[number].parameters()}
+    first_of = {parameter: number for number in sorted(layers, reverse=True) for parameter in layers[number].parameters()}
     tensors = [
         (number, parameter)
         for number, layer in layers.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
+from scaleproof.validator.strategy.model_parallel.pass_collectives import both_ways, identity
 from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder, RecordedStage
 from scaleproof.validator.strategy.pipeline.schedules import build_schedule, sends_freely
 from scaleproof.validator.train.layer_graph import LayerGraph, Values, as_tuple, data_name
@@ -27,7 +29,11 @@ def create(context: Context, strategy: Pipeline) -> Trainer:
 
 
 class Chunk(nn.Module):
-    """The layers of a stage. Their outputs are neither views nor inputs: torch detaches them in place."""
+    """The layers of a stage.
+
+    Their outputs are neither views nor inputs, since torch detaches them in place. Outputs and the gradients of inputs are
+    contiguous, since they are sent.
+    """
 
     def __init__(self, graph: LayerGraph) -> None:
         super().__init__()
@@ -35,12 +41,12 @@ class Chunk(nn.Module):
 
     def forward(self, *entering: Tensor, **data: Tensor) -> Values:
         """The outputs of the layers, copied where they are views or only pass through."""
-        outputs = self.graph(*entering, **data)
+        inputs = [both_ways(identity, Tensor.contiguous, x) if x.requires_grad else x for x in entering]
+        outputs: Values = self.graph(*inputs, **data)
         if self.graph.ends:
             return outputs
-        passing = set(map(id, entering))
         # private: as in torch 2.11 to 2.13
-        copied = tuple(x.clone() if x._is_view() or id(x) in passing else x for x in as_tuple(outputs))
+        copied = tuple(x.clone() if x._is_view() else x.contiguous() for x in as_tuple(outputs))
         return copied[0] if len(copied) == 1 else copied
 
 
@@ -70,13 +76,12 @@ class StageTrainer(Trainer):
         self.batches = context.batches(worker)
         self.module = nn.ModuleList(self.layers.values())
         self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
+        graphs = [Chunk(context.model.graph(chunk)) for chunk in chunks]
         self.stages = [
-            RecordedStage(
-                self.pass_recorder, Chunk(context.model.graph(chunk)), number, len(ranges), context.device, group=group
-            )
-            for number, chunk in zip(numbers, chunks, strict=True)
+            RecordedStage(self.pass_recorder, graph, number, len(ranges), context.device, group=group)
+            for number, graph in zip(numbers, graphs, strict=True)
         ]
-        self.needed = sorted({name for stage in self.stages for name in stage.submod.graph.needed})
+        self.needed = sorted({name for chunk in graphs for name in chunk.graph.needed})
         self.optimizer = context.optimizer(self.module.parameters())
         precision = GradientPrecision.of(context.scenario.training)
         self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
@@ -92,7 +97,7 @@ class StageTrainer(Trainer):
         batch = self.batches[index]
         inputs = (batch.inputs,) if any(stage.is_first for stage in self.stages) else ()
         tensors = {data_name(Wire(DATA)): batch.inputs, **batch.others}
-        others = {name: tensors[name] for name in self.needed}
+        others: dict[str, Any] = {name: tensors[name] for name in self.needed}
         targets = batch.targets if any(stage.is_last for stage in self.stages) else None
         self.pass_recorder.begin_step()
         self.schedule.step(*inputs, target=targets, return_outputs=False, **others)

@@ -18,6 +18,8 @@ from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring
 # Distance in tokens from which all positions share a row of the table (arXiv 1910.10683, section 2.1).
 _FARTHEST: Final = 128
 
+Values = Tensor | tuple[Tensor, ...]
+
 
 def bert_layer(spec: Bert, index: int) -> nn.Module:
     """Layer number `index` of a BERT, as in `spec.build_layers()`."""
@@ -82,7 +84,7 @@ class BertHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """The pooled output, or the logits of words and of the next sentence."""
-        pooled = cast(Tensor, torch.tanh(self.pooler(x[:, 0])))
+        pooled = torch.tanh(self.pooler(x[:, 0]))
         if not self.pretraining:
             return pooled
         return self.output(self.norm(functional.gelu(self.transform(x)))), self.next(pooled)
@@ -140,7 +142,8 @@ class RelativePositions(nn.Embedding):
     def bias(self, tokens: int) -> Tensor:
         """(1, heads, tokens, tokens): what is added to the scores."""
         position = torch.arange(tokens, device=self.weight.device)
-        return self(self._rows(position - position.unsqueeze(1))).permute(2, 0, 1).unsqueeze(0).contiguous()
+        bias: Tensor = self(self._rows(position - position.unsqueeze(1)))
+        return bias.permute(2, 0, 1).unsqueeze(0).contiguous()
 
     def _rows(self, distance: Tensor) -> Tensor:
         rows, first = self.num_embeddings, torch.zeros_like(distance)
@@ -161,14 +164,15 @@ class Encoder(Block):
         self.table = RelativePositions(spec, both_ways=True) if place == 0 else None
         self.last_norm = norm_of("rms", spec.hidden) if place == spec.layers - 1 else None
 
-    def forward(self, x: Tensor, *bias: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, *bias: Tensor) -> Values:  # type: ignore[override]
         """The block's output, in the first one with the bias of the scores."""
         if self.table is not None:
             bias = (self.table.bias(x.shape[1]),)
         x = x + self.dropout(self.attention(self.run("layernorm", self.attention_norm, x), *bias))
         x = x + self.dropout(self.feed_forward(self.run("layernorm", self.mlp_norm, x)))
-        x = x if self.last_norm is None else self.last_norm(x)
-        return x if self.table is None or self.last_norm is not None else (x, *bias)
+        if self.last_norm is not None:
+            return cast(Tensor, self.last_norm(x))
+        return x if self.table is None else (x, *bias)
 
 
 class Decoder(Block):
@@ -191,7 +195,7 @@ class Decoder(Block):
         self.key_value = nn.Linear(shape.hidden, 2 * columns, bias=False)
         self.cross_projection = nn.Linear(columns, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, encoded: Tensor, *bias: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, encoded: Tensor, *bias: Tensor) -> Values:  # type: ignore[override]
         """The block's output, in the first one with the bias of the scores. x: in the first block, tokens."""
         x = x if self.words is None else self.words(x)
         if self.table is not None:

@@ -38,7 +38,7 @@ class LatentProjection(nn.Module):
         latent, shared = self.key_down(x).split([self.widths.key_rank, self.widths.rotary_width], -1)
         latent, width = self.key_norm(latent), self.widths.width
         query, key = self.run("mla_up_proj", self.query, down), self.run("mla_up_proj", self.key_up, latent)
-        query, key = (columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in (query, key))
+        query, key = (x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2) for x in (query, key))
         turned = rotated(shared.unsqueeze(1), self.turn).expand(-1, self.heads, -1, -1)
         query = torch.cat([query[..., :width], rotated(query[..., width:], self.turn)], -1)
         return query, torch.cat([key[..., :width], turned], -1), key[..., width:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -17,8 +18,9 @@ from scaleproof.validator.train.recompute import Sections
 def activated(x: Tensor, activation: Activation) -> Tensor:
     """The activation function of an MLP. If it is gated, neighbouring columns are a value and its gate."""
     if activation in ("swiglu", "geglu"):
-        value, gate = x.unflatten(-1, (-1, 2)).unbind(-1)
-        return value * (functional.silu(gate) if activation == "swiglu" else functional.gelu(gate))
+        value, gate = x.view(*x.shape[:-1], -1, 2).unbind(-1)
+        function: Callable[[Tensor], Tensor] = functional.silu if activation == "swiglu" else functional.gelu
+        return value * function(gate)
     return functional.relu(x) if activation == "relu" else functional.gelu(x)
 
 
@@ -52,8 +54,8 @@ class LocalExperts(nn.ModuleDict):
 class Mixture(nn.Module):
     """A mixture: (batch, sequence, hidden) → the same shape. A token goes to the experts with the largest router weights.
 
-    Without a capacity no token is dropped. With one, every expert computes the same number of rows: those beyond it are dropped,
-    and missing ones are zeros. Expert outputs are weighted by the softmax over all experts.
+    Without a capacity no token is dropped. With one, every expert computes the same number of rows: those beyond it are
+    dropped, and missing ones are zeros. Expert outputs are weighted by the softmax over all experts.
     """
 
     def __init__(self, hidden: int, spec: Experts, activation: Activation = "gelu") -> None:

@@ -8,7 +8,7 @@ each rank computes by itself.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +62,8 @@ def user_model(source: str, seed: int, dtype: torch.dtype) -> UserModel:
         for parameter in user.module.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         user.module.train().to(dtype)
-        tensors = {name: tuple(_cast(one, dtype) for one in getattr(user, name)) for name in ("inputs", "targets")}
-        user = user._replace(**tensors)
+        inputs, targets = (tuple(_cast(one, dtype) for one in group) for group in (user.inputs, user.targets))
+        user = user._replace(inputs=inputs, targets=targets)
         with user_errors(source, "its training on the example inputs", folder):
             _freeze_unused(WithLoss(source, user), [*user.inputs, *user.targets])
     return user
@@ -125,9 +125,11 @@ def _freeze_unused(whole: WithLoss, tensors: Sequence[Tensor]) -> None:
 
 
 class _Division:
-    """Divides an exported graph. modules: by layer, names of the user's modules. parameters: those that are trained, by name."""
+    """Divides an exported graph. modules: by layer, names of the user's modules. parameters: the module's."""
 
-    def __init__(self, exported: fx.GraphModule, modules: Sequence[Sequence[str]], parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self, exported: fx.GraphModule, modules: Sequence[Sequence[str]], parameters: Mapping[str, nn.Parameter]
+    ) -> None:
         self._exported, self._count = exported, len(modules)
         self._nodes = [node for node in exported.graph.nodes if node.op not in ("placeholder", "output")]
         self._data = [node for node in exported.graph.nodes if node.op == "placeholder"]
@@ -175,9 +177,8 @@ class _Division:
             if not is_trained and all(source in constant for source in node.all_input_nodes):
                 constant.add(node)
         crossing = [
-            node for node in self._nodes
-            if node in constant and node.op != "get_attr" and any(self._layer.get(user) not in (None, self._layer[node]) for user in node.users)
-        ]  # fmt: skip
+            node for node in self._nodes if node in constant and node.op != "get_attr" and self._is_read_elsewhere(node)
+        ]
         found: set[fx.Node] = set()
         while crossing:
             node = crossing.pop()
@@ -185,6 +186,9 @@ class _Division:
                 found.add(node)
                 crossing += node.all_input_nodes
         return {node for node in found if node.op != "get_attr"}
+
+    def _is_read_elsewhere(self, node: fx.Node) -> bool:
+        return any(self._layer.get(user, self._layer[node]) != self._layer[node] for user in node.users)
 
     def _read_prelude(self) -> list[fx.Node]:
         """Results of the prelude that layers read."""
@@ -201,7 +205,9 @@ class _Division:
             if node is loss or any(self._layer.get(user, number) != number for user in node.users):
                 result[number].append(node)
         if result[-1] != [loss]:
-            raise InputError("model.source: its last layer does not compute the loss; return it from the module, or give a loss")
+            raise InputError(
+                "model.source: its last layer does not compute the loss; return it from the module, or give a loss"
+            )
         return result
 
     def _read(self, own: Sequence[fx.Node]) -> list[fx.Node]:
@@ -236,9 +242,6 @@ def _ties(layers: Sequence[nn.Module]) -> Iterator[Tie]:
             owner = owners.setdefault(parameter, (number, name))
             if owner[0] != number:
                 yield Tie(number, name, *owner)
-
-
-Optimizer = Callable[[Any], torch.optim.Optimizer]
 
 
 def check_divisible(model: Traced) -> None:
