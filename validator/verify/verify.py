@@ -30,9 +30,7 @@ def check_verifiable(scenario: Scenario) -> None:
         raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
     model = scenario.model
     if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
-        raise InputError(
-            f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model"
-        )
+        raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
     if getattr(getattr(model, "experts", None), "capacity", None) is not None and scenario.strategy.plan.context > 1:
         dropped = "ranks that share tokens drop others than one process does"
         raise InputError(f"{scenario.name}: --verify: {dropped}; leave out model.experts.capacity or strategy.context")
