@@ -186,7 +186,7 @@ def optimizers(models: Sequence[ModelSpec], precision: str, names: Sequence[str]
         for model in built:
             modules = list(model.layers.values())
             for part in (modules[: len(modules) // 2], modules):
-                parameters = [one for one in nn.ModuleList(part).parameters() if one.requires_grad]
+                parameters = list(nn.ModuleList(part).parameters())
                 size = sum(parameter.numel() for parameter in parameters)
                 for name in names:
                     optimizer = build_optimizer(name, parameters, 1e-6)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ class _Step(NamedTuple):
 class LayerGraph(nn.Module):
     """Neighbouring layers of a model.
 
-    Called with the boundary activations from earlier layers, in the order of their wires, or with the first tensor of the batch
+    Called with the boundary activations from earlier layers, in order, or with the first tensor of the batch
     if it has the first layer; other tensors of the batch are given by name. Returns the boundary activations behind it.
 
     layers: by number, neighbours in ascending order. recomputed: parts of them that keep only their inputs. ends: whether it
@@ -45,7 +45,7 @@ class LayerGraph(nn.Module):
         super().__init__()
         first, end = min(layers), max(layers) + 1
         read = {wire for number in layers for wire in wiring[number] if wire.layer == DATA}
-        tensors = 1 + max(wire.output for wires in wiring for wire in wires if wire.layer == DATA) - derived
+        tensors = 1 + max(wire.output for sources in wiring for wire in sources if wire.layer == DATA) - derived
         self._derived = [Wire(DATA, place) for place in range(tensors, tensors + derived)]
         self.prelude = prelude if read & {*self._derived} else None
         if self.prelude is not None:

@@ -38,8 +38,8 @@ class BranchTrainer(Trainer):
         self.messages = _Messages(context)
         # ranks that read each output, other than the one that computes it
         self.readers: dict[Wire, list[int]] = {}
-        for number, wires in enumerate(self.wiring):
-            for wire in wires:
+        for number, sources in enumerate(self.wiring):
+            for wire in sources:
                 known, rank = self.readers.setdefault(wire, []), self.rank_of[number]
                 if wire.layer != DATA and rank != self.rank_of[wire.layer] and rank not in known:
                     known.append(rank)
@@ -47,7 +47,7 @@ class BranchTrainer(Trainer):
     def step(self, index: int) -> None:
         """Runs the passes of this rank's layers, sums gradients of shared weights, and applies them."""
         batch = self.batches[index]
-        passes = _Passes({Wire(DATA): batch.inputs})
+        passes = _BranchPasses({Wire(DATA): batch.inputs})
         passes.values |= {Wire(DATA, int(name.removeprefix("data"))): tensor for name, tensor in batch.others.items()}
         if self.context.model.modules.prelude is not None:
             count = len(passes.values)
@@ -73,7 +73,7 @@ class BranchTrainer(Trainer):
         """The parameters of the rank's layers."""
         return name_parameters(self.layers)
 
-    def _forward(self, number: int, passes: _Passes) -> None:
+    def _forward(self, number: int, passes: _BranchPasses) -> None:
         with self.recorder.span(Phase.FORWARD, stage=self.context.rank):
             inputs = [passes.leaf(number, wire) for wire in self.wiring[number]]
             outputs = passes.outputs[number] = self.layers[number](*inputs)
@@ -84,17 +84,17 @@ class BranchTrainer(Trainer):
             for rank in self.readers.get(wire, ()):
                 self.messages.send(value.detach(), wire, rank, False)
 
-    def _backward(self, number: int, passes: _Passes) -> None:
+    def _backward(self, number: int, passes: _BranchPasses) -> None:
         """Computes the gradients of a layer once those of its outputs are known, and sends those of its inputs."""
-        wires = [Wire(number, place) for place in range(self.writes[number])]
-        for wire in wires:
+        sources = [Wire(number, place) for place in range(self.writes[number])]
+        for wire in sources:
             for rank in self.readers.get(wire, ()):
                 passes.add_gradient(wire, self.messages.receive(wire, rank, True))
         with self.recorder.span(Phase.BACKWARD, stage=self.context.rank):
             if number == len(self.rank_of) - 1 and passes.loss is not None:
                 passes.loss.backward()  # type: ignore[no-untyped-call]
             else:
-                graded = [wire for wire in wires if wire in passes.gradients and passes.values[wire].requires_grad]
+                graded = [wire for wire in sources if wire in passes.gradients and passes.values[wire].requires_grad]
                 torch.autograd.backward([passes.values[w] for w in graded], [passes.gradients.pop(w) for w in graded])
         for wire in self.wiring[number]:
             gradient = passes.take_gradient(number, wire)
@@ -106,7 +106,7 @@ class BranchTrainer(Trainer):
                 self.messages.send(passes.gradients.pop(wire), wire, rank, True)
 
 
-class _Passes:
+class _BranchPasses:
     """Values and gradients of a step by wire. Each layer reads leaves of its own, so that it has a backward pass of its own."""
 
     def __init__(self, data: dict[Wire, Tensor]) -> None:

@@ -109,7 +109,7 @@ def _repeated(example: Tensor, samples: int) -> Tensor:
 
 
 def _freeze_unused(whole: WithLoss, tensors: Sequence[Tensor]) -> None:
-    """Leaves parameters that do not affect the loss untrained, since no rank would compute their gradients."""
+    """Makes parameters that do not affect the loss buffers, since no rank would compute their gradients."""
     reached: set[int] = set()
     left, seen = [whole(*tensors).grad_fn], set()
     while left:
@@ -120,8 +120,11 @@ def _freeze_unused(whole: WithLoss, tensors: Sequence[Tensor]) -> None:
         if hasattr(node, "variable"):
             reached.add(id(node.variable))
         left += [following for following, _ in node.next_functions]
-    for parameter in whole.parameters():
-        parameter.requires_grad_(id(parameter) in reached)
+    for module in whole.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) not in reached:
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach(), persistent=False)
 
 
 class _Division:

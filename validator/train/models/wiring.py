@@ -1,4 +1,4 @@
-"""What layers read from one another: wires between numbered layers, and weights that two layers share."""
+"""What numbered layers read from one another, and weights that two layers share."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def wiring_of(layers: Sequence[Layer]) -> Wiring:
 def outputs_of(wiring: Wiring) -> list[int]:
     """Number of outputs of each layer, at least one."""
     counts = [1] * len(wiring)
-    for wires in wiring:
-        for wire in wires:
+    for sources in wiring:
+        for wire in sources:
             if wire.layer >= 0:
                 counts[wire.layer] = max(counts[wire.layer], wire.output + 1)
     return counts
@@ -57,5 +57,5 @@ def crossing(wiring: Wiring, cut: int) -> list[Wire]:
     """The outputs of layers before number `cut` that it or later layers read; of all layers, that of the last one."""
     if cut == len(wiring):
         return [Wire(len(wiring) - 1)]
-    read = {wire for wires in wiring[cut:] for wire in wires if 0 <= wire.layer < cut}
+    read = {wire for sources in wiring[cut:] for wire in sources if 0 <= wire.layer < cut}
     return sorted(read)

@@ -70,7 +70,7 @@ class SingleProcess:
 
     def distinct_parameters(self) -> list[Tensor]:
         """Parameters of the model in order; those that layers share occur once."""
-        return [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
+        return [parameter.detach() for parameter in self.module.parameters()]
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters of the model, by name."""

@@ -146,7 +146,6 @@ def test_fused_attention_equals_attention_that_keeps_scores(causal: bool, window
     ("strategy", "model", "training", "message"),
     [
         ({"kind": "data_parallel", "workers": 2}, TIED, {"zero": 3}, "training.zero: torch's fully_shard cannot shard weights"),
-        ({**HYBRID, "servers": 1}, TIED, {}, "strategy.servers: servers of hybrids"),
         (TENSOR, COMPRESSED, {}, "strategy.tensor: real ranks do not divide the latents"),
         (TENSOR, BERT, {}, "strategy.tensor: real layers of a bert cannot be divided; leave it out, or set compute=paced"),
         (

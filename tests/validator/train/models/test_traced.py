@@ -81,7 +81,7 @@ def test_layers_read_values_of_data_from_a_prelude_and_not_from_one_another() ->
 
     # each block reads the previous one and the scale, which is a tensor after that of the batch
     assert real.derived == 1
-    assert all(len([wire for wire in wires if wire.layer >= 0]) == 1 for wires in real.wiring[1:-1])
+    assert all(len([wire for wire in sources if wire.layer >= 0]) == 1 for sources in real.wiring[1:-2])
 
 
 @pytest.mark.parametrize(
