@@ -16,11 +16,11 @@ from scaleproof.validator.train.recompute import Sections
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:
-    """The activation function of an MLP. If it is gated, neighbouring columns are a value and its gate."""
+    """The activation function of an MLP. If it is gated, neighbouring columns are a value and its factor."""
     if activation in ("swiglu", "geglu"):
-        value, gate = x.view(*x.shape[:-1], -1, 2).unbind(-1)
+        value, factor = x.view(*x.shape[:-1], -1, 2).unbind(-1)
         function: Callable[[Tensor], Tensor] = functional.silu if activation == "swiglu" else functional.gelu
-        return value * function(gate)
+        return value * function(factor)
     return functional.relu(x) if activation == "relu" else functional.gelu(x)
 
 
