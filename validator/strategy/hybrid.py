@@ -39,6 +39,7 @@ class AveragingReplica(Replica):
         """Averages gradients among ranks with the same parameters."""
         for allreduce in self.allreduces:
             allreduce.average()
+        super().average()
 
     def close(self) -> None:
         """Ends the sums of buckets."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks
@@ -27,6 +28,12 @@ def check_verifiable(scenario: Scenario) -> None:
     if precision not in _TOLERANCES:
         what_to_do = f"set training.precision={' or '.join(_TOLERANCES)}"
         raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
+    model = scenario.model
+    if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
+        raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
+    if getattr(getattr(model, "experts", None), "capacity", None) is not None and scenario.strategy.plan.context > 1:
+        dropped = "ranks that share tokens drop others than one process does"
+        raise InputError(f"{scenario.name}: --verify: {dropped}; leave out model.experts.capacity or strategy.context")
 
 
 def tolerance_of(scenario: Scenario) -> float:

@@ -35,6 +35,7 @@ STAGED = {"stages": 2, "microbatches": 2}
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CASES: list[Case] = [
     (EXPERT, MIXED, "adam"),
+    (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "sgd"),
     ({**STAGED, **SEQUENCE, **GATHERED, "order": ["stages", "context", "workers", "tensor"]}, TINY_GPT, "sgd"),
 ]
 MORE_CASES: list[Case] = [
@@ -281,7 +282,6 @@ def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, pa
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
         ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
-        (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
         ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
         ({**SEQUENCE, "servers": 1}, TINY_GPT, "strategy.servers"),
         ({**TENSOR, "servers": 1}, MIXED, "strategy.servers"),

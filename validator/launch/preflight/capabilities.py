@@ -154,6 +154,14 @@ def _check_servers(scenario: Scenario) -> None:
         raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
 
 
+def trains_by_layers(scenario: Scenario) -> bool:
+    """Whether ranks train layers that can be separated: those of stages, of shards, of recomputation and of buckets."""
+    strategy, training = scenario.strategy, scenario.training
+    staged = strategy.kind in ("pipeline", "hybrid", "model_parallel")
+    pushes_buckets = isinstance(strategy, ParameterServer) and strategy.overlap
+    return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
+
+
 def supports_v_shape() -> bool:
     """Whether torch's pipelines support neighbouring stages on one rank, as V-shaped schedules have (not in 2.11, in 2.13)."""
     try:

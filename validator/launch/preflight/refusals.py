@@ -42,6 +42,10 @@ ZERO_STAGE_1: Final = "torch's fully_shard scatters gradients, which stage 1 kee
 ZERO_OF: Final = "torch's fully_shard is applied only to workers that have all layers"
 FUSED: Final = "torch's products do not add gradients to a buffer"
 ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"
+TIED_SHARDS: Final = "torch's fully_shard cannot shard weights that several layers share, other than in one group with both"
+TIED_SERVERS: Final = "servers of hybrids update each rank's weights by themselves, and not copies that ranks share"
+LATENT: Final = "real ranks do not divide the latents of queries and keys"
+CONTEXT: Final = "real rings and gathered keys have whole causal attention without windows, dropout or kept scores"
 EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.train.models.mixture import LocalExperts
-from scaleproof.validator.train.models.models import Block
+from scaleproof.validator.train.models.transformer import Block
 
 
 class ShardedExperts(LocalExperts):

@@ -22,7 +22,7 @@ from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.train.models.mixture import Expert, Mixture
-from scaleproof.validator.train.models.models import Embedding
+from scaleproof.validator.train.models.transformer import Embedding
 
 # of (batch, sequence, hidden)
 _SEQUENCE: Final = 1
@@ -62,6 +62,10 @@ class TensorParallel:
             "contract": RowParallelLinear(self),
         }
         parallelize_module(layer, self.mesh, {name: plan[name] for name, _ in layer.named_children() if name in plan})
+        for name in ("query_norm", "key_norm"):
+            # each rank normalises its own heads
+            for parameter in getattr(layer, name).parameters() if hasattr(layer, name) else ():
+                self.note_summand(parameter)
         if isinstance(layer, Embedding) and self.sequence:
             layer.positions = layer.positions.chunk(self.team.size)[self.team.place]
 
@@ -178,7 +182,8 @@ def _replace_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> 
 
 
 def _add_rows(module: nn.Linear, shared: TensorParallel, x: Tensor) -> Tensor:
-    return shared.leave(functional.linear(x, module.weight)) + module.bias
+    summed = shared.leave(functional.linear(x, module.weight))
+    return summed if module.bias is None else summed + module.bias
 
 
 def _look_up(module: nn.Embedding, shared: TensorParallel, tokens: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from scaleproof.simulator.model import ResNet
+from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import DataParallel, LocalSgd, ParameterServer
@@ -43,6 +43,6 @@ def rule_of(scenario: Scenario) -> Rule:
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
         return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
-    if isinstance(scenario.model, ResNet) and strategy.workers * strategy.microbatches > 1:
+    if has_operator(scenario.model, "batch") and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)
     return Rule("one process on the whole batch", plain.train)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.data import whole_batches
-from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
@@ -19,7 +18,7 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     process = SingleProcess.of(scenario)
     for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
         for part in process.parts(batch):
-            loss = models.loss(process.module(part.inputs), part.targets)
+            loss = process.loss(part)
             (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]
         process.update()
     return process.parameters()
