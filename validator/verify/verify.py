@@ -10,6 +10,7 @@ from typing import Any, Final
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16
 from scaleproof.validator.launch.launch import run_on_ranks
 
 # One process trains on all samples, and reports no progress.
@@ -27,6 +28,11 @@ def check_verifiable(scenario: Scenario) -> None:
     if precision not in _TOLERANCES:
         what_to_do = f"set training.precision={' or '.join(_TOLERANCES)}"
         raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
+    plan = scenario.strategy.plan
+    is_divided = plan.context > 1 or plan.expert > 1 or plan.sequence_parallel
+    if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
+        message = "one process cannot compress the parts of gradients that ranks which share layers send"
+        raise InputError(f"{scenario.name}: --verify: {message}; leave compression out to verify the rest")
 
 
 def tolerance_of(scenario: Scenario) -> float:

@@ -73,6 +73,26 @@ def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[st
     )
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    in_bulk(
+        {**STAGED, "workers": 2, "compression": {"kind": "power_sgd", "rank": 1}},
+        {**STAGED, "workers": 2, "compression": {"kind": "top_k", "share": 0.1}, "overlap": True},
+        {**TENSOR, "workers": 2, "compression": {"kind": "fp16"}, "algorithm": "ring"},
+        {**STAGED, "workers": 2, "algorithm": "ring"},
+    ),
+)
+def test_compressed_gradients_equal_those_of_one_process(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    assert deviation(run_of(make_scenario, strategy)) < 1e-9
+
+
+def test_compression_of_parts_cannot_be_verified(make_scenario: MakeScenario) -> None:
+    compressed = {**TENSOR, "workers": 2, "compression": {"kind": "top_k", "share": 0.1}}
+
+    with pytest.raises(InputError, match="--verify: one process cannot compress the parts of gradients"):
+        run_of(make_scenario, compressed)
+
+
 @pytest.fixture
 def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are on nodes of their own."""

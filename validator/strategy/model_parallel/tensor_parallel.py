@@ -7,7 +7,7 @@ parallelism (arXiv 2205.05198) each rank has a part of the tokens between branch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -96,11 +96,18 @@ class TensorParallel:
 
     def whole(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters with the parts of all ranks gathered; to be called on all ranks."""
-        return {name: self._whole(value) for name, value in parameters.items()}
+        return {name: self.joined(value, value) for name, value in parameters.items()}
 
-    def _whole(self, value: Tensor) -> Tensor:
-        cut = self._cuts.get(value) if isinstance(value, nn.Parameter) else None
+    def joined(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """A value with the shape of this rank's part of a parameter, with the parts of all ranks gathered."""
+        cut = self._cuts.get(parameter) if isinstance(parameter, nn.Parameter) else None
         return value if cut is None else self.collectives.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
+
+    def replace(self, parameters: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Notes that parameters have been replaced by others with the same part. parameters: pairs of old and new ones."""
+        for old, new in parameters:
+            if old in self._cuts:
+                self._cuts[new] = self._cuts.pop(old)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of (…, words) outputs, each rank with those of its words, against (…) class numbers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,12 +24,16 @@ def create(context: Context, strategy: Pipeline) -> Trainer:
     return StageTrainer(context, strategy, worker=0, stage=context.rank)
 
 
-class Chunk(nn.Sequential):
+class Chunk(nn.Module):
     """The layers of a stage. Their output is never a view: torch detaches it in place, which views do not allow."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the layers, copied if it is a view."""
-        x = super().forward(x)  # type: ignore[no-untyped-call]
+        x = self.layers(x)
         # private: as in torch 2.11 to 2.13
         return x.clone() if x._is_view() else x
 
@@ -61,7 +65,7 @@ class StageTrainer(Trainer):
         self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
         self.stages = [
             RecordedStage(
-                self.pass_recorder, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group
+                self.pass_recorder, Chunk(chained(context.scenario, chunk)), number, len(ranges), context.device, group=group
             )
             for number, chunk in zip(numbers, chunks, strict=True)
         ]

@@ -15,7 +15,7 @@ from torch import Tensor
 from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel, LocalSgd, ParameterServer
+from scaleproof.simulator.strategy import LocalSgd, ParameterServer
 from scaleproof.validator.verify.reference import compressed, periodic, plain, server_log
 
 # Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by
@@ -38,7 +38,7 @@ def rule_of(scenario: Scenario) -> Rule:
     strategy = scenario.strategy
     if isinstance(strategy, LocalSgd):
         return Rule("one process that trains each worker by itself and averages", periodic.train)
-    if isinstance(strategy, DataParallel) and strategy.compression is not None:
+    if strategy.plan.compression is not None:
         words = "one process that compresses each worker's gradients"
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
