@@ -98,7 +98,7 @@ class LayerSharder:
         for number, modules in enumerate(layers):
             following, previous = layers[number + 1 :][:ahead], layers[:number][::-1][:ahead]
             modules[0].set_modules_to_forward_prefetch(list(chain(*following)))
-            # for an empty list torch would choose a layer itself, in pipelines one of another microbatch; this one is there already
+            # for an empty list torch would choose a layer, in pipelines one of another microbatch; this one is there already
             modules[0].set_modules_to_backward_prefetch(list(chain(*previous)) or [modules[0]])
 
     def _mesh(self, team: Team) -> DeviceMesh:
