@@ -29,6 +29,14 @@ def check_verifiable(scenario: Scenario) -> None:
         what_to_do = f"set training.precision={' or '.join(_TOLERANCES)}"
         raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
     plan = scenario.strategy.plan
+    experts = getattr(scenario.model, "experts", None)
+    if plan.context > 1 and experts is not None and experts.capacity is not None:
+        message = "experts drop other tokens where ranks that divide a sample's tokens each fill buffers"
+        raise InputError(f"{scenario.name}: --verify: {message}; leave model.experts.capacity or strategy.context out")
+    if plan.tensor > 1 and (plan.dispatch_precision or plan.combine_precision):
+        message = "one process cannot round the parts of experts' outputs that tensor-parallel ranks send"
+        message += "; leave dispatch_precision and combine_precision, or strategy.tensor, out"
+        raise InputError(f"{scenario.name}: --verify: {message}")
     is_divided = plan.context > 1 or plan.expert > 1 or plan.sequence_parallel
     if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
         message = "one process cannot compress the parts of gradients that ranks which share layers send"

@@ -61,8 +61,6 @@ def _check_model(scenario: Scenario) -> None:
     if isinstance(model, ResNet) and kind != "data_parallel":
         known = f"give strategy data_parallel{or_paced}"
         raise InputError(f"model: a resnet can be predicted but not measured by {kind}; {known}")
-    if isinstance(model, Gpt) and model.experts is not None and model.experts.capacity is not None:
-        raise InputError("model.experts.capacity: real experts accept all tokens sent to them; leave it out to measure")
     if isinstance(model, Gpt) and (used := options(model.model_copy(update={"experts": None}))):
         raise InputError(f"model: a gpt with {used.strip(', ')} can be predicted but not measured; leave that out{or_paced}")
 

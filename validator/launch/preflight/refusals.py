@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_ROUTED: Final = "real routers send a token to any rank, in the training precision and by one all-to-all"
+_ROUTED: Final = "real routers send a token to any rank, by one all-to-all"
 
 # Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
@@ -13,8 +13,6 @@ STRATEGY: Final = {
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "node_limit": _ROUTED,
     "deduplicated": _ROUTED,
-    "dispatch_precision": _ROUTED,
-    "combine_precision": _ROUTED,
     "split_sends": "torch.distributed.pipelining sends whole activations",
     "sparse": "real embeddings have dense gradients",
     "assignment": "each real worker takes the scenario's number of steps",
@@ -30,6 +28,7 @@ OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real train
 OFFLOAD: Final = "real ranks keep all states where they compute"
 INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
+SCALED: Final = "8-bit messages need scales of their elements, which no collective of torch sends"
 FUSED: Final = "torch's products do not add gradients to a buffer"
 ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"
 EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -42,12 +43,13 @@ class LocalExperts(nn.ModuleDict):
 class Mixture(nn.Module):
     """A mixture: (batch, sequence, hidden) → the same shape. A token goes to the experts with the largest router weights.
 
-    No token is dropped. Expert outputs are weighted by the softmax over all experts.
+    Expert outputs are weighted by the softmax over all experts. No token is dropped, unless experts have a capacity: each then
+    gets a buffer of that multiple of an even share of the tokens, filled in their order and padded with zeros.
     """
 
     def __init__(self, hidden: int, spec: Experts) -> None:
         super().__init__()
-        self.active, self.count = spec.active, spec.count
+        self.active, self.count, self.capacity = spec.active, spec.count, spec.capacity
         self.router = nn.Linear(hidden, spec.count, bias=False)
         self.run = Sections()
         self.experts = LocalExperts({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
@@ -58,7 +60,15 @@ class Mixture(nn.Module):
         tokens = x.flatten(0, -2)
         weights, chosen = functional.softmax(self.router(tokens), dim=-1).topk(self.active)
         expert, order = chosen.flatten().sort(stable=True)
-        token = order // self.active
-        outputs = self.experts(tokens[token], torch.bincount(expert, minlength=self.count))
-        mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights.flatten()[order].unsqueeze(-1))
+        counts = torch.bincount(expert, minlength=self.count)
+        if self.capacity is None:
+            outputs = self.experts(tokens[order // self.active], counts)
+        else:
+            rows = math.ceil(len(order) * self.capacity / self.count)
+            place = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts)[expert]
+            order, slot = order[place < rows], (expert * rows + place)[place < rows]
+            buffers = tokens.new_zeros(self.count * rows, tokens.shape[-1]).index_copy(0, slot, tokens[order // self.active])
+            outputs = self.experts(buffers, torch.full_like(counts, rows))[slot]
+        weighted = outputs * weights.flatten()[order].unsqueeze(-1)
+        mixed = torch.zeros_like(tokens).index_add(0, order // self.active, weighted)
         return (mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, tokens)).view_as(x)
