@@ -82,7 +82,8 @@ class Division:
         # only parts of a GPT can be trained
         spec = cast(Gpt, context.scenario.model)
         if plan.tensor > 1:
-            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
+            modes = {"sequence": plan.sequence_parallel, "overlap": plan.overlap_tensor}
+            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, **modes)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
             positions = contiguous_positions if plan.context_by == "ulysses" else own_positions

@@ -22,7 +22,7 @@ _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
 _ROUTED: Final = ("expert", "dispatch_precision", "combine_precision")
-_DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", *_ROUTED, "order")
+_DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
@@ -130,6 +130,9 @@ def _check_hybrid(scenario: Scenario) -> None:
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     if plan.expert > 1 and scenario.compute == "paced":
         raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
+    if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
+        message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
+        raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
     for field in ("dispatch_precision", "combine_precision"):
         if getattr(plan, field) == "fp8":
             message = f"fp8 is predicted but not measured: {refusals.SCALED}; give bf16, fp16 or fp32"

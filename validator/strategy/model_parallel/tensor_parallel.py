@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.overlapped_products import OverlappedProducts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.train.models.mixture import Expert, Mixture
 from scaleproof.validator.train.models.models import Embedding
@@ -36,13 +37,17 @@ class _Cut(NamedTuple):
 
 
 class TensorParallel:
-    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: records their collectives."""
+    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: records their collectives.
 
-    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool) -> None:
+    overlapped: overlaps collectives of sequence parallelism with the products next to them; None if they block the pass.
+    """
+
+    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool, overlap: bool) -> None:
         self.mesh = mesh["tensor"]
         self.team = Team.along(mesh, "tensor")
         self.collectives = PassCollectives(recorder, self.team)
         self.sequence = sequence
+        self.overlapped = OverlappedProducts(self.collectives) if overlap else None
         self.words = -(-vocabulary // self.team.size)
         self.own_words = max(0, min(self.words, vocabulary - self.team.place * self.words))
         self._cuts: dict[nn.Parameter, _Cut] = {}
@@ -144,7 +149,10 @@ class ColumnParallelLinear(_Style):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, _ in list(module.named_parameters()):
             self.shared.cut(module, name, 0)
-        module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
+        if self.shared.overlapped is not None:
+            _replace_forward(module, partial(_multiply_columns, cast(nn.Linear, module), self.shared.overlapped))
+        else:
+            module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
         return module
 
 
@@ -184,7 +192,13 @@ def _replace_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> 
     module.forward = forward
 
 
+def _multiply_columns(module: nn.Linear, overlapped: OverlappedProducts, x: Tensor) -> Tensor:
+    return overlapped.column(x, module.weight, module.bias)
+
+
 def _add_rows(module: nn.Linear, shared: TensorParallel, x: Tensor) -> Tensor:
+    if shared.overlapped is not None:
+        return shared.overlapped.row(x, module.weight) + module.bias
     return shared.leave(functional.linear(x, module.weight)) + module.bias
 
 
