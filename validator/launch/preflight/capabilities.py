@@ -155,7 +155,8 @@ def _check_servers(scenario: Scenario) -> None:
     strategy = scenario.strategy
     assert isinstance(strategy, ParameterServer)
     if strategy.overlap and strategy.two_level:
-        raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
+        message = f"with two_level it is predicted but not measured: {refusals.NODE_SUMS}; leave either out to measure"
+        raise InputError(f"strategy.overlap: {message}")
 
 
 def supports_v_shape() -> bool:

@@ -42,8 +42,8 @@ class ShardedExperts(LocalExperts):
 def share_experts(block: Block, collectives: PassCollectives, plan: Plan) -> None:
     """Reduces a block with a mixture to this rank's experts; leaves other blocks as they are."""
     if block.mixed:
-        wires = wire_of(plan.dispatch_precision), wire_of(plan.combine_precision)
-        block.mixture.experts = ShardedExperts(block.mixture.experts, collectives, *wires)
+        precisions = wire_of(plan.dispatch_precision), wire_of(plan.combine_precision)
+        block.mixture.experts = ShardedExperts(block.mixture.experts, collectives, *precisions)
 
 
 def wire_of(precision: WirePrecision | None) -> Wire:
