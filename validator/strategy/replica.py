@@ -69,7 +69,7 @@ class Division:
     """Divides a rank's layers, tokens and experts. tensor: tensor parallelism, None without."""
 
     def __init__(self, context: Context, plan: Plan, mesh: DeviceMesh) -> None:
-        self._context, recorder = context, context.recorder
+        self._context, self._plan, recorder = context, plan, context.recorder
         self._layers = context.scenario.model.build_layers(plan.shard)
         self._paced: EmulatedExchanges | None = None
         # number of emulated layers' exchanges in the passes of a microbatch
@@ -86,7 +86,8 @@ class Division:
         # only transformers can be divided
         spec = cast(Transformer, context.scenario.model)
         if plan.tensor > 1:
-            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
+            modes = {"sequence": plan.sequence_parallel, "overlap": plan.overlap_tensor}
+            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, **modes)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
             positions = contiguous_positions if plan.context_by == "ulysses" else own_positions
@@ -116,7 +117,7 @@ class Division:
             if isinstance(layer, Block) and self._heads is not None:
                 exchange_heads(layer, self._heads)
             if isinstance(layer, Block) and self._experts is not None:
-                share_experts(layer, self._experts)
+                share_experts(layer, self._experts, self._plan)
             if self.tensor is not None:
                 self.tensor.divide(layer)
         return layers

@@ -8,7 +8,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import DataParallel
 from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
-from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.data import Batch, share_of
 
 
 class Microbatched(WholeModel):
@@ -53,3 +53,9 @@ class Microbatched(WholeModel):
     def is_last(self, microbatch: int) -> bool:
         """Whether this is the last microbatch of a step."""
         return microbatch == self.microbatches - 1
+
+
+def weight_of(context: Context) -> float:
+    """Weight of the mean gradient over this worker's samples in the mean over all samples."""
+    share = share_of(context.scenario, context.rank)
+    return float(share.stop - share.start) / context.scenario.total_samples

@@ -10,7 +10,20 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 # Axes of teams, by whose index teams along different axes with the same first rank get different numbers.
-_AXES: Final = ("all", "worker", "stage", "tensor", "context", "expert", "shard", "replica", "node", "copies")
+_AXES: Final = (
+    "all",
+    "worker",
+    "stage",
+    "tensor",
+    "context",
+    "expert",
+    "shard",
+    "replica",
+    "node",
+    "copies",
+    "shards of a worker",
+    "shards of all",
+)
 
 
 @dataclass(frozen=True)

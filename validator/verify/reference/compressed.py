@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel
 from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16, PowerSgd, TopK
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
 from scaleproof.validator.verify.reference.single_process import SingleProcess
@@ -54,7 +53,7 @@ def weighted_gradients(process: SingleProcess, batch: Batch, worker: int) -> lis
 
 def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
     """The way in which workers' gradients of a parameter are combined. number: that of the parameter, which seeds PowerSGD."""
-    match cast(DataParallel, scenario.strategy).compression:
+    match scenario.strategy.plan.compression:
         case Fp16():
             return Rounded(torch.float16)
         case Bf16():

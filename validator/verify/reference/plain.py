@@ -15,7 +15,12 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
-    process = SingleProcess.of(scenario)
+    return train_in(SingleProcess.of(scenario))
+
+
+def train_in(process: SingleProcess) -> Mapping[str, Tensor]:
+    """The same for a process whose model has been prepared."""
+    scenario = process.scenario
     for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
         for part in process.parts(batch):
             loss = process.loss(part)
