@@ -126,5 +126,5 @@ class FullyShardedReplica(ParallelReplica):
             chunk = cast(Chunk, stage.submod)
             parts = set(chunk.modules())
             layers = [sharded(layer) for layer in self.layers.values() if layer in parts]
-            sharder.link(chunk.layers, layers, teams[0])
+            sharder.link(chunk.graph, layers, teams[0])
             stage.prepare_backward = BackwardSettings(layers, plan)
