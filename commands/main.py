@@ -35,6 +35,7 @@ _COMMANDS: Final = (
     "predicting.device",
     "predicting.list_",
     "predicting.shipped",
+    "measuring.capture",
     "measuring.calibrate",
     "measuring.import_",
     "measuring.measure",
@@ -59,7 +60,7 @@ _GROUPS: Final = {
         "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
     ),
     "measure and calibrate": (
-        "calibrate", "import", "measure", "runs", "reconcile", "fit", "prove", "faults", "converge", "score",
+        "capture", "calibrate", "import", "measure", "runs", "reconcile", "fit", "prove", "faults", "converge", "score",
     ),
     "look at results": ("report", "timeline", "claims", "explore", "history"),
     "look up": ("list", "show", "schema", "cluster", "device", "completion"),

@@ -15,10 +15,11 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Simulate, simulate_steps, warnings
+from scaleproof.simulator.run.steps import Simulate, simulate_steps, starts_s, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
@@ -36,7 +37,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = accounted(run, scenario)
+    run = with_capture_facts(accounted(run, scenario), scenario)
     return _with_memory(run, scenario, remedy, errors)
 
 
@@ -87,7 +88,7 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
     """The timeline of as many steps as the step time follows from, with the scenario's jitter."""
     unevenness = scenario.unevenness
     variation = Variation(
-        start_s=program.ranks.late_s,
+        start_s=starts_s(scenario, program),
         compute_jitter=unevenness.compute_jitter,
         message_jitter=unevenness.message_jitter,
         tail=unevenness.tail,
@@ -137,5 +138,5 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),
         fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
-        fit_by=fit_by(scenario) if remedy and not use.fits else "",
+        fit_by=fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else "",
     )

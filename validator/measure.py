@@ -102,7 +102,9 @@ def where_to(on: On | None) -> On:
         raise InputError(f"on: expected one of {', '.join(get_args(On))}, got {on!r}")
     started = place_in(os.environ) is not None
     if on == "cluster" and not started:
-        raise InputError("--on cluster joins ranks started by torchrun or srun; start this command with one of them")
+        raise InputError(
+            "--on cluster joins ranks started by torchrun, accelerate, srun or mpirun; start this command with one of them"
+        )
     return on or ("cluster" if started else "local")
 
 

@@ -110,10 +110,8 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> ProbePlan:
-    from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.errors import InputError, UnitError
     from scaleproof.simulator.common.units import parse_time_s
-    from scaleproof.simulator.model import Gpt, Mlp
     from scaleproof.simulator.scenario.read import load_model
     from scaleproof.validator.calibration import gpu_sizes
     from scaleproof.validator.calibration.plan import ProbePlan
@@ -121,10 +119,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     if options.gpu and (options.models or options.on == "netlab"):
         raise InputError("--gpu times its own models, on this machine or a cluster; leave out --model and --on netlab")
     names = [] if options.gpu else options.models or ["gpt-mini", "mlp-mini"]
-    models = [load_model(catalog.find_part("model", name, Path())) for name in names]
-    trainable = [model for model in models if isinstance(model, Gpt | Mlp)]
-    if len(trainable) < len(models):
-        raise InputError("--model: only gpt and mlp models can be trained here")
+    models = [load_model(name) for name in names]
     gpu = {None: None, "full": gpu_sizes.FULL, "tiny": gpu_sizes.TINY}[options.gpu]
     several = options.on in ("netlab", "cluster")
     default = f"{gpu.budget_s:g} s" if gpu else "2 min" if several else "35 s"
@@ -134,7 +129,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
         raise InputError(f"--budget: {error}") from None
     if not budget_s:
         raise InputError("--budget must be above 0; give a time, such as '35 s'")
-    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
+    return ProbePlan(models, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
 
 
 def _write(calibrated: Calibrated, out: Path) -> int:

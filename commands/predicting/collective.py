@@ -30,6 +30,7 @@ def mount(commands: Any) -> None:
     collective.add("--size SIZE", "message size, such as 64MiB (all sizes from 8 B to 8 GiB)")
     collective.add("--ranks N", "number of ranks, or their indices, such as 0,8,16-19")
     collective.add("--cluster NAME", NAME)
+    collective.add_overrides("a field of the cluster, such as cluster.network.in_network_reduction=true")
     collective.add("--algorithm NAME", "algorithm, such as ring (the communication library's choice)")
     collective.add("--sweep", "predict all sizes from 8 B up to --size")
     collective.add("--factor", "ratio of consecutive sizes of a sweep (2)", type=int, choices=[2, 4], default=2)
@@ -54,11 +55,11 @@ def _collective(options: argparse.Namespace) -> int:
     return _predicted(options)
 
 
-def _cluster(reference: str) -> Cluster:
+def _cluster(reference: str, overrides: Sequence[str]) -> Cluster:
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.read import load_cluster
+    from scaleproof.simulator.scenario.load import cluster_with
 
-    return load_cluster(catalog.find_part("cluster", reference, Path()))
+    return cluster_with(catalog.find_part("cluster", reference, Path()), overrides)
 
 
 def _predicted(options: argparse.Namespace) -> int:
@@ -66,7 +67,7 @@ def _predicted(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
     from scaleproof.simulator.common.units import parse_bytes
 
-    cluster = _cluster(options.cluster)
+    cluster = _cluster(options.cluster, options.overrides)
     size_bytes = int(parse_bytes(options.size)) if options.size else 2**33
     sizes = sweep_sizes(size_bytes, options.factor) if options.sweep or not options.size else [size_bytes]
     op, ranks = parse_op(options.op), parse_ranks(options.ranks)
@@ -98,13 +99,16 @@ def _compared(options: argparse.Namespace) -> int:
 
 
 def _curves(options: argparse.Namespace) -> Sequence[CollectiveCurve]:
+    from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.published.tables import find_table
     from scaleproof.validator.published.collective_curves import curves_of, measured_times, published_curves
 
     if options.published or (options.measured.suffix == ".csv" and not options.cluster):
+        if options.overrides:
+            raise InputError("--set changes the cluster of --cluster or of a cluster file; leave it out here")
         return published_curves(options.measured or find_table(Path(_TABLE)), partial(_is_chosen, options))
     reference = options.cluster or str(options.measured)
-    cluster = _cluster(reference)
+    cluster = _cluster(reference, options.overrides)
     times = [one for one in measured_times(options.measured) if _is_chosen(options, one.op, one.ranks)]
     return curves_of(cluster, cluster.name or Path(reference).stem, times)
 

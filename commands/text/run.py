@@ -27,7 +27,7 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.limits import limit
-from scaleproof.simulator.run.records import CommunicationPart, ServerStatistics
+from scaleproof.simulator.run.records import CaptureFacts, CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.step_distribution import MANY_STEPS
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
@@ -62,6 +62,7 @@ def describe(run: Run) -> str:
         lines[-1] += " as if memory sufficed" if _is_plausible(run) else "; times are not shown for so large a need"
     if run.fits is not False or _is_plausible(run):
         parts |= _performance(run)
+    parts |= {"kernels": _kernels(run.capture)} if run.capture is not None else {}
     parts |= {"memory": _memory(run), "network": _network(run.provenance), "warning": run.warnings}
     return "\n".join([*lines, *sections(parts)])
 
@@ -123,6 +124,16 @@ def _network(provenance: Mapping[str, str]) -> Iterator[str]:
     """Measured properties of an emulated network."""
     if "link rate" in provenance:
         yield f"links: {provenance['link rate']}; round trip: {provenance['round trip']}; latency: {provenance['latency']}"
+
+
+def _kernels(capture: CaptureFacts) -> Iterator[str]:
+    """How the times of a captured script's kernels are known, as shares of their sum."""
+    shares_of = {
+        "of measured shapes": capture.measured,
+        "extrapolated": capture.extrapolated,
+        "of unknown cost": capture.unknown,
+    }
+    yield ", ".join(f"{format_percent(share)} {name}" for name, share in shares_of.items())
 
 
 def _step_time(run: Run) -> Iterator[str]:

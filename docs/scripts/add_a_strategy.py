@@ -1,4 +1,4 @@
-"""Writes the example's files, and what its commands print, into docs/guides/add-a-strategy.md again.
+"""Writes the example's files, and what its commands print, into docs/tutorial/add-a-strategy.md again.
 
 Run: python docs/scripts/add_a_strategy.py
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "guides" / "add-a-strategy.md"
+PAGE: Final = ROOT / "docs" / "tutorial" / "add-a-strategy.md"
 EXAMPLE: Final = ROOT / "examples" / "gossip-strategy"
 
 

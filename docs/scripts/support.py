@@ -7,13 +7,17 @@ before a measurement whether it is run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_args
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.validator.calibration.gpu_check.scenarios import families
 from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.verify.verify import check_verifiable
 
 _MIXED: Final = {"experts": {"count": 4, "active": 2, "feedforward": 64}}
 _MODEL: Final = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}
@@ -40,13 +44,14 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gather_average": {"workers": 2},
 }
 _EXPERT: Final = {"stages": 1, "expert": 2}
+_COMPRESSIONS: Final = ({"kind": "fp16"}, {"kind": "bf16"}, {"kind": "power_sgd", "rank": 2}, {"kind": "top_k", "share": 0.01})
 _FOLDED: Final = {"stages": 1, "tensor": 2, "sequence_parallel": True, "expert": 2}
 
 
 @dataclass(frozen=True)
 class Probe:
     """A field with a value. in_strategy: whether it is the strategy's, and not the training's. training, model: fields that it
-    goes with, and strategy: those of the strategy of one kind."""
+    goes with, and strategy: those of the strategies of some kinds."""
 
     name: str
     value: Any
@@ -54,18 +59,19 @@ class Probe:
     strategy: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = "hybrid"
+    kinds: tuple[str, ...] = ("hybrid",)
 
     def label(self) -> str:
         """The field as the table names it."""
-        value = json.dumps(self.value).replace('"', "")
+        value = _shown(self.value)
         more = "".join(f", `training.{name}: {given}`" for name, given in self.training.items())
+        more += "".join(f", `model.{name}: {_shown(given)}`" for name, given in self.model.items() if name != "layers")
         return f"`{'strategy' if self.in_strategy else 'training'}.{self.name}: {value}`{more}"
 
     def scenario(self, kind: str) -> Scenario:
         """The scenario of that kind with the field. Raises FieldError or ValueError where it has no such field."""
         own = {self.name: self.value}
-        strategy = {"kind": kind, **KINDS[kind], **(self.strategy if kind == self.kind else {})}
+        strategy = {"kind": kind, **KINDS[kind], **(self.strategy if kind in self.kinds else {})}
         parts = {
             "name": "probe",
             "model": {**_MODEL, **self.model},
@@ -77,8 +83,19 @@ class Probe:
         return Scenario.model_validate(parts)
 
 
+def _shown(value: Any) -> str:
+    return json.dumps(value).replace('"', "")
+
+
 def _strategy(name: str, value: Any, model: Mapping[str, Any] | None = None, zero: int = 0, **hybrid: Any) -> Probe:
     return Probe(name, value, True, hybrid, {"zero": zero} if zero else {}, model or {})
+
+
+def _schedule(name: ScheduleName) -> Probe:
+    """A schedule with the numbers of chunks and microbatches that it needs."""
+    chunks = 2 if name in V_SHAPED or name in ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble") else 1
+    more = {"chunks": chunks, "microbatches": 4, "overlap_sends": name not in ("gpipe", "looped_bfs")}
+    return Probe("schedule", name, True, more, kinds=("pipeline", "hybrid"), model={"layers": 8})
 
 
 PROBES: Final = (
@@ -87,10 +104,10 @@ PROBES: Final = (
     Probe("recompute", {"modules": ["layernorm", "mlp", "activation"]}),
     Probe("recompute", {"modules": ["moe", "shared_experts"]}, model={"experts": {**_MIXED["experts"], "shared": 1}}),
     Probe("recompute", {"products": "every_second"}),
-    Probe("accumulate_precision", "fp32", training={"precision": "bf16"}),
-    Probe("accumulate_precision", "fp32", training={"precision": "bf16", "zero": 2}),
-    Probe("reduce_precision", "fp32", training={"precision": "bf16"}),
-    Probe("reduce_precision", "fp32", training={"precision": "bf16", "zero": 3}),
+    Probe("accumulate_precision", "fp32", training={"precision": "fp64"}),
+    *(Probe("accumulate_precision", "fp32", training={"precision": "fp64", "zero": zero}) for zero in (1, 2, 3)),
+    Probe("reduce_precision", "fp32", training={"precision": "fp64"}),
+    Probe("reduce_precision", "fp32", training={"precision": "fp64", "zero": 3}),
     Probe("fused_accumulation", True),
     *(Probe("zero", stage) for stage in (1, 2, 3)),
     Probe("offload", ["optimizer"]),
@@ -101,7 +118,7 @@ PROBES: Final = (
     _strategy("shard_over", 1, zero=3),
     _strategy("overlap_gather", True, zero=2),
     _strategy("algorithm", "ring"),
-    _strategy("compression", {"kind": "fp16"}),
+    *(_strategy("compression", way) for way in _COMPRESSIONS),
     *(_strategy("context_by", way, context=2) for way in ("ring", "all_gather", "ulysses")),
     _strategy("account_for_embedding", True, stages=5, microbatches=8),
     _strategy("account_for_loss", True, stages=5, microbatches=8),
@@ -113,33 +130,102 @@ PROBES: Final = (
     _strategy("deduplicated", True, _MIXED, **_EXPERT),
     _strategy("dispatch_precision", "bf16", _MIXED, **_EXPERT),
     _strategy("combine_precision", "bf16", _MIXED, **_EXPERT),
+    _strategy("expert", 2, _MIXED, stages=1),
+    _strategy("expert", 2, {"experts": {**_MIXED["experts"], "capacity": 1.25}}, stages=1),
     _strategy("sparse", {"rows": 0.1}),
-    Probe("units", 40, True, {"mode": "asynchronous"}, kind="parameter_server"),
+    Probe("units", 40, True, {"mode": "asynchronous"}, kinds=("parameter_server",)),
+    Probe("two_level", True, True, {"overlap": True}, kinds=("parameter_server",)),
+    *(_schedule(name) for name in get_args(ScheduleName)),
 )  # fmt: skip
+
+
+# States of a field with a kind of strategy.
+_ABSENT: Final = "–"
+
+
+class Support(NamedTuple):
+    """Support of a field by a kind of strategy. is_checked: whether the GPU check trains it over NCCL. refusal: the reason why
+    it is not run, empty if it is."""
+
+    is_predicted: bool
+    is_run: bool
+    is_verified: bool
+    is_checked: bool
+    refusal: str
+
+
+def support(probe: Probe, kind: str) -> Support:
+    """The support of a field by a kind of strategy, as the checks before predictions and measurements decide."""
+    try:
+        scenario = probe.scenario(kind)
+    except (FieldError, ValueError):
+        return Support(False, False, False, False, "")
+    try:
+        check_trainable(scenario)
+    except InputError as error:
+        return Support(True, False, False, False, reason(str(error)))
+    try:
+        check_verifiable(scenario)
+    except InputError:
+        return Support(True, True, False, is_checked(probe, kind), "")
+    return Support(True, True, True, is_checked(probe, kind), "")
+
+
+def reason(message: str) -> str:
+    """The reason in the message of a refusal, without the name of the scenario and what to do instead."""
+    text = message.removeprefix("probe: ").rpartition(";")[0]
+    return text.partition("not measured: ")[2] or text.partition(": ")[2] or text
+
+
+def is_checked(probe: Probe, kind: str) -> bool:
+    """Whether the GPU check trains a scenario with this kind of strategy, this field and the fields that go with it."""
+    part = "strategy" if probe.in_strategy else "training"
+    wanted = {part: {probe.name: probe.value}}
+    for family in families([4]).values():
+        given = {
+            "strategy": family["strategy"],
+            "training": {"optimizer": "sgd", "precision": "fp64", **family.get("training", {})},
+        }
+        if given["strategy"]["kind"] == kind and all(given[part].get(name) == value for name, value in wanted[part].items()):
+            return True
+    return False
 
 
 def outcome(probe: Probe, kind: str) -> str:
     """`run`, `refused`, or `–` where such a strategy has no such field."""
-    try:
-        scenario = probe.scenario(kind)
-    except (FieldError, ValueError):
-        return "–"
-    try:
-        check_trainable(scenario)
-    except InputError:
-        return "refused"
-    return "run"
+    found = support(probe, kind)
+    return "run" if found.is_run else "refused" if found.is_predicted else _ABSENT
 
 
 def table() -> str:
-    """Fields, with the kinds of strategy that are trained with each and those that refuse to be."""
+    """Fields, with the kinds of strategy that are predicted, run and verified with each, and reasons for what is not run."""
+    head = ("field", "predicted", "run on gloo", "verified", "on NCCL by the GPU check", "not run, because")
     rows = []
     for probe in PROBES:
-        found = {kind: outcome(probe, kind) for kind in KINDS}
-        kinds = {word: [f"`{kind}`" for kind in KINDS if found[kind] == word] for word in ("run", "refused")}
-        cells = ("all" if len(names) == len(KINDS) else ", ".join(names) or "–" for names in kinds.values())
-        rows.append(f"| {probe.label()} | {' | '.join(cells)} |")
-    return "\n".join(["| field | trained | refused |", "|---|---|---|", *rows])
+        found = {kind: support(probe, kind) for kind in KINDS}
+        predicted = [kind for kind in KINDS if found[kind].is_predicted]
+        columns = [[kind for kind in predicted if chosen(found[kind])] for chosen in (_is_run, _is_verified, _is_checked)]
+        cells = [_named(predicted, list(KINDS)), *(_named(column, predicted) for column in columns)]
+        reasons = dict.fromkeys(found[kind].refusal for kind in predicted if found[kind].refusal)
+        rows.append(f"| {' | '.join([probe.label(), *cells, '; '.join(reasons) or _ABSENT])} |")
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
+
+
+def _is_run(found: Support) -> bool:
+    return found.is_run
+
+
+def _is_verified(found: Support) -> bool:
+    return found.is_verified
+
+
+def _is_checked(found: Support) -> bool:
+    return found.is_checked
+
+
+def _named(kinds: Sequence[str], possible: Sequence[str]) -> str:
+    """Kinds of strategy as the table names them: all, if none of the possible ones is missing."""
+    return "all" if len(kinds) == len(possible) > 0 else ", ".join(f"`{kind}`" for kind in kinds) or _ABSENT
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.collectives.nccl.constants import transports
+from scaleproof.simulator.cluster.collectives.nccl.facts import with_generation
 from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.cards import without_nics
@@ -70,6 +71,11 @@ class Cluster(Spec):
     def _nics_are_bandwidth(cls, data: Any) -> Any:
         return without_nics(data)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nccl_knows_the_device(cls, data: Any) -> Any:
+        return with_generation(data)
+
     @model_validator(mode="after")
     def _owned_nodes_have_costs(self) -> Self:
         if self.node.purchase is not None and self.electricity.price_USD_per_J is None:
@@ -88,9 +94,12 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _transport_ships(self) -> Self:
-        """Raises FieldError for a transport without constants, and for one inside nodes."""
+        """Raises FieldError for a transport without constants, and for fields of networks inside nodes."""
         if self.node.link is not None and self.node.link.transport is not None:
             raise FieldError(("node", "link", "transport"), "links inside a node have none; give network.transport")
+        if self.node.link is not None and self.node.link.in_network_reduction:
+            message = "is for networks; inside nodes NCCL uses NVSwitch where collectives.nccl.nvls is true"
+            raise FieldError(("node", "link", "in_network_reduction"), message)
         name = None if self.network is None else self.network.transport
         if name is not None and name not in (known := transports()):
             message = f"no transport is called {name!r}; give one of {', '.join(known)}"

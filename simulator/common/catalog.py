@@ -98,7 +98,7 @@ def find_anything(reference: str) -> Path:
 
 
 def _is_path(reference: str) -> bool:
-    return "/" in reference or reference.endswith((".yaml", ".yml"))
+    return "/" in reference or reference.endswith((".yaml", ".yml", ".zip"))
 
 
 def _existing(path: Path, reference: str) -> Path:

@@ -12,14 +12,14 @@ import numpy as np
 import simpy
 
 from scaleproof.simulator.engine.background_traffic import Tenants
-from scaleproof.simulator.engine.durations import Times, durations_s, rates, speed_profile_of, variable_speed_rows
+from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
 from scaleproof.simulator.engine.fair_queue import TOGETHER
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.engine.servers import Applied, Request, Server, ServerHost
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Use, followers
-from scaleproof.simulator.program.consistency import DROPPED, Bsp
+from scaleproof.simulator.program.consistency import DROPPED
 from scaleproof.simulator.program.table import distinct
 
 # Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.
@@ -31,8 +31,7 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     """Times `steps` steps of a program, which overlap as its streams allow; deterministic.
 
     In a program that is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks
-    that never begin have no times (NaN). Without units, asynchronous ranks begin evenly spread over a step, since ranks that
-    begin together stay together for hundreds of steps. sample: index of the variation's sample.
+    that never begin have no times (NaN). sample: index of the variation's sample.
     """
     return _EventSimulation(program, steps, _amounts(program, variation, sample), variation.start_s).run()
 
@@ -64,7 +63,7 @@ class _EventSimulation(ServerHost):
         self.draining = False
         self.quota = None if program.is_static else _StepQuota(self, steps)
         starts_s = np.zeros(len(program.ranks.names)) if rank_starts_s is None else rank_starts_s
-        self.rank_starts_s = (starts_s + _spread_starts_s(program)).tolist()
+        self.rank_starts_s = starts_s.tolist()
         self._link()
         # plain lists: reading single numbers from numpy arrays takes ten times as long
         self.amounts = amounts
@@ -306,34 +305,6 @@ class _StepQuota:
         else:
             for server in self._execution.servers.values():
                 server.leave(rank)
-
-
-def _spread_starts_s(program: Program) -> Times:
-    """Start of each rank in seconds, shape (ranks,): spread over a step for asynchronous ranks without units, else zero."""
-    ranks = program.ranks
-    training = np.flatnonzero(~ranks.is_server)
-    begin_s = np.zeros(len(ranks.names))
-    if not (program.units or isinstance(program.consistency, Bsp)):
-        begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
-    return begin_s
-
-
-def _round_s(program: Program) -> float:
-    """Estimated seconds of a step of all ranks: busy time of the busiest resource or server, or time of a rank alone."""
-    seconds, count = durations_s(program), len(program.ranks.names)
-    serves = program.kind == Kind.SERVE
-    task, resource, per_unit = program.routes.used(program.route)
-    moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
-    busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
-    alone_s = np.zeros(count)
-    np.add.at(alone_s, program.rank, np.where(program.stream == MAIN_STREAM, seconds, 0.0))
-    from_server = program.ranks.is_server[program.rank]
-    for pulls in (False, True):
-        longest_s = np.zeros(count)
-        selected = (program.kind == Kind.TRANSFER) & (from_server == pulls)
-        np.maximum.at(longest_s, (program.peer if pulls else program.rank)[selected], seconds[selected])
-        alone_s += longest_s
-    return max(float(side.max(initial=0.0)) for side in (*busy_s, alone_s))
 
 
 def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:

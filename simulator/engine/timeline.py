@@ -163,15 +163,18 @@ class Timeline:
         return np.asarray(self.program.kind == Kind.COLLECTIVE)
 
     def _wait_phases(self, tasks: Rows, wait: Rows, before: Rows, ended_s: Times) -> NDArray[np.int64]:
-        """The phase of waits before work, shape (tasks,): that of the dependency that ends last."""
+        """The phase of waits before work, shape (tasks,): that of the dependency that ends last. Work of the rank itself that
+        occupies none of its main streams, such as kernels whose launches the host delays, keeps its own phase."""
         program = self.program
         order = np.lexsort((-np.arange(len(wait)), ended_s, wait))
         last = order[np.flatnonzero(np.diff(wait[order], append=-1))]
         kind, receives = program.kind[before[last]], program.peer[before[last]] == program.rank[tasks[wait[last]]]
+        own = (kind == Kind.COMPUTE) & (program.rank[before[last]] == program.rank[tasks[wait[last]]])
+        own &= np.isin(program.phase[before[last]], COMPUTE_PHASES)
         phase = np.full(len(tasks), int(Phase.WAIT))
         phase[wait[last]] = np.select(
-            [kind == Kind.COLLECTIVE, (kind == Kind.TRANSFER) & receives, kind == Kind.TRANSFER],
-            [Phase.SYNCHRONISE, Phase.RECEIVE, Phase.SEND],
+            [kind == Kind.COLLECTIVE, (kind == Kind.TRANSFER) & receives, kind == Kind.TRANSFER, own],
+            [Phase.SYNCHRONISE, Phase.RECEIVE, Phase.SEND, program.phase[before[last]]],
             Phase.WAIT,
         )
         return phase

@@ -71,7 +71,7 @@ class Execution:
         )
         if self.is_described:
             assert kernels is not None
-            self._kernels = _tuned(kernels, framework.flash(kernels.generation))
+            self._kernels = tuned(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
@@ -252,7 +252,7 @@ class _HostTimes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _tuned(kernels: Kernels, version: str | None) -> Kernels:
+def tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
     generation. Shares of the peak that the device states itself win over both."""
     implementation = version or USUAL

@@ -8,6 +8,7 @@ from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
 from scaleproof.simulator.memory.states import States, states
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 
 __all__ = [
     "HOLDERS", "MemoryUse", "RankMemory", "States", "kept", "memory", "segments", "size_bytes", "states",
@@ -17,6 +18,11 @@ __all__ = [
 
 def memory(scenario: Scenario) -> MemoryUse:
     """The peak memory of each kind of rank of a scenario, and its capacity."""
+    if isinstance(scenario.strategy, CapturedStrategy):
+        # the allocator's own package imports this one
+        from scaleproof.simulator.memory.captured import captured_ranks
+
+        return MemoryUse(captured_ranks(scenario), None, _capacity_bytes(scenario))
     setting = MemoryInputs(scenario)
     return MemoryUse(ranks(setting), server(setting), _capacity_bytes(scenario))
 

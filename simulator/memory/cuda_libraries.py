@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
 from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
@@ -24,26 +24,40 @@ _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**
 
 def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
     """Bytes of libraries by holder. copies: whether the first and the last stage share weights, and have a group for them."""
-    facts = facts_of(setting.scenario.cluster.device.name)
     return {
-        "workspace": float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"]) if setting.is_gpu else 0.0,
+        "workspace": workspace_bytes(setting.scenario.cluster.device) if setting.is_gpu else 0.0,
         "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
         "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
     }
 
 
+def workspace_bytes(device: Device) -> float:
+    """Bytes of the workspaces of cuBLAS and cuBLASLt on a GPU."""
+    facts = facts_of(device.name)
+    return float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"])
+
+
 def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
     """Bytes of NCCL's buffers on one rank; zero if another library is used."""
+    return connections_bytes(cluster, _spans(plan, cluster.node.devices, copies), plan.expert)
+
+
+def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -> float:
+    """Bytes of NCCL's buffers on one rank; zero if another library is used.
+
+    spans: number of ranks from the first to the last of each group that the rank is in. exchanging: ranks of the largest group
+    with all-to-alls.
+    """
     facts = nccl_facts(cluster)
     if facts is None or library_of(cluster) != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
-    for span in _spans(plan, devices, copies):
+    for span in spans:
         nodes = -(-span // devices)
         total += channels(facts, nodes, cards) * _CONNECTIONS[nodes == 1]
-    if plan.expert > 1:
+    if exchanging > 1:
         # all-to-all: channels of their own within a node, shared buffers between nodes
-        total += channels(facts, 1, cards) * (min(plan.expert, devices) - 1)
+        total += channels(facts, 1, cards) * (min(exchanging, devices) - 1)
     return float(total * _CONNECTION_BYTES)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from scaleproof.simulator.model.captured import CapturedModel
 from scaleproof.simulator.model.convolutional.chain import AlexNet, ResNet, Vgg
 from scaleproof.simulator.model.convolutional.inception import InceptionV3
 from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
@@ -19,7 +20,8 @@ from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
 from scaleproof.simulator.model.transformer.encoders import T5, Bert
 
 AnyModel = Annotated[
-    Gpt | Llama | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced, Field(discriminator="kind")
+    Gpt | Llama | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced | CapturedModel,
+    Field(discriminator="kind"),
 ]
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "AlexNet",
     "AnyModel",
     "Bert",
+    "CapturedModel",
     "Gpt",
     "InceptionV3",
     "Layer",

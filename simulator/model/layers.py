@@ -97,6 +97,16 @@ class ModelSpec(Spec, ABC):
         return sum(layer.parameters for layer in self.build_layers())
 
 
+def has_operator(model: ModelSpec, words: str) -> bool:
+    """Whether the name of an operator or of a kept activation of the model contains some words."""
+    return any(words in one.name for layer in model.build_layers() for one in (*layer.operators, *layer.kept))
+
+
+def kind_of(model: ModelSpec) -> str:
+    """The kind of a model, as scenarios name it."""
+    return str(type(model).model_fields["kind"].default)
+
+
 def refuse_to_shard(kind: str, shard: Shard) -> None:
     """Raises FieldError if `shard` divides a model of a kind that cannot be divided."""
     for axis, given, undivided in zip(Shard._fields, shard, WHOLE, strict=True):

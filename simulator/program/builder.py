@@ -146,11 +146,12 @@ class ProgramBuilder:
         return len(self._rank_names) - 1
 
     def compute(
-        self, rank: int, phase: int, work_s: float, after: Sequence[int] = (), stage: int = -1, microbatch: int = -1
-    ) -> int:
-        """Adds `work_s` seconds of compute on the rank's main stream after the tasks `after`."""
+        self, rank: int, phase: int, work_s: float, after: Sequence[int] = (), stage: int = -1, microbatch: int = -1,
+        stream: int = MAIN_STREAM,
+    ) -> int:  # fmt: skip
+        """Adds `work_s` seconds of compute on a stream of the rank, its main stream by default, after the tasks `after`."""
         return self._add(
-            after, rank=rank, stream=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch,
+            after, rank=rank, stream=stream, phase=phase, stage=stage, microbatch=microbatch,
             amount=work_s * self._slowdown[rank], route=self._rank_routes[rank] if work_s > 0 else 0,
         )  # fmt: skip
 
@@ -209,12 +210,13 @@ class ProgramBuilder:
 
     def collective(
         self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1,
-        microbatch: int = -1, slot: int = -1, labels: Communication = UNLABELLED,
+        microbatch: int = -1, slot: int = -1, labels: Communication = UNLABELLED, stream: int = COLLECTIVE_STREAM,
     ) -> int:  # fmt: skip
-        """Adds a collective that moves `size_bytes` through each member. Collectives of one group run one after another."""
+        """Adds a collective that moves `size_bytes` through each member. Collectives on one stream of the first member run one
+        after another."""
         self._members.add(self._rows, members)
         return self._add(
-            after, kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage,
+            after, kind=Kind.COLLECTIVE, rank=members[0], stream=stream, phase=phase, stage=stage,
             microbatch=microbatch, slot=slot, **self.path_columns(path, size_bytes), **labels._asdict(),
         )  # fmt: skip
 

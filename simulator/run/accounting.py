@@ -12,6 +12,7 @@ from scaleproof.simulator.model.transformer.experts import Experts
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import to_target
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 
 _MILLION = 1e6
 
@@ -28,9 +29,7 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     target = None if scenario.convergence is None else to_target(scenario.convergence, run)
     if run.compute == "paced":
         return replace(run, tokens=tokens, to_target=target)
-    model_flops, recomputed_flops = flops_per_sample(
-        _with_filled_experts(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
-    )
+    model_flops, recomputed_flops = _flops_per_sample_of(scenario)
     nodes, node, pue = scenario.strategy.nodes_needed(scenario.cluster), scenario.cluster.node, scenario.cluster.pue
     power_W = _mean_power_W(run, node.power_W, node.idle_power_W)
     price_USD_per_s = scenario.cluster.node_USD_per_s(power_W)
@@ -44,6 +43,16 @@ def accounted(run: Run, scenario: Scenario) -> Run:
         energy_J=None if power_W is None else _by_unit(run, tokens, nodes * pue * power_W),
         cost_USD=None if price_USD_per_s is None else _by_unit(run, tokens, nodes * price_USD_per_s),
     )
+
+
+def _flops_per_sample_of(scenario: Scenario) -> tuple[float, float]:
+    """FLOPs of the passes over one sample of a scenario, and of recomputation: those that a captured script ran, else those of
+    the model's layers."""
+    if isinstance(scenario.strategy, CapturedStrategy):
+        model_flops, recomputed_flops = scenario.strategy.script.flops(scenario.strategy.workers)
+        return model_flops / scenario.total_samples, recomputed_flops / scenario.total_samples
+    layers = _with_filled_experts(scenario.model).build_layers()
+    return flops_per_sample(layers, scenario.training.recompute, scenario.job().recomputed)
 
 
 def tokens_per_sample(model: ModelSpec) -> int | None:

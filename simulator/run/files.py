@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.run.records import (
+    CaptureFacts,
     CommunicationPart,
     Scaling,
     ServerStatistics,
@@ -36,6 +37,7 @@ _RECORDS: Final[dict[str, TypeAdapter[Any]]] = {
     "step_distribution": TypeAdapter(StepDistribution),
     "to_target": TypeAdapter(TargetEstimate),
     "verified": TypeAdapter(Verification),
+    "capture": TypeAdapter(CaptureFacts),
     "communication": TypeAdapter(tuple[CommunicationPart, ...]),
     "memory_by_stage": TypeAdapter(tuple[StageMemory, ...]),
 }

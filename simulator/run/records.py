@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -124,6 +124,24 @@ class TargetEstimate:
     samples: float
     steps_over_fewest: float
     samples_over_fewest: float
+
+
+@dataclass(frozen=True)
+class CaptureFacts:
+    """What is known of a prediction from a captured script.
+
+    measured, extrapolated, unknown: shares of the time of kernels, by whether shapes are within those of measured kernels, the
+    model of kernels gives the time, or only the bytes that an operator of unknown cost moves; they add up to 1. unknown_names:
+    of such operators, the longest first. modules_bytes, lines_bytes: allocated bytes at the peak of memory by module, and by
+    line of the script.
+    """
+
+    measured: float
+    extrapolated: float
+    unknown: float
+    unknown_names: tuple[str, ...] = ()
+    modules_bytes: Mapping[str, float] = field(default_factory=dict)
+    lines_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from scaleproof.simulator.common.communication import UNKNOWN
 from scaleproof.simulator.common.errors import naming_extras
 from scaleproof.simulator.common.units import counted, format_bytes, format_number, format_percent, format_range, format_time_s
 from scaleproof.simulator.run.records import (
+    CaptureFacts,
     CommunicationPart,
     Scaling,
     ServerStatistics,
@@ -173,7 +174,8 @@ class Run:
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
     the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
-    of single steps, which vary within a run. Only measured runs: compute, real
+    of single steps, which vary within a run; capture: of captured scripts, how kernel times are known, and memory by module and
+    line. Only measured runs: compute, real
     or emulated by waiting for the predicted time ("paced"), so that the run measures communication; step_time_interval_s: 95 %
     confidence interval, if there are enough steps; losses: of each step, mean over the samples; update_losses: of each update
     after the warm-up, over its samples, if workers are asynchronous; verified: the comparison of parameters with those of one
@@ -220,6 +222,7 @@ class Run:
     losses: tuple[float, ...] = ()
     update_losses: tuple[float, ...] = ()
     verified: Verification | None = None
+    capture: CaptureFacts | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
     spans: Spans | None = None

@@ -21,6 +21,7 @@ from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
@@ -159,7 +160,10 @@ class Baseline:
 
 
 def compared(run: Run, scenario: Scenario) -> Run:
-    """A run of a scenario with its weak and strong scaling efficiency, its speed-up, and a description of the baseline."""
+    """A run of a scenario with its weak and strong scaling efficiency, its speed-up, and a description of the baseline. A
+    captured script has no baseline, since it runs on the ranks that it was captured for."""
+    if isinstance(scenario.strategy, CapturedStrategy):
+        return run
     base = Baseline.of(scenario)
     result = {}
     for scaling in base.microbatches:

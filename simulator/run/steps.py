@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
+from scaleproof.simulator.engine.asynchronous_starts import spread_starts_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -49,6 +51,15 @@ def simulate_steps(scenario: Scenario, program: Program, variation: Variation, s
         message = f"{error}; give longer periods, or a share that is used all the time"
         raise FieldError(("unevenness", "tenants"), message) from None
     return _of_whole_cycles(timeline, cycle_s) if program.is_static and cycle_s else timeline
+
+
+def starts_s(scenario: Scenario, program: Program) -> NDArray[np.float64]:
+    """Start of each rank in seconds, shape (ranks,): late ranks, and asynchronous ranks of a long run spread over a step.
+
+    A run of a given number of steps begins with all ranks together, and a run without one is long.
+    """
+    late_s = program.ranks.late_s
+    return late_s if "steps" in scenario.model_fields_set else late_s + spread_starts_s(program)
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:

@@ -11,6 +11,7 @@ from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.library import supporting
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.strategy import (
+    CapturedStrategy,
     DataParallel,
     GatherAverage,
     Hybrid,
@@ -76,6 +77,8 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
         return ("jax-maxtext",)
     if isinstance(strategy, ParameterServer) or plan.servers:
         return ("tensorflow-1-servers", "gloo-cpu")
+    if isinstance(strategy, CapturedStrategy):
+        return ("pytorch-fsdp2" if strategy.script.shards else "pytorch-ddp",)
     is_transformer = hasattr(model, "sequence")
     if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
         # the recipes of NeMo and Megatron Bridge are made for 8-bit training at scale

@@ -105,6 +105,8 @@ class _Parts(Spec):
         workers = gpus // per_worker
         if "batch.per_worker" in self.fixed:
             total = (self.batch.per_worker or 1) * workers
+        elif strategy.fixed_samples is not None and "batch.total" not in self.fixed:
+            total = strategy.fixed_samples * workers
         if total % workers:
             message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
             near = max(1, round(total / workers)) * workers

@@ -8,12 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases, fitted_cluster
+from scaleproof.simulator.scenario.captured_script import add_nodes, around_capture, is_capture
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
@@ -47,7 +49,8 @@ _ALTERNATIVES: Final = {
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     """Loads a scenario with overrides.
 
-    reference: the name of a shipped scenario, a path, `published:ROW-ID`, or the fields of a scenario as in YAML; or a model
+    reference: the name of a shipped scenario, a path, `published:ROW-ID`, the fields of a scenario as in YAML, or a capture
+    file, which has the cluster that it was captured for; or a model
     (`hf:config.json`, `python:module:function`, the name of a shipped one), trained in bf16 with Adam, for which the overrides
     give cluster and batch. overrides: a mapping of fields such as `{"strategy.workers": 8}`, or texts such as
     `"strategy.workers=8"`.
@@ -63,6 +66,8 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
         from scaleproof.simulator.scenario.published.yaml_text import text_of
 
         return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    if is_capture(name):
+        return build(around_capture(name, changes), Path(name), changes)
     if catalog.is_model(name):
         return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)
@@ -129,9 +134,27 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         raise ScenarioError([*problems, *error.problems]) from None
     fitted_cluster.remove(located)
     located.data.setdefault("name", path.stem)
+    if not problems:
+        add_nodes(located, fixed)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
     return read_with_gpus(located, gpus, fixed)
+
+
+def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
+    """Loads a cluster file with some fields changed, such as 'cluster.network.latency=2 us'.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    located = yaml_file.read(path)
+    resolve_device(located, (), path.parent)
+    whole = Located({"cluster": located.data}, {("cluster", *place): text for place, text in located.places.items()})
+    for override in overrides:
+        if not override.startswith("cluster."):
+            raise ScenarioError([f"--set {override}: expected a field of the cluster, such as cluster.network.latency=2us"])
+        _apply(whole, override, ())
+    places = {place[1:]: text for place, text in whole.places.items() if place[:1] == ("cluster",)}
+    return validated(Cluster, Located(whole.data["cluster"], places))
 
 
 def _check_is_scenario(located: Located, path: Path) -> None:

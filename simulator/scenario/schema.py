@@ -32,7 +32,7 @@ from scaleproof.simulator.scenario.framework_choice import (
 )
 from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.strategy import AnyStrategy, Strategy
+from scaleproof.simulator.strategy import AnyStrategy, CapturedStrategy, Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.job import Job, MeasuredStep
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
@@ -265,6 +265,7 @@ class Scenario(Spec):
         if max((layer.parameters for layer in layers), default=0) > _MOST_PARAMETERS:
             raise FieldError(("model",), f"a layer has more than {_MOST_PARAMETERS:.0e} parameters; give a narrower one")
         self.strategy.check(layers, self.samples_per_worker)
+        self._script_decides()
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
         check_gradients(self.training, self.strategy)
@@ -275,6 +276,12 @@ class Scenario(Spec):
             self.convergence.check(self.strategy)
         self._precision_is_there()
         return self
+
+    def _script_decides(self) -> None:
+        """Refuses changes of what a captured script decides."""
+        if isinstance(self.strategy, CapturedStrategy):
+            training = self.training
+            self.strategy.check_training(training.precision, training.optimizer, training.recompute, training.zero)
 
     def _precision_is_there(self) -> None:
         training, device = self.training, self.cluster.device

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.captured import CapturedStrategy
 from scaleproof.simulator.strategy.data_parallel.gather_average import GatherAverage
 from scaleproof.simulator.strategy.data_parallel.local_sgd import LocalSgd
 from scaleproof.simulator.strategy.data_parallel.strategy import DataParallel
@@ -15,10 +16,12 @@ from scaleproof.simulator.strategy.parameter_server.strategy import ParameterSer
 from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
 from scaleproof.simulator.strategy.registry import StrategyRegistry
 
-KINDS: Final = StrategyRegistry(ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid)
+KINDS: Final = StrategyRegistry(
+    ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid, CapturedStrategy
+)
 AnyStrategy = Annotated[Strategy, KINDS]
 
 __all__ = [
-    "KINDS", "AnyStrategy", "DataParallel", "GatherAverage", "Hybrid", "LocalSgd", "ModelParallel", "ParameterServer",
-    "Pipeline", "Strategy",
+    "KINDS", "AnyStrategy", "CapturedStrategy", "DataParallel", "GatherAverage", "Hybrid", "LocalSgd", "ModelParallel",
+    "ParameterServer", "Pipeline", "Strategy",
 ]  # fmt: skip

@@ -47,6 +47,11 @@ class Strategy(Spec, ABC):
         return 1
 
     @property
+    def fixed_samples(self) -> int | None:
+        """Samples of a step and worker where the strategy decides them, else None."""
+        return None
+
+    @property
     def program_steps(self) -> int:
         """Optimizer steps of a worker in one step of the Program."""
         return 1

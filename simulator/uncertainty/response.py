@@ -25,6 +25,7 @@ from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slopes
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS
+from scaleproof.simulator.run.steps import starts_s
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
@@ -200,7 +201,8 @@ class _SlowerPrograms:
     """Compiles and times the program of a scenario with slower quantities. Arguments: see `response_of_scenario`."""
 
     def __init__(self, scenario: Scenario, program: Program | None) -> None:
-        self.strategy, self.job = scenario.strategy, scenario.job(unevenness=scenario.unevenness.constant)
+        self.scenario, self.strategy = scenario, scenario.strategy
+        self.job = scenario.job(unevenness=scenario.unevenness.constant)
         self.program = program or self.strategy.compile(self.job)
         self.steps = max(_FEWEST_STEPS, scenario.steps // _ONE_IN)
         self.seconds = durations_s(self.program)
@@ -208,7 +210,7 @@ class _SlowerPrograms:
 
     @functools.cached_property
     def step_s(self) -> float:
-        return _step_s(self.program, self.steps)
+        return _step_s(self.scenario, self.program, self.steps)
 
     def effect(self, *names: str) -> Times | float:
         """Derivative of the task durations with respect to the slowdown factor that these quantities share, shape (tasks,);
@@ -218,7 +220,7 @@ class _SlowerPrograms:
         longer_s = added_seconds(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return self.rounded(longer_s) / self.slowdown
-        return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.slowdown)
+        return min(1.0, (_step_s(self.scenario, program, self.steps) / self.step_s - 1) / self.slowdown)
 
     def rounded(self, more_s: Times) -> Times:
         """Differences of task durations without those that are rounding."""
@@ -255,11 +257,11 @@ def added_seconds(program: Program, slower: Program, seconds: Times | None = Non
     return durations_s(slower) - (durations_s(program) if seconds is None else seconds)
 
 
-def _step_s(program: Program, steps: int) -> float:
+def _step_s(scenario: Scenario, program: Program, steps: int) -> float:
     """Seconds of one step, without jitter. steps: number to simulate, where events time them."""
     if program.is_static:
         return float(replayed_s(program, durations_s(program)[:, None])[0])
-    timeline = events.simulate(program, steps, Variation(start_s=program.ranks.late_s))
+    timeline = events.simulate(program, steps, Variation(start_s=starts_s(scenario, program)))
     return predicted_run(timeline, scenario="", strategy="", samples=1).step_time_s
 
 

@@ -1,4 +1,4 @@
-"""docs/guides/add-a-strategy.md: its quotes equal the example, which is built, installed and run."""
+"""docs/tutorial/add-a-strategy.md: its quotes equal the example, which is built, installed and run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import scaleproof
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guides" / "add-a-strategy.md").read_text()
+PAGE = (ROOT / "docs" / "tutorial" / "add-a-strategy.md").read_text()
 EXAMPLE = ROOT / "examples" / "gossip-strategy"
 
 

@@ -45,6 +45,15 @@ def test_every_probe_of_the_page_predicts_some_strategy() -> None:
         assert {support["outcome"](probe, kind) for kind in support["KINDS"]} != {"–"}, probe.label()
 
 
+def test_every_field_is_run_or_refused_with_a_reason() -> None:
+    support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
+
+    for probe in support["PROBES"]:
+        found = [support["support"](probe, kind) for kind in support["KINDS"]]
+        assert all(one.is_run != bool(one.refusal) for one in found if one.is_predicted), probe.label()
+        assert any(one.is_predicted for one in found), probe.label()
+
+
 def test_every_unsupported_field_has_a_reason() -> None:
     for kind, followed in MEASURED.items():
         found = KINDS.find(kind)

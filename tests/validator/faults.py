@@ -21,7 +21,7 @@ from scaleproof.validator.measure import train_here
 from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce
-from scaleproof.validator.train.models import models
+from scaleproof.validator.train.trained_model import TrainedModel
 
 
 def add_ranks(extra: int) -> list[float]:
@@ -80,13 +80,13 @@ def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None
 
 def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Makes rank 1 hang in this pass."""
-    loss = models.loss
+    loss = TrainedModel.loss
 
-    def endless(outputs: Tensor, targets: Tensor) -> Tensor:
+    def endless(self: TrainedModel, outputs: Tensor, targets: Tensor) -> Tensor:
         _at(1, 2, lambda: time.sleep(3600))
-        return loss(outputs, targets)
+        return loss(self, outputs, targets)
 
-    models.loss = endless
+    TrainedModel.loss = endless  # type: ignore[method-assign,assignment]
     return train_here(scenario, parameters_folder)
 
 

@@ -14,6 +14,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy import base, hybrid
 from scaleproof.validator.strategy.hybrid import AveragingReplica
+from scaleproof.validator.strategy.model_parallel import overlapped_products
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
 from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
@@ -96,8 +97,8 @@ def mix_up_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping
     """Tokens that experts have seen come back to their neighbours."""
     exchanged = PassCollectives.exchanged
 
-    def rolled(self: PassCollectives, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
-        return exchanged(self, rows.roll(1, 0), received, sent)
+    def rolled(self: PassCollectives, rows: Tensor, *others: Any) -> Tensor:
+        return exchanged(self, rows.roll(1, 0), *others)
 
     PassCollectives.exchanged = rolled  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
@@ -112,4 +113,14 @@ def forget_a_push(scenario: Scenario, parameters_folder: Path | None) -> Mapping
             add(self, gradient, workers)
 
     hybrid_servers.BucketShard.add = first  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def sum_no_other_parts(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Overlapped products leave out the summands of other ranks."""
+
+    def alone(self: Any, part: Any) -> Any:
+        return part(self._team.place)
+
+    overlapped_products.OverlappedProducts.sum_of = alone  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

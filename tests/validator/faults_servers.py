@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from scaleproof.validator.strategy.parameter_server.consistency import Clocks, R
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, BucketShard
 from scaleproof.validator.strategy.parameter_server.worker import Worker
-from scaleproof.validator.train.models import models
+from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator import processes
 
 Outcome = Mapping[str, Any]
@@ -148,28 +147,28 @@ def skip_node_reduction(scenario: Scenario, folder: Path | None) -> Outcome:
 
 def die_in_step_6(scenario: Scenario, folder: Path | None) -> Outcome:
     """Worker 1 is killed in its forward pass, once all others have come to step 3."""
-    loss, me = models.loss, here()
+    loss, me = TrainedModel.loss, here()
 
     def others_are_there() -> bool:
         return all(me.status._board.read(rank).step >= 3 for rank in range(me.ranks))
 
-    def deadly(outputs: Tensor, targets: Tensor) -> Tensor:
+    def deadly(self: TrainedModel, outputs: Tensor, targets: Tensor) -> Tensor:
         if me.rank == 1 and me.status.activity.step == 6:
             processes.wait_until(others_are_there)
             os.kill(os.getpid(), signal.SIGKILL)
-        return loss(outputs, targets)
+        return loss(self, outputs, targets)
 
-    models.loss = deadly
+    TrainedModel.loss = deadly  # type: ignore[method-assign,assignment]
     return train_here(scenario, folder)
 
 
 def _slow_down() -> None:
     """Makes worker 0 slower than the others."""
-    loss = models.loss
+    loss = TrainedModel.loss
 
-    def late(of_rank: int, outputs: Tensor, targets: Tensor) -> Tensor:
-        if of_rank == 0:
+    def late(self: TrainedModel, outputs: Tensor, targets: Tensor) -> Tensor:
+        if here().rank == 0:
             time.sleep(_SLOW_S)
-        return loss(outputs, targets)
+        return loss(self, outputs, targets)
 
-    models.loss = partial(late, here().rank)
+    TrainedModel.loss = late  # type: ignore[method-assign,assignment]

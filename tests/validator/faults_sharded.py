@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.strategy.data_parallel import fully_sharded
+from scaleproof.validator.strategy.data_parallel import fully_sharded, sharded_states
 
 
 def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -33,4 +33,24 @@ def stale_parameters(scenario: Scenario, parameters_folder: Path | None) -> Mapp
         return gather(self, output, kept)
 
     fully_sharded._ShardCollective.gather = stale  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def keep_own_gradients(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Each rank updates its shard with its own gradients."""
+    sharded_states.ReduceScatter.sum = lambda *_: None  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def forget_a_shard(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """The first shard of what is gathered keeps its initial values."""
+    adopt = sharded_states.ShardedStates._adopt
+    initial: dict[tuple[int, range], Tensor] = {}
+
+    def forgetful(self: Any, buckets: range, whole: Tensor) -> None:
+        first = whole[: len(whole) // self._gathers.team.size]
+        first.copy_(initial.setdefault((id(self), buckets), first.clone()))
+        adopt(self, buckets, whole)
+
+    sharded_states.ShardedStates._adopt = forgetful  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

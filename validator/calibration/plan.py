@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import ModelSpec
 from scaleproof.validator.calibration.gpu_sizes import GpuSizes
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.probe.pairs import RankPair
@@ -51,7 +51,7 @@ class ProbePlan:
     failed. gpu: sizes of the probes of GPUs; None to probe cores.
     """
 
-    models: Sequence[Gpt | Mlp]
+    models: Sequence[ModelSpec]
     names: Sequence[str] = ()
     groups: Sequence[int] = ()
     precision: str = "fp32"

@@ -1,4 +1,4 @@
-"""The rank as which torchrun or Slurm has started this process, and the address at which those ranks meet."""
+"""The rank as which torchrun, accelerate, Slurm or mpirun has started this process, and the address at which ranks meet."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ _FIRST_PORT: Final = 15_000
 _PORTS: Final = 16_000
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _SLURM: Final = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+
+
+# Of Open MPI, and of launchers with Hydra (MPICH, Intel MPI).
+_MPI: Final = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
 
 
 class ContactLostError(RankError):
@@ -58,6 +65,9 @@ def place_in(environment: Mapping[str, str]) -> RankEnvironment | None:
     if "RANK" in environment and "WORLD_SIZE" in environment:
         local = {"LOCAL_RANK": environment["RANK"], "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"]}
         return RankEnvironment.of(local | dict(environment), _TORCHRUN)
+    for names in _MPI:
+        if names[0] in environment and names[1] in environment and "SLURM_PROCID" not in environment:
+            return RankEnvironment.of(environment, names)
     has_address = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
     by_srun = "SLURM_STEP_NODELIST" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     if "SLURM_PROCID" in environment and (has_address or by_srun):

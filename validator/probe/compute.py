@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.simulator.model import ModelSpec
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
-from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
-from scaleproof.validator.train.models.models import build, loss
+from scaleproof.validator.train.trained_model import build_optimizer
 
 # tf32 products use fp32 tensors
 DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
@@ -156,7 +156,7 @@ def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, A
 
 
 def layers(
-    models: Sequence[Gpt | Mlp | ResNet], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
+    models: Sequence[ModelSpec], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
 ) -> list[dict[str, Any]]:
     """Points of every kind of layer of the models ("layer") in training steps over `samples` samples; the last layer includes
     the loss.
@@ -164,63 +164,56 @@ def layers(
     A point's numbers: the work of the layer, see simulator.cluster.device.kernels.cpu_core, and the number of ranks that
     compute concurrently. group: group of the points.
     """
-    built = [(model, _modules(model, precision)) for model in models]
+    dtype, device = DTYPES[precision], here().device
+    built = [(count, ProbedModel(model, dtype, device, count)) for model in models for count in samples]
 
     def one_round(budget_s: float) -> Iterator[Point]:
         wait_for_all()
-        for model, modules in built:
-            for count in samples:
-                yield from _layer_points(model, modules, count, precision, budget_s / (len(built) * len(samples)), group)
+        for count, model in built:
+            yield from _layer_points(model, count, budget_s / len(built), group)
 
     return collected(in_rounds(one_round, budget_s))
 
 
-def optimizers(models: Sequence[Gpt | Mlp], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
+def optimizers(models: Sequence[ModelSpec], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
     """Points of optimizer steps ("optimizer") over the parameters of each model and of its first half.
 
     Each step follows a training step, which leaves the caches in the state that training does.
     """
-    built = [(model, _modules(model, precision)) for model in models]
+    built = [ProbedModel(model, DTYPES[precision], here().device, _OPTIMIZER_SAMPLES) for model in models]
 
     def one_round(budget_s: float) -> Iterator[Point]:
-        for model, modules in built:
+        for model in built:
+            modules = list(model.layers.values())
             for part in (modules[: len(modules) // 2], modules):
-                parameters = [parameter for module in part for parameter in module.parameters()]
+                parameters = list(nn.ModuleList(part).parameters())
                 size = sum(parameter.numel() for parameter in parameters)
                 for name in names:
                     optimizer = build_optimizer(name, parameters, 1e-6)  # type: ignore[arg-type]
-                    step = _update(model, modules, precision, optimizer)
+                    step = _update(model, optimizer)
                     taken = repeat(step, budget_s / (2 * len(built) * len(names)))
                     yield rank_point("optimizer", name, float(size), "parameters", taken, tensors=len(parameters))
 
     return collected(in_rounds(one_round, budget_s))
 
 
-def _modules(model: Gpt | Mlp | ResNet, precision: str) -> list[nn.Module]:
-    numbers = range(len(model.build_layers()))
-    return [module.to(here().device, DTYPES[precision]) for module in build(model, numbers, seed=0)]
-
-
-def _layer_points(
-    model: Gpt | Mlp | ResNet, modules: Sequence[nn.Module], count: int, precision: str, budget_s: float, group: str
-) -> Iterator[Point]:
-    clock, specs = DeviceTimer(here().device), model.build_layers()
-    inputs, targets = _draw_batch(model, count, here().device, DTYPES[precision])
+def _layer_points(model: ProbedModel, count: int, budget_s: float, group: str) -> Iterator[Point]:
+    clock = DeviceTimer(here().device)
     steps: list[list[tuple[float, float]]] = []
 
     def step() -> float:
-        steps.append(_passes_s(clock, modules, inputs, targets))
+        steps.append(model.passes_s(clock))
         return sum(chain.from_iterable(steps[-1]))
 
     # another model may have trained since the last call
-    _passes_s(clock, modules, inputs, targets)
+    model.passes_s(clock)
     whole = repeat(step, budget_s)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     # the steps before the counted ones are the warm-up
     for passes in steps[-len(whole.seconds) :]:
-        for spec, seconds in zip(specs, passes, strict=True):
+        for spec, seconds in zip(model.specs, passes, strict=True):
             times[spec.signature].append(seconds)
-    operators = {spec.signature: spec.operators for spec in specs}
+    operators = {spec.signature: spec.operators for spec in model.specs}
     for signature, seconds_of in times.items():
         columns = zip(("forward", "backward"), (forward_work, backward_work), zip(*seconds_of, strict=True), strict=True)
         for direction, work, seconds in columns:
@@ -230,12 +223,11 @@ def _layer_points(
             yield replace(point, group=group)
 
 
-def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, optimizer: torch.optim.Optimizer) -> Step:
+def _update(model: ProbedModel, optimizer: torch.optim.Optimizer) -> Step:
     clock = DeviceTimer(here().device)
-    inputs, targets = _draw_batch(model, _OPTIMIZER_SAMPLES, here().device, DTYPES[precision])
 
     def update() -> float:
-        _passes_s(clock, modules, inputs, targets)
+        model.passes_s(clock)
         begin = clock.mark()
         optimizer.step()
         optimizer.zero_grad()
@@ -278,54 +270,3 @@ def _tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Random inputs and targets for a model."""
-    if isinstance(model, Gpt):
-        tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
-        return tokens[0], tokens[1]
-    shape: tuple[int, ...]
-    if isinstance(model, ResNet):
-        shape, classes = (3, model.image, model.image), model.classes
-    else:
-        shape, classes = (model.inputs,), model.outputs
-    return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
-
-
-def _passes_s(clock: DeviceTimer, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
-    """Forward and backward seconds of each module in one training step; the last module includes the loss.
-
-    There is one backward pass, as in training: a hook on the gradient between two modules marks where one ends and the next
-    begins.
-    """
-    for module in modules:
-        module.zero_grad()
-    clock.wait()
-    begun: dict[int, Any] = {}
-
-    def begin_marker(index: int) -> Callable[[Tensor], None]:
-        """Hook that marks the beginning of a module's backward pass."""
-
-        def mark(_: Tensor) -> None:
-            begun[index] = clock.mark()
-
-        return mark
-
-    x = inputs
-    marks = [clock.mark()]
-    for index, module in enumerate(modules):
-        x = module(x)
-        if index == len(modules) - 1:
-            x = loss(x, targets)
-        else:
-            x.register_hook(begin_marker(index))
-        marks.append(clock.mark())
-    back = [clock.mark()]
-    x.backward()  # type: ignore[no-untyped-call]
-    end = clock.mark()
-    clock.wait()
-    back += [begun[index] for index in reversed(range(len(modules) - 1))] + [end]
-    forward_s = [clock.seconds(*pair) for pair in pairwise(marks)]
-    backward_s = [clock.seconds(*pair) for pair in pairwise(back)]
-    return list(zip(forward_s, reversed(backward_s), strict=True))

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.simulator.model import ModelSpec
+from scaleproof.simulator.model.layers import kind_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
@@ -29,13 +30,13 @@ _CLUSTER: Final = {
 
 
 def loading(
-    model: Gpt | Mlp | ResNet, samples: Sequence[int] = (8, 64), data: Path | None = None, budget_s: float = 1.0
+    model: ModelSpec, samples: Sequence[int] = (8, 64), data: Path | None = None, budget_s: float = 1.0
 ) -> list[dict[str, Any]]:
     """Points of preparing a batch of `samples` samples on all ranks concurrently, of the slowest rank.
 
     data: a file whose bytes are tokens, for a gpt; random data if None.
     """
-    what = f"{model.kind}, {'random' if data is None else f'from {data.name}'}"
+    what = f"{kind_of(model)}, {'random' if data is None else f'from {data.name}'}"
 
     def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
         for count, taken in by_size(partial(_step, model, data), samples, budget_s, peers):
@@ -44,7 +45,7 @@ def loading(
     return groups_in_turn([range(here().ranks)], probe, budget_s)
 
 
-def _step(model: Gpt | Mlp | ResNet, data: Path | None, samples: int) -> Step:
+def _step(model: ModelSpec, data: Path | None, samples: int) -> Step:
     """Step that prepares the next batch."""
     scenario = Scenario.model_validate(
         {

@@ -103,7 +103,8 @@ def reconcile(
 
 
 def _case(scenario: Scenario, measure: Callable[[Scenario], Run]) -> ReconciledCase:
-    predicted = predict(scenario)
+    # the prediction is that of a run of as many steps
+    predicted = predict(scenario.model_copy(update={"steps": scenario.steps}))
     try:
         return ReconciledCase(scenario, predicted, measure(scenario))
     except RunError as error:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.cluster.device.device import Optimizer
-from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
-from scaleproof.validator.train import emulated_compute
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
-from scaleproof.validator.train.models import models
-from scaleproof.validator.train.recompute import chained
+from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -36,17 +34,22 @@ class Context:
     @property
     def dtype(self) -> torch.dtype:
         """Data type of the training precision."""
-        return models.DTYPES[self.scenario.training.precision]
+        return DTYPES[self.scenario.training.precision]
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The model that ranks train."""
+        return TrainedModel(self.scenario, self.pace)
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The layers with these numbers and their initial parameters, on this rank's device."""
         numbers = list(layers)
-        modules = build_layers(self.scenario, numbers, self.pace)
+        modules = self.model.build(numbers)
         return {number: module.to(self.device, self.dtype) for number, module in zip(numbers, modules, strict=True)}
 
     def build_all(self) -> dict[int, nn.Module]:
         """All layers of the model, by number."""
-        return self.build(range(len(self.scenario.model.build_layers())))
+        return self.build(self.model.numbers)
 
     def batches(self, worker: int) -> list[Batch]:
         """The worker's batches, one per step."""
@@ -54,24 +57,10 @@ class Context:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The scenario's optimizer over `parameters`."""
-        optimizer = build_optimizer(self.scenario.training.optimizer, parameters, self.scenario.training.learning_rate)
+        optimizer = self.model.optimizer(parameters)
         if self.pace is not None:
             self.pace.slow_down(optimizer)
         return optimizer
-
-
-def build_layers(scenario: Scenario, numbers: Sequence[int], pace: Pace | None) -> list[nn.Module]:
-    """The torch modules of a scenario's layers with these numbers, with their initial parameters."""
-    if scenario.compute == "paced":
-        return emulated_compute.build(scenario, numbers, pace)
-    return models.build(cast(Gpt | Mlp, scenario.model), numbers, scenario.training.seed)
-
-
-def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimizer that scenarios call `name`."""
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate)
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)
 
 
 class Trainer(ABC):
@@ -119,7 +108,7 @@ class WholeModel(Trainer):
     def __init__(self, context: Context, worker: int) -> None:
         super().__init__(context)
         self.layers = context.build_all()
-        self.module: nn.Module = nn.Sequential(*chained(context.scenario, self.layers))
+        self.module: nn.Module = context.model.graph(self.layers)
         self.batches = context.batches(worker)
 
     def step(self, index: int) -> None:
@@ -130,7 +119,7 @@ class WholeModel(Trainer):
     def forward(self, batch: Batch) -> Tensor:
         """The loss of the worker's samples."""
         with self.recorder.span(Phase.FORWARD):
-            loss = models.loss(self.module(batch.inputs), batch.targets)
+            loss = self.context.model.loss(self.module(batch.inputs, **batch.others), batch.targets)
         self.note_loss(loss, len(batch.targets))
         return loss
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context
-from scaleproof.validator.strategy.layout.mesh import build_mesh
+from scaleproof.validator.strategy.layout.mesh import build_mesh, teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
 from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
@@ -23,7 +23,7 @@ from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorP
 from scaleproof.validator.strategy.model_parallel.ulysses_attention import contiguous_positions, exchange_heads
 from scaleproof.validator.strategy.pipeline.strategy import StageTrainer
 from scaleproof.validator.train.data import Batch
-from scaleproof.validator.train.models.models import Block, Embedding
+from scaleproof.validator.train.models.transformer import Block, Embedding
 from scaleproof.validator.train.recompute import exchanges_again
 
 
@@ -39,6 +39,10 @@ class Replica(StageTrainer):
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
         # all tensor-parallel ranks compute the same loss
         self.reports_loss = own["tensor"] == 0
+
+    def columns(self) -> Sequence[Sequence[int]]:
+        """The ranks of each pipeline in the order of their stages."""
+        return teams(self.mesh, "stage")
 
     def step(self, index: int) -> None:
         """Trains on a batch. Raises RunError for another number of emulated exchanges than the schedule has."""
@@ -65,7 +69,7 @@ class Division:
     """Divides a rank's layers, tokens and experts. tensor: tensor parallelism, None without."""
 
     def __init__(self, context: Context, plan: Plan, mesh: DeviceMesh) -> None:
-        self._context, recorder = context, context.recorder
+        self._context, self._plan, recorder = context, plan, context.recorder
         self._layers = context.scenario.model.build_layers(plan.shard)
         self._paced: EmulatedExchanges | None = None
         # number of emulated layers' exchanges in the passes of a microbatch
@@ -79,10 +83,11 @@ class Division:
             teams = {axis: PassCollectives(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
             self._paced = EmulatedExchanges(teams, context.dtype)
             return
-        # only parts of a GPT can be trained
-        spec = cast(Gpt, context.scenario.model)
+        # only transformers can be divided
+        spec = cast(Transformer, context.scenario.model)
         if plan.tensor > 1:
-            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
+            modes = {"sequence": plan.sequence_parallel, "overlap": plan.overlap_tensor}
+            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, **modes)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
             positions = contiguous_positions if plan.context_by == "ulysses" else own_positions
@@ -106,12 +111,13 @@ class Division:
                 self._paced.attach(layer, spec, again)
             if isinstance(layer, Embedding) and self._positions is not None:
                 layer.positions = self._positions
-            if isinstance(layer, Block) and self._attention is not None:
+            if isinstance(layer, Block) and self._attention is not None and self._positions is not None:
                 layer.attend = self._attention
+                layer.turn_at(self._positions)
             if isinstance(layer, Block) and self._heads is not None:
                 exchange_heads(layer, self._heads)
             if isinstance(layer, Block) and self._experts is not None:
-                share_experts(layer, self._experts)
+                share_experts(layer, self._experts, self._plan)
             if self.tensor is not None:
                 self.tensor.divide(layer)
         return layers
@@ -125,4 +131,4 @@ class Division:
         """This rank's tokens of a batch."""
         if self._positions is None:
             return batch
-        return Batch(*(tokens.index_select(1, self._positions) for tokens in batch))
+        return Batch(batch.inputs.index_select(1, self._positions), batch.targets.index_select(1, self._positions))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,24 +12,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.simulator.model.graph import inputs_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.emulated_compute import small_width
+from scaleproof.validator.train.layer_graph import data_name
+from scaleproof.validator.train.models.wiring import DATA, Wire
+from scaleproof.validator.train.samples import Samples, arrays
 
 
 class Batch(NamedTuple):
-    """inputs: (samples, sequence) tokens, (samples, inputs) numbers or (samples, 3, height, width) images; targets: (samples,
-    sequence) or (samples,) classes."""
+    """Samples, in the first dimension of all tensors. others: further tensors that layers read, by `layer_graph.data_name`."""
 
     inputs: Tensor
     targets: Tensor
+    others: Mapping[str, Tensor] = MappingProxyType({})
+
+    def part(self, samples: slice) -> Batch:
+        """Some of the samples."""
+        others = {name: tensor[samples] for name, tensor in self.others.items()}
+        return Batch(self.inputs[samples], self.targets[samples], others)
 
 
 def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
     """The global batch of each step, generated lazily."""
     for step in steps:
-        yield _batch(*_global_batch(scenario, step), device, dtype)
+        yield _batch(_global_batch(scenario, step), slice(None), device, dtype)
 
 
 def worker_batches(
@@ -36,12 +44,7 @@ def worker_batches(
 ) -> list[Batch]:
     """The worker's share of each step's batch, generated before the measurement. steps: numbers from 0."""
     share = share_of(scenario, worker)
-    batches = []
-    for step in steps:
-        inputs, targets = _global_batch(scenario, step)
-        # copies, so that the other workers' samples can be freed
-        batches.append(_batch(inputs[share].copy(), targets[share].copy(), device, dtype))
-    return batches
+    return [_batch(_global_batch(scenario, step), share, device, dtype) for step in steps]
 
 
 def share_of(scenario: Scenario, worker: int) -> slice:
@@ -52,36 +55,26 @@ def share_of(scenario: Scenario, worker: int) -> slice:
     return slice(sum(shares[:worker]), sum(shares[: worker + 1]))
 
 
-def _batch(inputs: NDArray[Any], targets: NDArray[np.int64], device: torch.device, dtype: torch.dtype) -> Batch:
-    on_device = torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
-    return Batch(on_device[0].to(dtype) if on_device[0].is_floating_point() else on_device[0], on_device[1])
+def _batch(samples: Samples, share: slice, device: torch.device, dtype: torch.dtype) -> Batch:
+    def placed(array: NDArray[Any]) -> Tensor:
+        # a copy, so that the other workers' samples can be freed
+        tensor = torch.from_numpy(array[share].copy()).to(device)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    inputs, targets = samples
+    first, *others = map(placed, inputs)
+    named = {data_name(Wire(DATA, number)): tensor for number, tensor in enumerate(others, start=1)}
+    return Batch(first, placed(targets), named)
 
 
-def _global_batch(scenario: Scenario, step: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+def _global_batch(scenario: Scenario, step: int) -> Samples:
     """Inputs and targets of all workers."""
     generator = np.random.default_rng([scenario.training.seed, step])
     samples, model = scenario.total_samples, scenario.model
     if scenario.compute == "paced":
-        width = small_width(model.build_layers(scenario.strategy.plan.shard))
-        return generator.standard_normal((samples, width)), generator.integers(width, size=samples)
-    if isinstance(model, Mlp):
-        return generator.standard_normal((samples, model.inputs)), generator.integers(model.outputs, size=samples)
-    if isinstance(model, ResNet):
-        images = generator.standard_normal((samples, 3, model.image, model.image), dtype=np.float32)
-        return images, generator.integers(model.classes, size=samples)
-    if not isinstance(model, Gpt):
-        raise InputError(f"model: there is no data for a {model.kind}; give a gpt, an mlp or a resnet")
-    if scenario.training.data is None:
-        tokens = generator.integers(model.vocabulary, size=(samples, model.sequence + 1))
-    else:
-        tokens = _tokens_of(Path(scenario.training.data), samples, model, generator)
-    # the target of each token is the next one
-    return tokens[:, :-1].copy(), tokens[:, 1:].copy()
-
-
-def _tokens_of(path: Path, samples: int, model: Gpt, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Bytes of a file from random positions, modulo the vocabulary: (samples, sequence + 1)."""
-    text = np.memmap(path, dtype=np.uint8, mode="r")
-    starts = generator.integers(len(text) - model.sequence, size=samples)
-    tokens: NDArray[np.int64] = text[starts[:, None] + np.arange(model.sequence + 1)].astype(np.int64)
-    return tokens % model.vocabulary
+        layers = model.build_layers(scenario.strategy.plan.shard)
+        width = small_width(layers)
+        inputs = [generator.standard_normal((samples, width)) for read in inputs_of(layers) if not read]
+        return tuple(inputs), generator.integers(width, size=samples)
+    data = scenario.training.data
+    return arrays(model, samples, generator, None if data is None else Path(data))

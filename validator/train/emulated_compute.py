@@ -20,9 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scaleproof.simulator.model.graph import owners_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.emulation_lateness import Lateness
+from scaleproof.validator.train.models.models import tie
+from scaleproof.validator.train.models.wiring import Tie
 
 # Width of the small model, unless a layer has fewer outputs.
 _WIDTH: Final = 4
@@ -80,7 +83,7 @@ class Pace:
 
 
 class EmulatedLayer(nn.Module):
-    """The small layer that emulates layer `number`: reads the first columns of (samples, …) → (samples, output)."""
+    """The small layer that emulates layer `number`: reads the first columns of each input (samples, …) → (samples, output)."""
 
     def __init__(self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None) -> None:
         super().__init__()
@@ -88,14 +91,14 @@ class EmulatedLayer(nn.Module):
         self.output = width if is_last else layer.output_elements
         self.tensors = nn.ParameterList(nn.Parameter(_padded(elements, width)) for elements in layer.tensors)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """The layer's output after the emulated duration of its forward pass."""
         begin_s = time.perf_counter()
-        times = EmulatedLayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(x))[self.number]
+        times = EmulatedLayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(inputs[0]))[self.number]
         # where no gradient of inputs is needed, the gradients of weights get all of the time
-        weights_s = times.weights_s + (0.0 if x.requires_grad else times.inputs_s)
+        weights_s = times.weights_s + (0.0 if any(x.requires_grad for x in inputs) else times.inputs_s)
         began: list[float] = []
-        x = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, x)
+        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
         if self.tensors:
             x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, *self.tensors)
         x = _apply(_Widen, began, self.output, torch.tanh(x))
@@ -126,19 +129,23 @@ class _Wait(NamedTuple):
 
 
 class _Narrow(torch.autograd.Function):
-    """Selects the first columns, which the small layer reads. A backward pass ends with their gradients."""
+    """Adds up the first columns of all inputs, which the small layer reads. A backward pass ends with their gradients."""
 
     @staticmethod
-    def forward(context: Any, wait: _Wait, width: int, x: Tensor) -> Tensor:
-        context.wait, context.columns = wait, x.shape[1]
-        return x[:, :width].clone()
+    def forward(context: Any, wait: _Wait, width: int, *inputs: Tensor) -> Tensor:
+        context.wait, context.columns = wait, [x.shape[1] for x in inputs]
+        total = inputs[0][:, :width].clone()
+        for number, x in enumerate(inputs[1:], start=2):
+            # each weighted differently, so that they cannot be confused
+            total.add_(x[:, :width], alpha=1 / number)
+        return total
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         begin_s = time.perf_counter()
-        result = _widened(gradients[0], context.columns)
+        results = [_widened(gradients[0] / number, columns) for number, columns in enumerate(context.columns, start=1)]
         context.wait(begin_s)
-        return None, None, result
+        return None, None, *results
 
 
 class _Weights(torch.autograd.Function):
@@ -205,16 +212,36 @@ def small_width(layers: Sequence[Layer]) -> int:
 def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list[nn.Module]:
     """The small layers that emulate the scenario's layers with these numbers; without a pace they do not wait.
 
-    Initial parameters depend only on the seed and the number. They are fp32 on the CPU.
+    Initial parameters depend only on the seed and the number. They are fp32 on the CPU. Layers that share weights have the same
+    parameters, as in `models.build`.
     """
-    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    layers = with_shared_tensors(scenario.model.build_layers(scenario.strategy.plan.shard))
     width = small_width(layers)
-    result: list[nn.Module] = []
-    for number in numbers:
+
+    def seeded(number: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(scenario.training.seed * 1_000_003 + number)
-            result.append(EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace))
-    return result
+            return EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace)
+
+    modules = {number: seeded(number) for number in numbers}
+    tie(modules, ties(scenario), seeded)
+    return list(modules.values())
+
+
+def with_shared_tensors(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers, where those without weights of their own have the tensors of the layer whose weights they share."""
+    owners = owners_of(layers)
+    return [replace(layer, tensors=layers[owners.get(i, i)].tensors) for i, layer in enumerate(layers)]
+
+
+def ties(scenario: Scenario) -> list[Tie]:
+    """The weights that emulated layers share."""
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    return [
+        Tie(layer, f"tensors.{place}", owner, f"tensors.{place}")
+        for layer, owner in owners_of(layers).items()
+        for place in range(len(layers[owner].tensors))
+    ]
 
 
 def _padded(elements: int, width: int) -> Tensor:

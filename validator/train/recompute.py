@@ -35,7 +35,7 @@ class Sections:
         """Runs `function` as the section `name`, a `scaleproof.simulator.model.recompute.ModuleName`."""
         if self._is_inside or name not in self._names:
             return function(*inputs)
-        return checkpointed(partial(self._inside, function), *inputs, early_stop=name in _WITH_NEXT_PRODUCT)
+        return cast(Tensor, checkpointed(partial(self._inside, function), *inputs, early_stop=name in _WITH_NEXT_PRODUCT))
 
     def _inside(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         self._is_inside = True
@@ -45,26 +45,19 @@ class Sections:
             self._is_inside = False
 
 
-class RecomputedSegment(nn.Sequential):
-    """Layers that keep only the first one's input and are recomputed together."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The output of the layers, which are computed again in the backward pass."""
-        return checkpointed(super().forward, x)
-
-
-def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
-    """The modules of a stage's numbered layers in forward order, prepared for the scenario's recomputation.
+def prepare(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[range]:
+    """Prepares a stage's numbered layers for the scenario's recomputation; returns those that are recomputed as a whole, in
+    parts that keep only their inputs.
 
     Emulated layers are unchanged: they wait for the predicted duration of the recomputation; see `exchanges_again`.
     """
     recompute = scenario.training.recompute
     if scenario.compute == "paced" or recompute.kind == "none":
-        return list(layers.values())
+        return []
     if recompute.kind == "selective":
         for layer in layers.values():
             _recompute_sections(layer, recompute)
-        return list(layers.values())
+        return []
     return list(_segments(scenario, layers, recompute))
 
 
@@ -81,14 +74,13 @@ def _repeated(layer: Layer, recompute: Recompute) -> Sequence[Exchange]:
     return [exchange for exchange in layer.exchanges if not exchange.backward]
 
 
-def checkpointed(function: Callable[..., Tensor], *inputs: Tensor, early_stop: bool = False) -> Tensor:
-    """Calls `function` and keeps only its inputs for the backward pass.
+def checkpointed(function: Callable[..., Any], *inputs: Tensor, early_stop: bool = False) -> Any:
+    """Calls `function` and keeps only its inputs, and the state of random numbers, for the backward pass.
 
     early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it repeats all computation
     and exchanges, as predictions assume.
     """
-    result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=early_stop)
-    return cast(Tensor, result)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=True, early_stop=early_stop)
 
 
 def _recompute_sections(layer: nn.Module, recompute: Recompute) -> None:
@@ -98,10 +90,11 @@ def _recompute_sections(layer: nn.Module, recompute: Recompute) -> None:
             cast(Any, module).run = run
 
 
-def _segments(scenario: Scenario, layers: Mapping[int, nn.Module], recompute: Recompute) -> Iterator[nn.Module]:
+def _segments(scenario: Scenario, layers: Mapping[int, nn.Module], recompute: Recompute) -> Iterator[range]:
     specs = scenario.model.build_layers(scenario.strategy.plan.shard)
     stage = [specs[number] for number in layers]
-    rows = zip(segments(stage, recompute).tolist(), recompute.concerned(stage), layers.values(), strict=True)
+    rows = zip(segments(stage, recompute).tolist(), recompute.concerned(stage), layers, strict=True)
     for (_, is_recomputed), group in itertools.groupby(rows, key=lambda row: row[:2]):
-        modules = [module for _, _, module in group]
-        yield from [RecomputedSegment(*modules)] if is_recomputed else modules
+        numbers = [number for _, _, number in group]
+        if is_recomputed:
+            yield range(numbers[0], numbers[-1] + 1)

@@ -31,7 +31,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.strategy import CapturedStrategy, ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ def plan(
     Raises FieldError or InputError for an objective that needs data which the cluster does not give, and where no configuration
     is valid or fits.
     """
+    if isinstance(scenario.strategy, CapturedStrategy):
+        message = "a captured script has one division of its model; give plan a scenario of the model instead"
+        raise FieldError(("strategy",), message)
     kinds = _kinds(scenario, servers, strategies)
     if not 0 <= headroom < 1:
         raise InputError(f"--headroom {headroom:g}: a share of the device's memory; give at least 0 and less than 1")

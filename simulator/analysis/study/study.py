@@ -21,6 +21,7 @@ from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.captured_script import around_capture, is_capture
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.load import build, reference_text
 from scaleproof.simulator.scenario.read import validated
@@ -177,6 +178,8 @@ def _located(reference: str | Path | Mapping[str, Any], allows_scenario: bool) -
         is_scenario = allows_scenario and not {"scenario", "axes"} & given.keys()
         return Path("study"), Located({"scenario": given} if is_scenario else given, {(): "study"})
     name = reference_text(reference, "study")
+    if allows_scenario and is_capture(name):
+        return Path("study"), Located({"scenario": name}, {(): name})
     try:
         path = catalog.find_study(name)
     except NotFoundError:
@@ -202,7 +205,8 @@ def _base(located: Located, path: Path) -> tuple[Located, Path]:
         file = in_folder if in_folder.is_file() else catalog.find_scenario(given)
     except NotFoundError as error:
         raise ScenarioError([f"{located.place(('scenario',))}: scenario: {error}"]) from None
-    return yaml_file.read(file), file
+    # axes and overrides may name the cluster
+    return (around_capture(str(file), ["cluster="]) if is_capture(given) else yaml_file.read(file)), file
 
 
 def _axes(data: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[StudyAxis, ...]:

@@ -45,6 +45,12 @@ _RENDEZVOUS_MESSAGES: Final = 2
 # Power of a group's ratio of measured to modelled time that groups of other sizes share with NCCL, which chooses algorithm and
 # protocol by the group. On nodes of 8 A100, H100 and B200, whose groups of 2 and 4 were given, 0.5 erred less than 0 and 1.
 _CARRIED: Final = 0.5
+# Algorithms of NCCL alone by the start of their names, and what they need.
+_NCCL_ONLY: Final = {
+    "nvls": "NVSwitch from Hopper on and, over several nodes, network.in_network_reduction",
+    "collnet": "network.in_network_reduction",
+    "symmetric": "collectives.nccl.buffers: symmetric, on one NVLink domain",
+}
 # Algorithms that an unknown library is assumed to choose from.
 _COMMON: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
 
@@ -180,7 +186,7 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`."""
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
-    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suitable(op, group)
+    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
 
 
@@ -200,8 +206,10 @@ def _check_links(group: Group, cluster: Cluster) -> None:
         raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
 
 
-def _suitable(op: Op, group: Group) -> list[str]:
-    return [name for name in names_for(op, _COMMON) if name != "hierarchical" or group.is_even]
+def _suitable(op: Op, group: Group, cluster: Cluster) -> list[str]:
+    reduces = GroupLinks(group, cluster.node, cluster.network).reduces
+    among = (*_COMMON, "in_network") if reduces else _COMMON
+    return [name for name in names_for(op, among) if name != "hierarchical" or group.is_even]
 
 
 def _cheapest(costings: Sequence[Costing]) -> Costing:
@@ -215,9 +223,10 @@ def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm
     links = GroupLinks(group, cluster.node, cluster.network)
     if usable := choices(op, links, facts, timing_constants(cluster, facts), algorithm):
         return _chosen_costing(usable)
-    if algorithm is not None and algorithm.startswith("nvls"):
-        names = ", ".join(candidates(op, group, facts))
-        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {names}")
+    if algorithm is not None and algorithm.startswith(tuple(_NCCL_ONLY)):
+        names = ", ".join(candidates(op, links, facts))
+        needs = next(f"; it needs {what}" for start, what in _NCCL_ONLY.items() if algorithm.startswith(start))
+        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {names}{needs}")
     return _link_costing(op, group, cluster, algorithm or GLOO[op])
 
 
@@ -235,14 +244,15 @@ def _chosen_costing(usable: Sequence[Choice]) -> Costing:
 def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:
     """Latency of the consecutive steps plus the busy time of the busiest link: of each round, or of all rounds together if data
     passes in chunks."""
-    if algorithm.startswith("nvls") and library_of(cluster) != "nccl":
-        raise InputError(f"{algorithm} needs NVSwitch, which {cluster.device.name} does not have; use another algorithm")
+    if algorithm.startswith(tuple(_NCCL_ONLY)):
+        raise InputError(f"{algorithm} is NCCL's, which does not run on {cluster.device.name}; use another algorithm")
+    links = GroupLinks(group, cluster.node, cluster.network)
     if op in ALGORITHMS[algorithm].pipelined or ALGORITHMS[algorithm].at_once:
         parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
+        latency_s = links.latency_s(parts[0])
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
-    links = GroupLinks(group, cluster.node, cluster.network)
-    latency_s = sum(map(links.latency_s, parts))
+        latency_s = links.rounds_latency_s(parts)
 
     def cost(size_bytes: float) -> CollectiveCost:
         transfer_s = sum(_transfer_s(part, size_bytes, cluster) for part in parts)

@@ -56,6 +56,9 @@ class Link(Spec):
     transport: str | None = Field(
         None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"
     )
+    in_network_reduction: bool = Field(
+        False, description="whether a network's switches reduce and libraries use it (SHARP, by NCCL_COLLNET_ENABLE=1)"
+    )
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
@@ -71,6 +74,10 @@ class Link(Spec):
             self.topology.check(endpoints)
         except FieldError as error:
             raise FieldError(("topology", *error.field), error.message) from None
+        if self.in_network_reduction and not self.topology.has_own_links:
+            raise FieldError(
+                ("in_network_reduction",), f"a {self.topology.kind} has no switches that could reduce; leave it out"
+            )
         if self.exceptions and not self.topology.has_own_links:
             message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
             raise FieldError(("exceptions",), message)

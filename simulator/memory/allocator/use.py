@@ -17,6 +17,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 
 # The first allocates the optimizer's states; the second is like all later ones.
 _STEPS: Final = 2
@@ -87,6 +88,8 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
     PyTorch does; if that does not suffice, the result is that of a device with more memory. Raises InputError if the device of
     the scenario is no GPU.
     """
+    if isinstance(scenario.strategy, CapturedStrategy):
+        return _of_script(scenario, expandable)
     setting, use = MemoryInputs(scenario), memory(scenario)
     if not setting.is_gpu:
         name = scenario.cluster.device.name
@@ -115,6 +118,32 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
         stage=setting.plan.stage_of[number][steps.moment.chunk],
         chunks=setting.plan.chunks,
         holders_bytes=steps.holders_bytes,
+    )
+
+
+def _of_script(scenario: Scenario, expandable: bool) -> AllocatorUse:
+    """The memory that a captured script reserves on the rank that needs the most."""
+    from scaleproof.simulator.memory.captured import classes_memory
+
+    use = memory(scenario)
+    one = max(classes_memory(scenario, expandable), key=lambda each: each.served.reserved_bytes)
+    served, outside_bytes = one.served, {holder: one.outside_bytes.get(holder, 0.0) for holder in OUTSIDE}
+    if not one.outside_bytes:
+        name = scenario.cluster.device.name
+        raise InputError(f"cluster.device: {name} is no GPU, and only those have PyTorch's caching allocator; give another")
+    return AllocatorUse(
+        rank=one.name,
+        expandable=expandable,
+        allocated_bytes=served.allocated_bytes,
+        reserved_bytes=served.reserved_bytes,
+        outside_bytes=outside_bytes,
+        capacity_bytes=use.capacity_bytes,
+        retries=0,
+        fits=served.reserved_bytes + sum(outside_bytes.values()) <= use.capacity_bytes,
+        moment=StepMoment(served.phase, 0, 0, served.module),
+        stage=0,
+        chunks=1,
+        holders_bytes=served.holders_bytes,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field
 
 from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.convolutional.image_steps import (
@@ -31,6 +33,17 @@ class Convnet(ModelSpec):
 
     image: Width = 224
     classes: Width = 1000
+    dropout: bool = Field(True, description="whether there is dropout before linear layers, if the network has any")
+
+    @property
+    def dropout_step(self) -> Step:
+        """Dropout, or nothing without it."""
+        return dropout if self.dropout else identity
+
+    @property
+    def option(self) -> str:
+        """What the labels of layers say of missing dropout."""
+        return "" if self.dropout else ",dropout=False"
 
     @abstractmethod
     def blocks(self) -> list[Block]:
@@ -77,7 +90,7 @@ def _bottleneck(width: int, stride: int, projected: bool) -> Step:
 
 
 # 3×3 convolutions before each pool, arXiv 1409.1556, table 1 (D and E).
-_VGG_CONVOLUTIONS: Final = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+VGG_CONVOLUTIONS: Final = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 class Vgg(Convnet):
@@ -89,20 +102,31 @@ class Vgg(Convnet):
     def blocks(self) -> list[Block]:
         """Convolutions, each with the ReLU and the pool after it, then the classifier."""
         blocks = []
-        for group, count in enumerate(_VGG_CONVOLUTIONS[self.depth]):
+        for group, count in enumerate(VGG_CONVOLUTIONS[self.depth]):
             outputs = min(64 * 2**group, 512)
             steps = chain(convolution(outputs, 3, bias=True), relu)
             for index in range(count - 1):
                 blocks.append(Block(f"group{group}.conv{index}", f"vgg.convolution({outputs})", steps))
             last = chain(steps, max_pool(2, 2))
             blocks.append(Block(f"group{group}.conv{count - 1}", f"vgg.convolution({outputs},pool)", last))
-        hidden = chain(linear(4096), relu, dropout)
+        hidden = chain(linear(4096), relu, self.dropout_step)
         return [
             *blocks,
-            Block("linear0", "vgg.linear(4096)", chain(adaptive_average_pool(7), hidden)),
-            Block("linear1", "vgg.linear(4096)", hidden),
+            Block("linear0", f"vgg.linear(4096{self.option})", chain(adaptive_average_pool(7), hidden)),
+            Block("linear1", f"vgg.linear(4096{self.option})", hidden),
             Block("head", f"vgg.head({self.classes})", chain(linear(self.classes), loss)),
         ]
+
+
+class AlexNetConvolution(NamedTuple):
+    """A convolution of an AlexNet. pooled: whether a max-pool follows it."""
+
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+    groups: int
+    pooled: bool
 
 
 class AlexNet(Convnet):
@@ -115,20 +139,26 @@ class AlexNet(Convnet):
     kind: Literal["alexnet"] = "alexnet"
     grouped: bool = False
 
-    def blocks(self) -> list[Block]:
-        """Five convolutions, three linear layers."""
+    def convolutions(self) -> list[AlexNetConvolution]:
+        """The network's convolutions in forward order."""
         widths = (96, 256, 384, 384, 256) if self.grouped else (64, 192, 384, 256, 256)
         windows = ((11, 4, 2, 1), (5, 1, 2, 2), (3, 1, 1, 1), (3, 1, 1, 2), (3, 1, 1, 2))
+        return [
+            AlexNetConvolution(outputs, kernel, stride, padding, grouped if self.grouped else 1, index in (0, 1, 4))
+            for index, (outputs, (kernel, stride, padding, grouped)) in enumerate(zip(widths, windows, strict=True))
+        ]
+
+    def blocks(self) -> list[Block]:
+        """Five convolutions, three linear layers."""
         blocks = []
-        for index, (outputs, (kernel, stride, padding, grouped)) in enumerate(zip(widths, windows, strict=True)):
-            groups, pooled = grouped if self.grouped else 1, index in (0, 1, 4)
+        for index, (outputs, kernel, stride, padding, groups, pooled) in enumerate(self.convolutions()):
             steps = chain(convolution(outputs, kernel, stride, padding, groups, bias=True), relu)
             label = f"alexnet.convolution({outputs},groups={groups}{',pool' if pooled else ''})"
             blocks.append(Block(f"conv{index}", label, chain(steps, max_pool(3, 2)) if pooled else steps))
-        hidden = chain(dropout, linear(4096), relu)
+        hidden = chain(self.dropout_step, linear(4096), relu)
         return [
             *blocks,
-            Block("linear0", "alexnet.linear(4096)", chain(adaptive_average_pool(6), hidden)),
-            Block("linear1", "alexnet.linear(4096)", hidden),
+            Block("linear0", f"alexnet.linear(4096{self.option})", chain(adaptive_average_pool(6), hidden)),
+            Block("linear1", f"alexnet.linear(4096{self.option})", hidden),
             Block("head", f"alexnet.head({self.classes})", chain(linear(self.classes), loss)),
         ]

@@ -15,7 +15,6 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     chain,
     concatenation,
     conv_norm_relu,
-    dropout,
     linear,
     loss,
     max_pool,
@@ -39,11 +38,11 @@ class InceptionV3(Convnet):
             (chain(auxiliary_branch(self._auxiliary()), _d()), f"d({self.classes})") if self.auxiliary else (_d(), "d")
         )
         blocks += [("7a", label, reduction), ("7b", "e", _e()), ("7c", "e", _e())]
-        head = chain(adaptive_average_pool(1), dropout, linear(self.classes), loss)
+        head = chain(adaptive_average_pool(1), self.dropout_step, linear(self.classes), loss)
         return [
             Block("stem", "inception_v3.stem", _stem(), pinned_to_end=True),
             *(Block(f"mixed{name}", f"inception_v3.{label}", step) for name, label, step in blocks),
-            Block("head", f"inception_v3.head({self.classes})", head, pinned_to_end=True),
+            Block("head", f"inception_v3.head({self.classes}{self.option})", head, pinned_to_end=True),
         ]
 
     def _auxiliary(self) -> Step:

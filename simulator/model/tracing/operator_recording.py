@@ -43,12 +43,14 @@ class RecordedModule:
     """A module that is recorded as a whole: its operators for one sample, and the elements of its parameter tensors.
 
     run: number of the run; modules of the same run are neighbours. chained: whether it is in a Sequential or a ModuleList.
+    trained: whether it has parameters.
     """
 
     name: str
     label: str
     run: int
     chained: bool
+    trained: bool = False
     operators: list[Operator] = field(default_factory=list)
     tensors: list[int] = field(default_factory=list)
 
@@ -85,15 +87,20 @@ class Recorder:
         self.within = ""
         self.current: RecordedModule | None = None
         self.paused = False
+        self.repeated: tuple[str, str] | None = None
         self._weights = {id(storage): storage for storage in (weight.untyped_storage() for weight in weights)}
         for tensor in data:
             self._stored(tensor)
 
     def enter(self, module: RecordedModule) -> None:
-        """Makes `module` the one that runs."""
-        self.current = module
+        """Makes `module` the one that runs. One without parameters that has run before belongs to the one that runs."""
         if module not in self.modules:
             self.modules.append(module)
+        elif module is not self.current and not module.trained:
+            return
+        elif module is not self.current and self.current is not None and self.repeated is None:
+            self.repeated = module.name, self.current.name
+        self.current = module
 
     @property
     def running(self) -> RecordedModule:
@@ -261,7 +268,7 @@ class _Flow:
 
 def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
     """Layers of the recorded modules. outputs: ids of the storages that the model returns."""
-    groups = _grouped(recorder.modules)
+    groups = grouped(recorder.modules)
     leading = [max(group, key=lambda module: (module.computes, module.run != _BEFORE_FIRST)) for group in groups]
     chained = [any(module.chained for module in group) for group in groups]
     layers = []
@@ -289,7 +296,7 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
     return layers
 
 
-def _grouped(modules: Sequence[RecordedModule]) -> list[list[RecordedModule]]:
+def grouped(modules: Sequence[RecordedModule]) -> list[list[RecordedModule]]:
     """Groups of consecutive modules, each of which is one layer."""
     computing = {module.run for module in modules if module.computes}
     groups = [[modules[0]]]

@@ -5,31 +5,32 @@ The user writes a function that returns the module and example inputs, whose fir
     def build():
         return MyNetwork(), torch.randn(8, 3, 224, 224)
 
-and gives the model as `python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and
-the modules next to them. A module without products belongs to the previous layer, or to the next one if it is the first. All
-parameters are assumed to be trained.
+or a mapping with module, inputs, targets, loss and optimizer (see `user_function.UserModel`), and gives the model as
+`python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and the modules next to
+them. A module without products belongs to the previous layer, or to the next one if it is the first. All parameters
+are assumed to be trained.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
-import re
-import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple
 
-from scaleproof.simulator.common.errors import FieldError, MissingDependencyError
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
-from scaleproof.simulator.model.tracing.operator_recording import RecordedModule, Recorder, layers_of
-
-_PREFIX = "python:"
-_EXAMPLE = "`return model, torch.randn(8, 3, 224, 224)`"
+from scaleproof.simulator.model.tracing.operator_recording import RecordedModule, Recorder, grouped, layers_of
+from scaleproof.simulator.model.tracing.user_function import (
+    GpuRequestedError,
+    UserModel,
+    checked,
+    loss_of,
+    refuse,
+    user_errors,
+    user_function,
+)
 
 
 class Traced(ModelSpec):
@@ -49,11 +50,11 @@ class Traced(ModelSpec):
         Raises FieldError for any problem with the function, and MissingDependencyError if torch is not installed.
         """
         refuse_to_shard(self.kind, shard)
-        layers, unknown = _trace(self.source, Path.cwd())
+        layers, unknown, *_ = trace_of(self.source, Path.cwd())
         if unknown:
             problem = f"no cost is known for {', '.join(unknown)}"
             if self.strict:
-                _refuse(self.source, f"{problem}; leave strict out to count the bytes that they read and write")
+                refuse(self.source, f"{problem}; leave strict out to count the bytes that they read and write")
             warnings.warn(f"{self.source}: {problem}; counted by the bytes that they read and write", stacklevel=1)
         return list(layers)
 
@@ -65,142 +66,38 @@ def trace(reference: str, strict: bool = False) -> Traced:
     return traced
 
 
+class Trace(NamedTuple):
+    """A traced model. unknown: names of operators of unknown cost. modules: by layer, the names of its modules. repeated: names
+    of a module with parameters and of one that ran before it ran again; None if each runs at once."""
+
+    layers: tuple[Layer, ...]
+    unknown: tuple[str, ...]
+    modules: tuple[tuple[str, ...], ...]
+    repeated: tuple[str, str] | None
+
+
 @functools.cache
-def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers, and names of operators of unknown cost."""
-    module_name, function_name = _names(source)
-    sys.path.insert(0, str(folder))
-    try:
-        # before torch is imported, which takes seconds
-        _check_exists(source, module_name, folder)
-        try:
-            import torch
-        except ImportError:
-            raise MissingDependencyError(
-                "torch is not installed, and tracing needs it; pip install 'scaleproof[validator]'"
-            ) from None
-        function = _function(source, module_name, function_name, folder)
-        with torch.enable_grad(), _on_meta(torch), warnings.catch_warnings():
-            # of torch's own encoder layers, which has no effect on what is traced
-            warnings.filterwarnings("ignore", message=".*nested_tensor.*")
-            with _user_errors(source, "its function", folder):
-                returned = function()
-            module, inputs = _checked(torch, source, returned)
-            with _user_errors(source, "its forward pass on the example inputs", folder):
-                recorder, outputs = _run(torch, module, inputs)
-    finally:
-        sys.path.remove(str(folder))
-    return tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown))
-
-
-class _GpuRequestedError(Exception):
-    """The user's code requests a device that tracing does not have."""
-
-
-def _refuse(source: str, message: str) -> NoReturn:
-    raise FieldError(("model", "source"), f"{source}: {message}")
-
-
-def _names(source: str) -> tuple[str, str]:
-    """The names of the user's module and function. Raises FieldError."""
-    module_name, _, name = source.removeprefix(_PREFIX).partition(":")
-    # a file is written as often as its module
-    if module_name.endswith(".py"):
-        module_name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-    if not (source.startswith(_PREFIX) and module_name and name) or module_name.startswith("."):
-        _refuse(source, "not of the form python:module:function")
-    return module_name, name
-
-
-def _check_exists(source: str, module_name: str, folder: Path) -> None:
-    """Raises FieldError if there is no such module, or no package that it would be in."""
-    importlib.invalidate_caches()
-    package = module_name.partition(".")[0]
-    with _user_errors(source, f"module {module_name}", folder):
-        found = importlib.util.find_spec(package)
-    if found is None:
-        _refuse(source, f"there is no module {package} in {folder} or where Python looks for modules")
-
-
-def _function(source: str, module_name: str, name: str, folder: Path) -> Any:
-    """The user's function. Raises FieldError if it cannot be imported."""
-    try:
-        with _user_errors(source, f"module {module_name}", folder):
-            module = importlib.import_module(module_name)
-    except FieldError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and cause.name and f"{module_name}.".startswith(f"{cause.name}."):
-            _refuse(source, f"there is no module {cause.name} in {folder} or where Python looks for modules")
-        raise
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        import difflib
-
-        close = difflib.get_close_matches(name, known, n=1)
-        _refuse(source, f"module {module_name} has no function {name}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    return function
-
-
-@contextmanager
-def _user_errors(source: str, activity: str, folder: Path) -> Iterator[None]:
-    """Turns any error of the user's code into a FieldError in one line with its place. activity: what raised it."""
-    try:
-        yield
-    except FieldError:
-        raise
-    except (Exception, SystemExit) as error:
-        text, place = " ".join(str(error).split())[:300], _place(error, folder)
-        message = f"{activity} raised {type(error).__name__}: {text}{place}"
-        if isinstance(error, _GpuRequestedError) or re.search(r"cuda|nvidia|accelerator", text, re.IGNORECASE):
-            message = f"{activity} needs a GPU: {text}{place}; leave the device out, tracing needs none"
-        elif re.search(r"\bmeta\b|data-dependent", text):
-            message += "; while tracing, tensors have shapes and no values"
-        raise FieldError(("model", "source"), f"{source}: {message}") from error
-
-
-def _place(error: BaseException, folder: Path) -> str:
-    """` (file:line)` of the innermost line that is neither torch's nor ours."""
-    if isinstance(error, SyntaxError) and error.filename:
-        frames = [(error.filename, error.lineno)]
-    else:
-        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    ours = str(Path(__file__).parent)
-    known = [
-        (name, line)
-        for name, line in frames
-        if not name.startswith((ours, "<frozen")) and "/torch/" not in name and "/importlib/" not in name
-    ]
-    if not known:
-        return ""
-    name, line = known[-1]
-    path = Path(name)
-    return f" ({path.relative_to(folder) if path.is_relative_to(folder) else path}:{line})"
-
-
-def _checked(torch: Any, source: str, returned: Any) -> tuple[Any, list[Any]]:
-    """The module and its example inputs. Raises FieldError if the function returned something else."""
-    if isinstance(returned, torch.nn.Module):
-        _refuse(source, f"returns a module alone; return an example of its inputs too, such as {_EXAMPLE}")
-    if not (isinstance(returned, tuple) and len(returned) > 1 and isinstance(returned[0], torch.nn.Module)):
-        _refuse(source, f"returns a {type(returned).__name__}; return a module and its example inputs, such as {_EXAMPLE}")
-    module, *inputs = returned
-    for number, tensor in enumerate(inputs, start=1):
-        if not isinstance(tensor, torch.Tensor):
-            _refuse(source, f"example input {number} is a {type(tensor).__name__}; give tensors")
-        if tensor.dim() == 0 or len(tensor) == 0 or len(tensor) != len(inputs[0]):
-            shape = "×".join(map(str, tensor.shape)) or "no dimensions"
-            _refuse(source, f"example input {number} has {shape}; the first dimension of each is the batch, the same for all")
-    return module, inputs
+def trace_of(source: str, folder: Path) -> Trace:
+    """The trace of a user's model; errors as in `Traced.build_layers`."""
+    with user_function(source, folder) as (torch, function), torch.enable_grad(), _on_meta(torch), warnings.catch_warnings():
+        # of torch's own encoder layers, which has no effect on what is traced
+        warnings.filterwarnings("ignore", message=".*nested_tensor.*")
+        with user_errors(source, "its function", folder):
+            returned = function()
+        user = checked(torch, source, returned)
+        with user_errors(source, "its forward pass on the example inputs", folder):
+            recorder, outputs = _run(torch, source, user)
+    modules = tuple(tuple(module.name for module in group) for group in grouped(recorder.modules))
+    return Trace(tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown)), modules, recorder.repeated)
 
 
 @contextmanager
 def _on_meta(torch: Any) -> Iterator[None]:
-    """Creates tensors on the meta device, also if the CPU is requested. Raises _GpuRequestedError if a GPU is requested."""
+    """Creates tensors on the meta device, also if the CPU is requested. Raises GpuRequestedError if a GPU is requested."""
 
     def meta(device: Any) -> Any:
         if torch.device(device).type not in ("cpu", "meta"):
-            raise _GpuRequestedError(f"requests device {device}")
+            raise GpuRequestedError(f"requests device {device}")
         return torch.device("meta")
 
     class Devices(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
@@ -220,12 +117,13 @@ def _on_meta(torch: Any) -> Iterator[None]:
         yield
 
 
-def _run(torch: Any, module: Any, inputs: list[Any]) -> tuple[Recorder, set[int]]:
-    """Runs the forward pass; returns the record, and ids of the storages of the outputs."""
-    module, inputs = module.to("meta").train(), [tensor.to("meta") for tensor in inputs]
+def _run(torch: Any, source: str, user: UserModel) -> tuple[Recorder, set[int]]:
+    """Runs the forward pass and the user's loss; returns the record, and ids of the storages of the outputs."""
+    module = user.module.to("meta").train()
+    inputs, targets = ([tensor.to("meta") for tensor in group] for group in (user.inputs, user.targets))
     floats = [tensor.requires_grad_() for tensor in module.parameters() if tensor.is_floating_point()]
     dtype = floats[0].dtype if floats else torch.get_default_dtype()
-    recorder = Recorder(len(inputs[0]), dtype, [*module.parameters(), *module.buffers()], inputs)
+    recorder = Recorder(len(inputs[0]), dtype, [*module.parameters(), *module.buffers()], [*inputs, *targets])
     names = {inner: name for name, inner in module.named_modules()}
     recorded = _recorded_modules(torch, module)
     running: list[str] = []
@@ -246,6 +144,9 @@ def _run(torch: Any, module: Any, inputs: list[Any]) -> tuple[Recorder, set[int]
         stack.callback(hooks.register_module_forward_hook(leave).remove)
         stack.enter_context(_recording(torch, recorder))
         outputs = module(*inputs)
+        if user.loss is not None:
+            outputs = loss_of(torch, source, user, outputs, targets)
+    loss_of(torch, source, user._replace(loss=None), outputs, ())
     _assign_parameters(module, {names[inner]: record for inner, record in recorded.items()}, recorder)
     tensors = [tensor for tensor in torch.utils._pytree.tree_leaves(outputs) if torch.is_tensor(tensor)]
     return recorder, {id(tensor.untyped_storage()) for tensor in tensors}
@@ -344,10 +245,16 @@ def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
                 visit(inner, full)
                 runs += 1
             else:
-                recorded.setdefault(inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains)))
+                recorded.setdefault(
+                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _is_trained(inner))
+                )
 
     visit(module, "")
-    return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False)}
+    return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, trained=True)}
+
+
+def _is_trained(module: Any) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorder: Recorder) -> None:

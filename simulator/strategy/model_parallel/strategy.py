@@ -36,23 +36,23 @@ class ModelParallel(Strategy):
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Checks that each device has a branch or a part of the chain; raises FieldError."""
-        devices = len(set(self._device_of(layers)))
+        devices = len(set(self.device_of(layers)))
         if devices < self.stages:
             message = f"{self.stages} devices for a model with {devices} branches; give at most {devices}"
             raise FieldError(("strategy", "stages"), message)
 
     def parts(self, job: Job) -> list[list[Layer]]:
         """Layers on each device; shared weights have a copy on each device that uses them."""
-        device_of = self._device_of(job.layers)
+        device_of = self.device_of(job.layers)
         layers = with_own_weights(job.layers, device_of)
         return [[layer for layer, at in zip(layers, device_of, strict=True) if at == device] for device in range(self.stages)]
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
         """Indices of the layers on each device."""
-        device_of = self._device_of(job.layers)
+        device_of = self.device_of(job.layers)
         return [[i for i, at in enumerate(device_of) if at == device] for device in range(self.stages)]
 
-    def _device_of(self, layers: Sequence[Layer]) -> list[int]:
+    def device_of(self, layers: Sequence[Layer]) -> list[int]:
         """The device of each layer. Raises FieldError for more devices than a chain has blocks."""
         if branches(layers):
             return place_branches(layers, self.stages)
@@ -61,7 +61,7 @@ class ModelParallel(Strategy):
     def compile(self, job: Job) -> Program:
         """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
         optimizers."""
-        device_of = self._device_of(job.layers)
+        device_of = self.device_of(job.layers)
         passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, self.stages)
         passes.add_forward()
         passes.add_backward()

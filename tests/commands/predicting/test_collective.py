@@ -32,8 +32,35 @@ def test_measured_times_are_compared_with_another_cluster(imported: Path, capsys
 
 
 @pytest.mark.parametrize(
+    ("arguments", "algorithm"),
+    [
+        (["allreduce", "--ranks", "64", "--size", "64MiB"], "tree"),
+        (["allreduce", "--ranks", "64", "--size", "64MiB", "--set", "cluster.network.in_network_reduction=true"], "nvls"),
+        (
+            ["allgather", "--ranks", "8", "--size", "8KiB", "--set", "cluster.collectives.nccl.buffers=symmetric"],
+            "symmetric_ll",
+        ),
+    ],
+)
+def test_the_table_names_the_algorithm_that_is_chosen_on_the_changed_cluster(
+    arguments: list[str], algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scaleproof.main(["collective", *arguments, "--cluster", "dgx-h100"]) == 0
+    assert capsys.readouterr().out.split()[-1] == algorithm
+
+
+@pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (
+            ["allreduce", "--ranks", "8", "--cluster", "dgx-h100", "--set", "network.latency=2us"],
+            "--set network.latency=2us: expected a field of the cluster, such as cluster.network.latency=2us",
+        ),
+        (
+            ["allreduce", "--ranks", "8", "--cluster", "dgx-h100", "--set", "cluster.collectives.nccl.buffers=fast"],
+            "collectives.nccl.buffers: 'fast' is not known; give 'plain', 'registered' or 'symmetric'",
+        ),
+        (["--published", "--set", "cluster.network.latency=2us"], "--set changes the cluster"),
         ([], "give an operation, --ranks and --cluster, or measured times"),
         (["allreduce", "--ranks", "8"], "give an operation, --ranks and --cluster"),
         (["broadcast", "--published"], "no time of this operation"),

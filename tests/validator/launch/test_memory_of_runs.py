@@ -23,8 +23,8 @@ from scaleproof.simulator.model import cut_into_stages
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.checks import check_trainable
-from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models import models
+from scaleproof.validator.train.trained_model import build_optimizer
 from tests.validator.conftest import MakeScenario
 
 pytestmark = pytest.mark.full

@@ -26,8 +26,11 @@ from tests.validator.verdicts import deviation_of as deviation
 
 EXPERTS = {"count": 4, "active": 2, "feedforward": 24}
 MIXED = TINY_GPT | {"experts": EXPERTS}
+# experts that drop tokens
+FEW = TINY_GPT | {"experts": {**EXPERTS, "capacity": 0.75}}
 TENSOR = {"tensor": 2}
 SEQUENCE = {**TENSOR, "sequence_parallel": True}
+ASYNCHRONOUS = {**SEQUENCE, "overlap_tensor": True}
 GATHERED = {"context": 2, "context_by": "all_gather"}
 ULYSSES = {"context": 2, "context_by": "ulysses"}
 EXPERT = {"workers": 2, "expert": 2}
@@ -35,16 +38,19 @@ STAGED = {"stages": 2, "microbatches": 2}
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CASES: list[Case] = [
     (EXPERT, MIXED, "adam"),
+    (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "sgd"),
     ({**STAGED, **SEQUENCE, **GATHERED, "order": ["stages", "context", "workers", "tensor"]}, TINY_GPT, "sgd"),
 ]
 MORE_CASES: list[Case] = [
     (TENSOR, TINY_GPT, "adam"),
+    ({**EXPERT, "microbatches": 2}, FEW, "adam"),
     (GATHERED, TINY_GPT, "sgd"),
     ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap_sends": True}, MIXED, "sgd"),
     # the last rank has fewer words
     ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
     ({"context": 4}, TINY_GPT, "adam"),
     (ULYSSES, TINY_GPT, "adam"),
+    ({**STAGED, **ASYNCHRONOUS, "tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "adam"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
     ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
     (
@@ -60,6 +66,8 @@ RARE_CASES: list[Case] = [
     ({**STAGED, "workers": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "adam"),
     ({**EXPERT, "workers": 4, "microbatches": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1, "dense_layers": 2}}, "sgd"),
     (SEQUENCE, MIXED, "sgd"),
+    ({**STAGED, **EXPERT}, FEW, "sgd"),
+    ({**SEQUENCE, "workers": 2, "microbatches": 2}, FEW, "adam"),
     ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
     ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
     ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
@@ -71,6 +79,46 @@ def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[st
     return measure(
         make_scenario({"kind": "hybrid", **strategy}, model, precision="fp64", **training), watch=MeasureOptions(verify=True)
     )
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    in_bulk(
+        {**STAGED, "workers": 2, "compression": {"kind": "power_sgd", "rank": 1}},
+        {**STAGED, "workers": 2, "compression": {"kind": "top_k", "share": 0.1}, "overlap": True},
+        {**TENSOR, "workers": 2, "compression": {"kind": "fp16"}, "algorithm": "ring"},
+        {**STAGED, "workers": 2, "algorithm": "ring"},
+    ),
+)
+def test_compressed_gradients_equal_those_of_one_process(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    assert deviation(run_of(make_scenario, strategy)) < 1e-9
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**EXPERT, "dispatch_precision": "bf16"},
+        {**EXPERT, "dispatch_precision": "fp32", "combine_precision": "bf16", "microbatches": 2},
+    ],
+)
+def test_tokens_are_rounded_on_their_way_to_experts(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    rounded, whole = run_of(make_scenario, strategy, MIXED), run_of(make_scenario, EXPERT, MIXED)
+
+    assert deviation(rounded) < 1e-9
+    assert rounded.losses != pytest.approx(whole.losses, rel=1e-9)
+    if "microbatches" not in strategy:
+        narrow, wide = exchanged_bytes(rounded), exchanged_bytes(whole)
+        # dispatched tokens have a quarter of their bytes, and those that are combined all of them
+        dispatched = Counter({size / 4: count for size, count in (wide - narrow).items()})
+        assert dispatched == narrow - wide
+
+
+def test_compression_of_parts_cannot_be_verified(make_scenario: MakeScenario) -> None:
+    compressed = {**TENSOR, "workers": 2, "compression": {"kind": "top_k", "share": 0.1}}
+
+    with pytest.raises(InputError, match="--verify: one process cannot compress the parts of gradients"):
+        run_of(make_scenario, compressed)
 
 
 @pytest.fixture
@@ -96,6 +144,7 @@ def test_parameters_equal_those_of_one_process(
             (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
             (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
             (faults_hybrid.keep_parts_separate, SEQUENCE, TINY_GPT),
+            (faults_hybrid.sum_no_other_parts, ASYNCHRONOUS, TINY_GPT),
             (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
             (faults_hybrid.drop_gradients_of_others, GATHERED, TINY_GPT),
             (faults_hybrid.attend_to_own_tokens, ULYSSES, TINY_GPT),
@@ -227,7 +276,7 @@ def test_emulated_exchanges_equal_the_simulators(strategy: dict[str, Any], make_
         # of what each rank has a part of the gradients
         (SEQUENCE, TINY_GPT, 1),
         # of the gradients of routers; then of all gradients
-        *in_bulk((TENSOR, MIXED, 1), (GATHERED, TINY_GPT, 1), (ULYSSES, TINY_GPT, 1)),
+        *in_bulk((ASYNCHRONOUS, TINY_GPT, 1), (TENSOR, MIXED, 1), (GATHERED, TINY_GPT, 1), (ULYSSES, TINY_GPT, 1)),
     ],
 )
 def test_exchanges_equal_the_simulators(
@@ -240,6 +289,22 @@ def test_exchanges_equal_the_simulators(
 
     assert predicted - measured == Counter()
     assert (measured - predicted).total() == sums
+
+
+@pytest.mark.full
+def test_products_overlap_with_tokens_in_transit(make_scenario: MakeScenario) -> None:
+    spans = run_of(make_scenario, ASYNCHRONOUS).spans
+
+    assert spans is not None
+    own = spans.where((spans.rank == 0) & (spans.step == 2))
+    passes = own.where((own.phase == Phase.FORWARD) | (own.phase == Phase.BACKWARD))
+    moved = own.where((own.stream == Stream.COMMUNICATION) & (own.size_bytes == own.size_bytes.max()))
+    overlapped = [
+        ((passes.arrival_s < end_s) & (passes.end_s > begin_s)).any()
+        for begin_s, end_s in zip(moved.arrival_s, moved.end_s, strict=True)
+    ]
+    # all but those of the embedding, which has no product
+    assert sum(overlapped) == len(overlapped) - 2
 
 
 @given(
@@ -280,8 +345,8 @@ def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, pa
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
-        ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
-        (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
+        (ASYNCHRONOUS, MIXED, "strategy.overlap_tensor with experts or compute: paced is predicted but not measured"),
+        ({**EXPERT, "dispatch_precision": "fp8"}, MIXED, "strategy.dispatch_precision: fp8 is predicted but not measured"),
         ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
         ({**SEQUENCE, "servers": 1}, TINY_GPT, "strategy.servers"),
         ({**TENSOR, "servers": 1}, MIXED, "strategy.servers"),

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
-from scaleproof.validator.strategy.base import build_optimizer, name_parameters
+from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models import models as model
+from scaleproof.validator.train.models.transformer import cross_entropy
+from scaleproof.validator.train.trained_model import build_optimizer
 from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import in_bulk
@@ -54,16 +56,16 @@ MORE_CASES = [
 def plainly_trained(scenario: Scenario) -> dict[str, Tensor]:
     """The parameters after training on the same batches in this process scenario."""
     numbers = range(len(scenario.model.build_layers()))
-    modules = model.build(scenario.model, numbers, scenario.training.seed)  # type: ignore[arg-type]
+    modules = model.build(scenario.model, numbers, scenario.training.seed)
     layers = {number: module.double() for number, module in zip(numbers, modules, strict=True)}
     whole = nn.Sequential(*layers.values())
     optimizer = build_optimizer(scenario.training.optimizer, whole.parameters(), scenario.training.learning_rate)
     steps = range(WARMUP_STEPS + scenario.steps)
     shares = [worker_batches(scenario, w, steps, torch.device("cpu"), torch.float64) for w in range(scenario.strategy.workers)]
     for parts in zip(*shares, strict=True):
-        inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+        inputs, targets = (torch.cat(column) for column in zip(*(part[:2] for part in parts), strict=True))
         optimizer.zero_grad()
-        model.loss(whole(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(whole(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {name: value.detach() for name, value in name_parameters(layers).items()}
 

@@ -17,7 +17,9 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.models import models
-from scaleproof.validator.train.recompute import RecomputedSegment, chained
+from scaleproof.validator.train.models.transformer import Block
+from scaleproof.validator.train.recompute import prepare
+from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import at_night, collectives, deviation, deviation_of, in_bulk, paced
 
@@ -146,11 +148,11 @@ def test_selected_modules_run_once_more(recompute: Any, calls: tuple[int, int, i
     spec = scenario.model
     assert isinstance(spec, Gpt)
     (block,) = models.build(spec, [1], seed=0)
-    assert isinstance(block, models.Block)
+    assert isinstance(block, Block)
     counted = [Counted(getattr(block, name)) for name in ("mlp_norm", "expand", "contract")]
     for name, one in zip(("mlp_norm", "expand", "contract"), counted, strict=True):
         setattr(block, name, one)
-    nn.Sequential(*chained(scenario, {1: block}))(torch.randn(2, 8, 16, requires_grad=True)).sum().backward()
+    TrainedModel(scenario).graph({1: block})(torch.randn(2, 8, 16, requires_grad=True)).sum().backward()
 
     assert tuple(one.calls for one in counted) == calls
 
@@ -158,7 +160,7 @@ def test_selected_modules_run_once_more(recompute: Any, calls: tuple[int, int, i
 def kept_bytes(scenario: Any) -> int:
     """Bytes that the blocks of a model keep for the backward pass, parameters left out."""
     modules = models.build(scenario.model, range(1, 5), seed=0)
-    chain = nn.Sequential(*chained(scenario, dict(zip(range(1, 5), modules, strict=True))))
+    chain = TrainedModel(scenario).graph(dict(zip(range(1, 5), modules, strict=True)))
     known = {one.data_ptr() for one in chain.parameters()}
     sizes: dict[int, int] = {}
 
@@ -186,8 +188,9 @@ def test_segments_start_again_in_each_stage(make_scenario: MakeScenario) -> None
     scenario = make_scenario({"kind": "pipeline", "stages": 2, "microbatches": 2}, recompute={"every": 2})
 
     def recomputed(numbers: range) -> list[bool]:
-        modules = models.build(scenario.model, numbers, seed=0)  # type: ignore[arg-type]
-        return [isinstance(one, RecomputedSegment) for one in chained(scenario, dict(zip(numbers, modules, strict=True)))]
+        modules = models.build(scenario.model, numbers, seed=0)
+        whole = {number for part in prepare(scenario, dict(zip(numbers, modules, strict=True))) for number in part}
+        return [number in whole for number in numbers]
 
     # the embedding and two blocks, two blocks and the head
     assert recomputed(range(3)) == [False, False, True]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.cluster.device.kernels import cpu_core
-from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import Gpt, Mlp, ModelSpec
 from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, seconds_text, timed
 from scaleproof.validator.calibration.fit import curve_fitting
 from scaleproof.validator.calibration.fit.curve_fitting import robust
@@ -48,7 +48,7 @@ _FEWEST_KINDS: Final = 6
 _SMALLEST: Final = 1e-4
 
 
-def probe(models: Sequence[Gpt | Mlp], precision: str, budget_s: float) -> list[dict[str, Any]]:
+def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[dict[str, Any]]:
     """Points from which `device_section` makes a section, on every rank. Several ranks only time the models' layers: their
     slowdown relative to one rank gives the number of cores."""
     from scaleproof.validator.launch.rank import here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
@@ -19,7 +20,7 @@ _INSIDE: Final = (SAME_SOCKET, SAME_NODE)
 _BETWEEN: Final = (SAME_LEAF, ACROSS)
 # Ratio of exchange time to one-way time from which on a link counts as half duplex: 1 if it is full duplex, 2 if half.
 _HALF_DUPLEX: Final = 1.6
-# Share of its bandwidth that a receiver loses per further sender; smaller values are noise.
+# Share of its bandwidth that a receiver loses per further sender, or gains with several; smaller values are noise.
 _INCAST: Final = 0.03
 
 
@@ -46,6 +47,7 @@ def between(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> 
         return Section()
     regular, notes = _without_slow(_sends(points, "send", (nearest,)), dict(enumerate(nodes)), "host")
     fit = line(regular, MODELS, "messages between nodes", _sends(points, "stream", (nearest,)))
+    fit = _filled(fit, points)
     fields = _fields(fit, bits=True)
     if cluster.network.topology.has_own_links:
         fields["exceptions"] = list(_slow_nodes(points, nodes, fit))
@@ -114,6 +116,15 @@ def _slow_nodes(points: Sequence[Point], nodes: Sequence[int], fit: Line) -> Ite
             yield {"at": list(outlier.members), "bandwidth": rate_text(fit.bandwidth_Bps / outlier.ratio, bits=True)}
 
 
+def _filled(fit: Line, points: Sequence[Point]) -> Line:
+    """The fit with the rate at which several senders fill the link of a receiver, where one sender does not fill it."""
+    rates_Bps = [_incast_Bps(point, fit) for point in _largest_incasts(points)]
+    if not rates_Bps or (rate_Bps := statistics.median(rates_Bps)) <= (1 + _INCAST) * fit.bandwidth_Bps:
+        return fit
+    low_Bps, high_Bps = fit.bandwidth_interval_Bps
+    return replace(fit, bandwidth_Bps=rate_Bps, bandwidth_interval_Bps=(low_Bps, high_Bps * rate_Bps / fit.bandwidth_Bps))
+
+
 def _contention(points: Sequence[Point], fit: Line) -> dict[str, Any]:
     """Fields for what concurrent messages lose on a shared link: a half-duplex link, and incast."""
     fields: dict[str, Any] = {}
@@ -121,21 +132,28 @@ def _contention(points: Sequence[Point], fit: Line) -> dict[str, Any]:
     both = [point.median_s / alone_s(point.size) for point in _sends(points, "exchange", _BETWEEN)]
     if both and statistics.median(both) > _HALF_DUPLEX:
         fields["duplex"] = "half"
-    incasts = [point for point in timed(points, "message", "incast") if point.numbers["senders"] > 1]
-    if incasts:
-        largest = max(point.size for point in incasts)
-        lost = [_incast(point, fit) for point in incasts if point.size == largest]
-        if (most := statistics.median(lost)) > _INCAST:
-            fields["incast"] = round(most, 3)
+    incasts = _largest_incasts(points)
+    if incasts and (lost := statistics.median(_incast(point, fit) for point in incasts)) > _INCAST:
+        fields["incast"] = round(lost, 3)
     return fields
+
+
+def _largest_incasts(points: Sequence[Point]) -> list[Point]:
+    """Points of messages of the largest size from several ranks to one."""
+    incasts = [point for point in timed(points, "message", "incast") if point.numbers["senders"] > 1]
+    largest = max((point.size for point in incasts), default=0.0)
+    return [point for point in incasts if point.size == largest]
 
 
 def _incast(point: Point, fit: Line) -> float:
     """Share of its bandwidth that a receiver loses for each further sender, see `Link.incast`."""
-    senders = point.numbers["senders"]
-    # one latency for the request, one for the message
-    moving_s = point.median_s - 2 * fit.latency_s
-    return (moving_s * fit.bandwidth_Bps / (senders * point.size) - 1) / (senders - 1)
+    return (fit.bandwidth_Bps / _incast_Bps(point, fit) - 1) / (point.numbers["senders"] - 1)
+
+
+def _incast_Bps(point: Point, fit: Line) -> float:
+    """Bytes per second that arrive from all senders together, one latency after the request and one after the message."""
+    moving_s = max(point.median_s - 2 * fit.latency_s, point.median_s / 2)
+    return point.numbers["senders"] * point.size / moving_s
 
 
 def _hop_s(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> float | None:

@@ -132,6 +132,7 @@ def _over(ranks: int) -> dict[str, Fields]:
             "fp16": {**workers, "compression": {"kind": "fp16"}},
             "local-sgd": {"kind": "local_sgd", "workers": ranks, "period": 2},
             "asynchronous": {**served, "mode": "asynchronous"},
+            "zero-2": workers,
         }
     if ranks <= MOST_SHARED:
         schedule = "gpipe" if ranks == 2 else "1f1b"
@@ -141,6 +142,10 @@ def _over(ranks: int) -> dict[str, Fields]:
         strategies["tensor"] = {**pairs, "stages": 1, "tensor": 2, "sequence_parallel": True}
         if ranks > 2:
             strategies["hybrid"] = {**pairs, "stages": 2, "microbatches": 2}
+            strategies["hybrid-zero-1"] = strategies["hybrid-fsdp"] = strategies["hybrid"]
+            strategies["overlap-tensor"] = {**strategies["tensor"], "overlap_tensor": True}
     fields = {name: {"strategy": strategy} for name, strategy in strategies.items()}
-    fields["fsdp"]["training"] = {"zero": 3}
+    for name, stage in (("fsdp", 3), ("hybrid-fsdp", 3), ("zero-2", 2), ("hybrid-zero-1", 1)):
+        if name in fields:
+            fields[name]["training"] = {"zero": stage}
     return fields

@@ -11,7 +11,6 @@ from typing import Any, Final
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
 from scaleproof.validator.calibration.cluster_file.files import description, write
@@ -80,8 +79,7 @@ def calibrated(folder: Path | None, known: bool, budget_s: float, report: Callab
     path = folder / _FILE if folder else None
     if path is not None and known and path.exists():
         return CalibratedLab(nominal, load_cluster(path))
-    models = [load_model(catalog.find_part("model", name, Path())) for name in _MODELS]
-    plan = ProbePlan([model for model in models if isinstance(model, Gpt | Mlp)], budget_s=budget_s)
+    plan = ProbePlan([load_model(name) for name in _MODELS], budget_s=budget_s)
     result = calibrate(plan, "netlab", description(_DESCRIPTION), _PROBED_HOSTS, progress=nullcontext(report))
     assert result is not None, "a lab's ranks are started here"
     if path is not None:

@@ -21,8 +21,9 @@ _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
-_BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
-_DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
+_ROUTED: Final = ("expert", "dispatch_precision", "combine_precision")
+_DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
+_AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
 _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
@@ -30,13 +31,13 @@ _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes"
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 # Supported fields by kind of strategy; names end in _ where the attribute's name differs from the field's.
 MEASURED: Final[dict[str, tuple[str, ...]]] = {
-    "data_parallel": ("workers_", *_MICROBATCHED, "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
+    "data_parallel": ("workers_", *_MICROBATCHED, "shares", "first_bucket_bytes", *_AVERAGED, *_SHARDED),
     "local_sgd": ("workers_", "period", "outer", "overlap"),
     "gather_average": ("workers_",),
     "model_parallel": ("stages_",),
     "parameter_server": ("workers_", "servers_", "placement", *_SERVED),
     "pipeline": _STAGED,
-    "hybrid": ("workers_", "servers_", "bucket_bytes", "overlap", *_STAGED, *_DIVIDED),
+    "hybrid": ("workers_", "servers_", *_AVERAGED, *_SHARDED, "overlap_gather", *_STAGED, *_DIVIDED),
 }
 
 
@@ -65,33 +66,28 @@ def _check_training(scenario: Scenario) -> None:
     if training.fused_accumulation:
         message = f"is predicted but not measured: {refusals.FUSED}; set it to false, or leave it out"
         raise InputError(f"training.fused_accumulation {message}")
-    if training.zero and training.accumulate_precision is not None:
-        message = f"with training.zero is predicted but not measured: {refusals.ACCUMULATED_SHARDS}; leave either out"
-        raise InputError(f"training.accumulate_precision {message} to measure")
     if training.zero:
         _check_sharded(scenario)
 
 
 def _check_sharded(scenario: Scenario) -> None:
     """Raises InputError where ZeRO cannot be measured at this stage, or with this strategy."""
-    zero, plan = scenario.training.zero, scenario.strategy.plan
-    if scenario.strategy.kind != "data_parallel":
-        message = f"of a {scenario.strategy.kind} is predicted but not measured: {refusals.ZERO_OF}; give a data_parallel"
-        raise InputError(f"training.zero {message}")
-    if zero == 1:
-        message = f"1 is predicted but not measured: {refusals.ZERO_STAGE_1}; give 2, or 3 to share parameters out as well"
-        raise InputError(f"training.zero: {message}")
-    if plan.shares is not None:
-        raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
+    training, plan = scenario.training, scenario.strategy.plan
+    if training.zero == 3 and training.accumulate_precision not in (None, training.precision) and plan.averages:
+        message = f"with training.zero=3 is predicted but not measured: {refusals.ACCUMULATED_SHARDS}"
+        raise InputError(f"training.accumulate_precision {message}; leave it out, or give zero 2")
+    if training.zero >= 2 and splits_backward(plan) and plan.averages:
+        raise InputError(f"training.zero: {_no_gradient_hooks(plan)}")
 
 
 def _check_data_parallel(scenario: Scenario) -> None:
-    plan = scenario.strategy.plan
+    _check_algorithm(scenario.strategy.plan)
+
+
+def _check_algorithm(plan: Plan) -> None:
     if plan.algorithm is not None and plan.algorithm not in _ALGORITHMS:
         known = f"give {' or '.join(_ALGORITHMS)}, or leave it out for the library's choice"
         raise InputError(f"strategy.algorithm: {plan.algorithm} is predicted but not measured; {known}")
-    if scenario.training.zero and plan.algorithm is not None:
-        raise InputError("strategy.algorithm with training.zero is predicted but not measured; leave either out to measure")
 
 
 def _check_stages(scenario: Scenario) -> None:
@@ -130,9 +126,17 @@ def _no_gradient_hooks(plan: Plan) -> str:
 
 def _check_hybrid(scenario: Scenario) -> None:
     _check_stages(scenario)
+    _check_algorithm(scenario.strategy.plan)
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     if plan.expert > 1 and scenario.compute == "paced":
         raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
+    if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
+        message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
+        raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
+    for field in ("dispatch_precision", "combine_precision"):
+        if getattr(plan, field) == "fp8":
+            message = f"fp8 is predicted but not measured: {refusals.SCALED}; give bf16, fp16 or fp32"
+            raise InputError(f"strategy.{field}: {message}")
     if plan.overlap and splits_backward(plan):
         raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
     if plan.expert > 1 and plan.sequence_parallel:
@@ -151,7 +155,16 @@ def _check_servers(scenario: Scenario) -> None:
     strategy = scenario.strategy
     assert isinstance(strategy, ParameterServer)
     if strategy.overlap and strategy.two_level:
-        raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
+        message = f"with two_level it is predicted but not measured: {refusals.NODE_SUMS}; leave either out to measure"
+        raise InputError(f"strategy.overlap: {message}")
+
+
+def trains_by_layers(scenario: Scenario) -> bool:
+    """Whether ranks train layers that can be separated: those of stages, of shards, of recomputation and of buckets."""
+    strategy, training = scenario.strategy, scenario.training
+    staged = strategy.kind in ("pipeline", "hybrid", "model_parallel")
+    pushes_buckets = isinstance(strategy, ParameterServer) and strategy.overlap
+    return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
 
 
 def supports_v_shape() -> bool:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
-from scaleproof.simulator.model.graph import branches
-from scaleproof.simulator.model.transformer.decoder import options
+from scaleproof.simulator.model import T5, ModelSpec, Siamese, Traced
+from scaleproof.simulator.model.layers import WHOLE, kind_of
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
-from scaleproof.validator.launch.preflight.capabilities import check_strategy
+from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
@@ -47,24 +48,48 @@ def _check(scenario: Scenario) -> None:
 
 
 def _check_model(scenario: Scenario) -> None:
-    """Raises InputError where there is no torch model of the scenario's; emulated compute needs only a chain of layers."""
-    model, kind = scenario.model, scenario.strategy.kind
-    is_chain = not branches(model.build_layers())
+    """Raises InputError where ranks cannot train parts of the scenario's model as its strategy divides it."""
+    model, plan = scenario.model, scenario.strategy.plan
     if scenario.compute == "paced":
-        if not is_chain:
-            raise InputError(f"compute: a {model.kind} has branches, which cannot be emulated; give a model without branches")
         return
-    or_paced = ", or set compute=paced" if is_chain else ""
-    if not isinstance(model, Gpt | Mlp | ResNet):
-        known = f"give a gpt, an mlp or a resnet{or_paced}"
-        raise InputError(f"model: a {model.kind} can be predicted but not measured; {known}")
-    if isinstance(model, ResNet) and kind != "data_parallel":
-        known = f"give strategy data_parallel{or_paced}"
-        raise InputError(f"model: a resnet can be predicted but not measured by {kind}; {known}")
-    if isinstance(model, Gpt) and model.experts is not None and model.experts.capacity is not None:
-        raise InputError("model.experts.capacity: real experts accept all tokens sent to them; leave it out to measure")
-    if isinstance(model, Gpt) and (used := options(model.model_copy(update={"experts": None}))):
-        raise InputError(f"model: a gpt with {used.strip(', ')} can be predicted but not measured; leave that out{or_paced}")
+    shares_weights = getattr(model, "tied", False) or isinstance(model, Siamese | T5) or getattr(model, "pretraining", False)
+    if shares_weights and scenario.training.zero:
+        raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
+    if shares_weights and plan.servers and scenario.strategy.kind == "hybrid":
+        raise InputError(f"strategy.servers: {refusals.TIED_SERVERS}; leave them out, or give a model without shared weights")
+    if isinstance(model, Traced) and trains_by_layers(scenario):
+        _check_divisible(scenario, model)
+    if plan.shard._replace(expert=1) != WHOLE:
+        _check_division(model, plan)
+
+
+def _check_divisible(scenario: Scenario, model: Traced) -> None:
+    """Raises InputError where a user's module cannot be divided into layers. Imports torch, as tracing has."""
+    from scaleproof.validator.train.models import traced
+
+    if scenario.training.recompute.kind == "selective":
+        raise InputError("training.recompute: a user's modules have no names of parts; give full, or leave it out")
+    if scenario.strategy.plan.shares is not None:
+        raise InputError("strategy.shares: a user's module is divided for batches of one size; leave it out")
+    traced.check_divisible(model)
+
+
+def _check_division(model: ModelSpec, plan: Plan) -> None:
+    """Raises InputError where ranks cannot share the layers or tokens of a model."""
+    paced = "set compute=paced"
+    field = "tensor" if plan.tensor > 1 else "context"
+    if not isinstance(model, Transformer):
+        raise InputError(f"strategy.{field}: real layers of a {kind_of(model)} cannot be divided; leave it out, or {paced}")
+    if model.latent is not None:
+        raise InputError(f"strategy.{field}: {refusals.LATENT}; leave it out, or {paced}")
+    key_heads = model.key_heads or model.heads
+    shared = plan.tensor * (plan.context if plan.context_by == "ulysses" else 1)
+    if key_heads % shared:
+        raise InputError(
+            f"strategy.{field}: real ranks have whole heads of keys, of which there are {key_heads}; give a divisor"
+        )
+    if plan.context > 1 and plan.context_by != "ulysses" and (model.window or model.dropout or not model.flash):
+        raise InputError(f"strategy.context: {refusals.CONTEXT}; give context_by=ulysses, or {paced}")
 
 
 def _check_data(scenario: Scenario) -> None:
@@ -72,7 +97,7 @@ def _check_data(scenario: Scenario) -> None:
     if scenario.training.data is None:
         return
     path, model = Path(scenario.training.data), scenario.model
-    if not isinstance(model, Gpt):
+    if not isinstance(model, Transformer):
         raise InputError(f"training.data: {path} is text, which a model of kind {model.kind} cannot read; leave data out")
     try:
         size_bytes = path.stat().st_size if path.is_file() else None

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_ZERO_ELSEWHERE: Final = "real training shards states only in data_parallel"
-_ROUTED: Final = "real routers send a token to any rank, in the training precision and by one all-to-all"
+_ROUTED: Final = "real routers send a token to any rank, by one all-to-all"
 
 # Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
-    "algorithm": "real hybrids sum gradients by the library's allreduce",
-    "compression": "there is no reference training that could verify it in hybrids",
-    "prefetch": _ZERO_ELSEWHERE,
-    "reshard": _ZERO_ELSEWHERE,
-    "scatter": _ZERO_ELSEWHERE,
-    "shard_over": _ZERO_ELSEWHERE,
-    "overlap_gather": _ZERO_ELSEWHERE,
-    "overlap_tensor": "real collectives of tensor-parallel ranks block the products around them",
     "expert_tensor": "all real tensor-parallel ranks share each expert's matrices",
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "node_limit": _ROUTED,
     "deduplicated": _ROUTED,
-    "dispatch_precision": _ROUTED,
-    "combine_precision": _ROUTED,
     "split_sends": "torch.distributed.pipelining sends whole activations",
     "sparse": "real embeddings have dense gradients",
     "assignment": "each real worker takes the scenario's number of steps",
@@ -38,10 +27,15 @@ OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real train
 OFFLOAD: Final = "real ranks keep all states where they compute"
 INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
-ZERO_STAGE_1: Final = "torch's fully_shard scatters gradients, which stage 1 keeps whole"
-ZERO_OF: Final = "torch's fully_shard is applied only to workers that have all layers"
+WHOLE_EXCHANGES: Final = "they exchange tokens before or after they compute, not in pieces"
+NODE_SUMS: Final = "the workers of a real node sum their gradients once, after the backward pass"
+SCALED: Final = "8-bit messages need scales of their elements, which no collective of torch sends"
 FUSED: Final = "torch's products do not add gradients to a buffer"
 ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"
+TIED_SHARDS: Final = "torch's fully_shard cannot shard weights that several layers share, other than in one group with both"
+TIED_SERVERS: Final = "servers of hybrids update each rank's weights by themselves, and not copies that ranks share"
+LATENT: Final = "real ranks do not divide the latents of queries and keys"
+CONTEXT: Final = "real rings and gathered keys have whole causal attention without windows, dropout or kept scores"
 EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
 
 

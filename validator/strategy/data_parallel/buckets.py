@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,15 +65,17 @@ class BucketedAllreduce:
         bucket_sum: BucketSum,
         accumulator: Accumulator,
         stage: int = -1,
+        numbers: Sequence[int] | None = None,
     ) -> None:
-        """limits_bytes: of the first bucket, and of the others. accumulator: of the gradients of a step's microbatches."""
+        """limits_bytes: of the first bucket, and of the others. accumulator: of the gradients of a step's microbatches.
+        numbers: of the parameters in the whole model, 0, 1, … if None."""
         trained = list(parameters)
         self._accumulator, precision = accumulator, accumulator.precision
         self._recorder = recorder
         self._weight, self._bucket_sum, self._stage = weight, bucket_sum, stage
         narrower = precision.computed.itemsize / precision.reduced.itemsize
         self._buckets = fill(trained, *(limit * narrower for limit in limits_bytes))
-        number = {id(parameter): place for place, parameter in enumerate(trained)}
+        number = dict(zip(map(id, trained), range(len(trained)) if numbers is None else numbers, strict=True))
         self._summed = [_bucket(filled, number, precision.reduced) for filled in self._buckets]
 
     def average(self) -> None:
@@ -101,34 +103,49 @@ class EarlyAllreduce(BucketedAllreduce):
 
     def __init__(self, *args: Any, microbatches: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._due = [len(bucket) * microbatches for bucket in self._buckets]
-        self._missing = list(self._due)
         self._begun: dict[int, Future[Tensor]] = {}
-        self._hooks: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
-            for index, bucket in enumerate(self._buckets)
-            for parameter in bucket
-        ]
+        self._countdown = Countdown(self._buckets, microbatches, self._begin)
 
     def average(self) -> None:
-        """Waits for the sums that have begun, and begins to count the next step's gradients."""
+        """Waits for the sums that have begun."""
         super().average()
         self._begun.clear()
+
+    def close(self) -> None:
+        """Removes the hooks of parameters."""
+        self._countdown.close()
+        super().close()
+
+    def _begin(self, index: int) -> None:
+        self._begun[index] = super()._launch(index)
+
+    def _launch(self, index: int) -> Future[Tensor]:
+        return self._begun[index]
+
+
+class Countdown:
+    """Calls a function with a bucket's number each time that all of its gradients have been computed `passes` times."""
+
+    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], passes: int, call: Callable[[int], object]) -> None:
+        self._due = [len(bucket) * passes for bucket in buckets]
         self._missing = list(self._due)
+        self._call = call
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
+            for index, bucket in enumerate(buckets)
+            for parameter in bucket
+        ]
 
     def close(self) -> None:
         """Removes the hooks of parameters."""
         for hook in self._hooks:
             hook.remove()
-        super().close()
 
     def _note_gradient(self, index: int, _: Tensor) -> None:
         self._missing[index] -= 1
         if not self._missing[index]:
-            self._begun[index] = super()._launch(index)
-
-    def _launch(self, index: int) -> Future[Tensor]:
-        return self._begun[index]
+            self._missing[index] = self._due[index]
+            self._call(index)
 
 
 def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: torch.dtype) -> Bucket:

@@ -1,30 +1,35 @@
-"""ZeRO stages 2 and 3 by torch's `fully_shard`: workers shard optimizer states and gradients, in stage 3 parameters as well.
+"""ZeRO stage 3 by torch's `fully_shard`: workers shard parameters, gradients and optimizer states (arXiv 1910.02054).
 
-Stage 3 gathers each layer's parameters before its passes, `prefetch` layers ahead; stage 2 gathers all of them after a step
-(arXiv 1910.02054). With `shard_over` each group of workers shards, and gradients are summed within and then over the groups
-(hybrid sharding, arXiv 2304.11277).
+Each layer's parameters are gathered before its passes, `prefetch` layers ahead. With `shard_over` each group of workers shards,
+and gradients are summed within and then over the groups (hybrid sharding, arXiv 2304.11277).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from scaleproof.simulator.strategy import DataParallel
+from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched
+from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
 from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
+
+# Names of the teams that shard, and of those with the same shard.
+SHARDING: Final = ("shard", "replica")
 
 
 class FullySharded(Microbatched):
@@ -32,64 +37,117 @@ class FullySharded(Microbatched):
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
-        plan, self.zero = strategy.plan, context.scenario.training.zero
-        self.scatters_microbatches = plan.scatter == "microbatch"
-        shape = (plan.workers // plan.sharing, plan.sharing)
-        mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
-        self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
-        policy = MixedPrecisionPolicy(reduce_dtype=self.accumulator.precision.reduced)
-        exchange = _ShardCollective(self.recorder, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
-        for shard in self.shards:
-            keeps = self.zero < 3 or not plan.reshard
-            module = cast(torch.nn.Module, shard)
-            fully_shard(module, mesh=mesh["shard"], reshard_after_forward=not keeps, mp_policy=policy)
-            exchange.attach(shard, plan.workers)
-        # the root has no parameters of its own; it links the layers for prefetching
-        fully_shard(self.module, mesh=mesh["shard"])
-        for number, shard in enumerate(self.shards):
-            ahead, behind = self.shards[number + 1 :], self.shards[:number][::-1]
-            shard.set_modules_to_forward_prefetch(ahead[: plan.prefetch])
-            shard.set_modules_to_backward_prefetch(behind[: plan.prefetch])
+        plan = strategy.plan
+        self.weight = plan.workers * weight_of(context)
+        shard, groups = (
+            Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
+        )
+        sharder = LayerSharder(context, self.accumulator.precision.reduced, plan.workers)
+        layers = [[sharder.shard(layer, shard, groups)] for layer in self.layers.values()]
+        sharder.link(self.module, layers, shard)
+        self.prepare_backward = BackwardSettings(layers, plan)
         # shards have replaced the parameters
         self.optimizer = context.optimizer(self.module.parameters())
 
     def train_on(self, part: Batch, microbatch: int) -> None:
         """Trains on a microbatch; scatters gradients after the last one, or after each."""
-        for shard in self.shards:
-            shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
-            shard.set_requires_gradient_sync(self.scatters_microbatches or self.is_last(microbatch))
+        self.prepare_backward()
         super().train_on(part, microbatch)
 
-    def update(self) -> None:
-        """Applies the gradients; below ZeRO 3, all ranks get all parameters again."""
-        super().update()
-        if self.zero < 3:
-            for handle in [shard.unshard(async_op=True) for shard in self.shards]:
-                if handle is not None:
-                    handle.wait()
+    def loss_of(self, part: Batch, microbatch: int) -> Tensor:
+        """A microbatch's loss, weighted by this worker's share of the samples: gradients are divided by the workers."""
+        return super().loss_of(part, microbatch) * self.weight
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The gathered parameters; to be called on all workers together."""
-        for shard in self.shards:
-            shard.reshard()
-        own = super().parameters()
-        return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in own.items()}
+        for layer in self.layers.values():
+            cast(FSDPModule, layer).reshard()
+        return {name: full(value) for name, value in super().parameters().items()}
+
+
+class LayerSharder:
+    """Shards layers by `fully_shard`."""
+
+    def __init__(self, context: Context, reduced: torch.dtype, divisor: int, stage: int = -1) -> None:
+        """reduced: data type of summed gradients. divisor: by which sums of gradients are divided."""
+        self._context, self._divisor, self._stage = context, divisor, stage
+        self._plan = context.scenario.strategy.plan
+        self._policy = MixedPrecisionPolicy(reduce_dtype=reduced)
+        self._collectives: dict[tuple[int, int], _ShardCollective] = {}
+        self._meshes: dict[int, DeviceMesh] = {}
+
+    def shard(self, module: nn.Module, shard: Team, groups: Team) -> FSDPModule:
+        """Shards a module's parameters, without those of modules in it that are sharded already, over the ranks of a team.
+
+        groups: the ranks with the same shard, which sum gradients after they have been scattered.
+        """
+        key = shard.number, groups.number
+        if key not in self._collectives:
+            teams = (Collectives(self._context.recorder, team, self._stage) for team in (shard, groups))
+            self._collectives[key] = _ShardCollective(self._context.recorder, self._context.device.type, *teams)
+        mesh, keeps = self._mesh(shard), not self._plan.reshard
+        fully_shard(module, mesh=mesh, reshard_after_forward=not keeps, mp_policy=self._policy)
+        self._collectives[key].attach(cast(FSDPModule, module), self._divisor)
+        return cast(FSDPModule, module)
+
+    def link(self, root: nn.Module, layers: Sequence[Sequence[FSDPModule]], shard: Team) -> None:
+        """Links the layers of a root module, which has no parameters of its own, in forward order: each pass gathers the
+        parameters of the next `prefetch` layers ahead. layers: of each layer the sharded modules."""
+        fully_shard(root, mesh=self._mesh(shard))
+        ahead = self._plan.prefetch
+        for number, modules in enumerate(layers):
+            following, previous = layers[number + 1 :][:ahead], layers[:number][::-1][:ahead]
+            modules[0].set_modules_to_forward_prefetch(list(chain(*following)))
+            # for an empty list torch would choose a layer, in pipelines one of another microbatch; this one is there already
+            modules[0].set_modules_to_backward_prefetch(list(chain(*previous)) or [modules[0]])
+
+    def _mesh(self, team: Team) -> DeviceMesh:
+        if team.number not in self._meshes:
+            assert team.group is not None, "teams that shard have a group of their own"
+            self._meshes[team.number] = DeviceMesh.from_group(team.group, self._context.device.type)
+        return self._meshes[team.number]
+
+
+class BackwardSettings:
+    """Settings of a stage's layers, to be applied before each backward pass: whether gradients are scattered after it, and
+    whether parameters are freed."""
+
+    def __init__(self, layers: Sequence[Sequence[FSDPModule]], plan: Plan) -> None:
+        self._modules, self._plan = list(chain(*layers)), plan
+        self._passes = 0
+
+    def __call__(self) -> None:
+        """Applies the settings of the step's next pass."""
+        self._passes = self._passes % self._plan.microbatches + 1
+        is_last = self._passes == self._plan.microbatches
+        for module in self._modules:
+            module.set_requires_gradient_sync(is_last or self._plan.scatter == "microbatch", recurse=False)
+            module.set_reshard_after_backward(is_last or not self._plan.keeps_gathered, recurse=False)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor that may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A tensor that may be sharded, gathered; to be called on all ranks together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class _ShardCollective:
     """The collectives of `fully_shard`, each recorded as a span."""
 
-    def __init__(self, recorder: Recorder, device: str, shard: Team, replica: Team) -> None:
-        self.recorder = recorder
-        self.shard, self.replica = Collectives(recorder, shard), Collectives(recorder, replica)
+    def __init__(self, recorder: Recorder, device: str, shard: Collectives, replica: Collectives) -> None:
+        self.recorder, self.shard, self.replica = recorder, shard, replica
         # on GPUs streams wait for collectives, and the host goes on
         self.blocks = device == "cpu"
 
-    def attach(self, module: FSDPModule, workers: int) -> None:
-        """Has this object make the module's collectives. workers: number of workers over which gradients are averaged."""
+    def attach(self, module: FSDPModule, divisor: int) -> None:
+        """Has this object make the module's collectives. divisor: by which sums of gradients are divided."""
         module.set_custom_all_gather(cast(Any, _Gather(self)))
         module.set_custom_reduce_scatter(cast(Any, _Scatter(self)))
-        module.set_gradient_divide_factor(float(workers))
+        module.set_gradient_divide_factor(float(divisor))
         # gloo has no other reduction
         module.set_force_sum_reduction_for_comms(True)
         if self.replica.team.size > 1:

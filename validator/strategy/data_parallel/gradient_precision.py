@@ -28,10 +28,10 @@ class GradientPrecision(NamedTuple):
     def of(cls, training: Training) -> Self:
         """The precisions of a scenario's training, with the same defaults as in predictions.
 
-        With ZeRO `fully_shard` accumulates a rank's shard of gradients in the parameters' precision.
+        With ZeRO's stage 3 `fully_shard` accumulates: a rank's shard of gradients in the parameters' precision.
         """
         reduced = training.reduce_precision or training.precision
-        accumulated = training.precision if training.zero else training.accumulate_precision or reduced
+        accumulated = training.precision if training.zero == 3 else training.accumulate_precision or reduced
         return cls(DTYPES[training.precision], DTYPES[accumulated], DTYPES[reduced])
 
     @property

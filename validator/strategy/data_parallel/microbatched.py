@@ -8,8 +8,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import DataParallel
 from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
-from scaleproof.validator.train.data import Batch
-from scaleproof.validator.train.models import models
+from scaleproof.validator.train.data import Batch, share_of
 
 
 class Microbatched(WholeModel):
@@ -27,8 +26,7 @@ class Microbatched(WholeModel):
         batch = self.batches[index]
         size = len(batch.targets) // self.microbatches
         for number in range(self.microbatches):
-            part = slice(number * size, (number + 1) * size)
-            self.train_on(Batch(batch.inputs[part], batch.targets[part]), number)
+            self.train_on(batch.part(slice(number * size, (number + 1) * size)), number)
         self.update()
 
     def train_on(self, part: Batch, microbatch: int) -> None:
@@ -40,7 +38,7 @@ class Microbatched(WholeModel):
     def loss_of(self, part: Batch, microbatch: int) -> Tensor:
         """A microbatch's part of the mean loss over the worker's samples."""
         with self.recorder.span(Phase.FORWARD, microbatch=microbatch):
-            loss = models.loss(self.module(part.inputs), part.targets)
+            loss = self.context.model.loss(self.module(part.inputs, **part.others), part.targets)
         self.note_loss(loss, len(part.targets))
         return loss / self.microbatches
 
@@ -55,3 +53,9 @@ class Microbatched(WholeModel):
     def is_last(self, microbatch: int) -> bool:
         """Whether this is the last microbatch of a step."""
         return microbatch == self.microbatches - 1
+
+
+def weight_of(context: Context) -> float:
+    """Weight of the mean gradient over this worker's samples in the mean over all samples."""
+    share = share_of(context.scenario, context.rank)
+    return float(share.stop - share.start) / context.scenario.total_samples

@@ -14,20 +14,22 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import DataParallel
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
-from scaleproof.validator.strategy.data_parallel.fully_sharded import FullySharded
+from scaleproof.validator.strategy.data_parallel.fully_sharded import SHARDING, FullySharded
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched
-from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of
+from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
+from scaleproof.validator.strategy.data_parallel.sharded_states import Sharding
+from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread, bucket_sum_of
+from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.data import Batch
 
 
 def create(context: Context, strategy: DataParallel) -> Trainer:
     """The trainer of this rank's worker."""
-    if context.scenario.training.zero:
-        return FullySharded(context, strategy)
     if strategy.workers == 1:
         return Microbatched(context, strategy)
+    if context.scenario.training.zero:
+        return (FullySharded if context.scenario.training.zero == 3 else ShardedWorker)(context, strategy)
     # DistributedDataParallel uses one precision for gradients
     by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_uniform
     return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
@@ -43,7 +45,7 @@ class OwnBuckets(Microbatched):
             self.recorder,
             (strategy.first_bucket_bytes, strategy.bucket_bytes),
             weight_of(context),
-            bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm),
+            bucket_sum_of(context, Team.everybody()),
             self.accumulator,
         )
         self.buckets = (
@@ -62,13 +64,39 @@ class OwnBuckets(Microbatched):
         super().close()
 
 
+class ShardedWorker(Microbatched):
+    """Shards optimizer states over workers, and with ZeRO's stage 2 gradients."""
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, strategy)
+        plan = strategy.plan
+        shard, groups = (
+            Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
+        )
+        limits_bytes = strategy.first_bucket_bytes, strategy.bucket_bytes
+        sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), limits_bytes)
+        self.states = sharding.states([list(self.module.parameters())], shard, groups)
+        self.optimizer = context.optimizer(self.states.shards)
+
+    def update(self) -> None:
+        """Applies the gradients to this rank's shard, and gathers the parameters."""
+        self.states.reduce()
+        super().update()
+        self.states.gather()
+
+    def close(self) -> None:
+        """Ends the sums of buckets."""
+        self.states.close()
+        super().close()
+
+
 class Ddp(Microbatched):
     """DistributedDataParallel sums buckets during the backward pass."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         self.weight = weight_of(context)
-        self.bucket_sum = bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm)
+        self.bucket_sum = bucket_sum_of(context, Team.everybody())
         self.number = {id(parameter): place for place, parameter in enumerate(self.module.parameters())}
         self.computed: Any = None
         # autograd reaches the first layer last; its hooks run before those of DistributedDataParallel
@@ -116,9 +144,3 @@ class Ddp(Microbatched):
         numbers = [self.number[id(parameter)] for parameter in filled.parameters()]
         flat = filled.buffer().mul_(self.weight)
         return self.bucket_sum.begin(Bucket(flat, filled.gradients(), numbers))
-
-
-def weight_of(context: Context) -> float:
-    """Weight of the mean gradient over this worker's samples in the mean over all samples."""
-    share = share_of(context.scenario, context.rank)
-    return float(share.stop - share.start) / context.scenario.total_samples

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.futures import Future
 
-from scaleproof.simulator.strategy.data_parallel.compression import Compression
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import Allreduce, Bucket, BucketSum
 from scaleproof.validator.strategy.data_parallel.compression import Method, method_of
@@ -26,48 +26,66 @@ ALGORITHMS: Final[dict[str | None, type[Collectives]]] = {None: Collectives, "ri
 _JOIN_S: Final = 0.5
 
 
-def bucket_sum_of(
-    context: Context, team: Team, compression: Compression | None, algorithm: str | None, stage: int = -1
-) -> BucketSum:
-    """The way in which a strategy with this compression and algorithm sums its buckets over the team."""
-    if compression is None and algorithm is None:
-        return Allreduce(Collectives(context.recorder, team, stage))
-    collectives = ALGORITHMS[algorithm](context.recorder, team, stage)
-    return ThreadedSum(context.device, method_of(compression, paced=context.pace is not None), collectives)
+def bucket_sum_of(context: Context, team: Team, stage: int = -1, thread: SumThread | None = None) -> BucketSum:
+    """The way in which the scenario's strategy sums its buckets over the team. thread: a new one if None and it needs one."""
+    plan, recorder = context.scenario.strategy.plan, context.recorder
+    if plan.compression is None and plan.algorithm is None:
+        return Allreduce(Collectives(recorder, team, stage))
+    method = method_of(plan.compression, paced=context.pace is not None)
+    return ThreadedSum(thread or SumThread(context.device), method, ALGORITHMS[plan.algorithm](recorder, team, stage))
 
 
-class ThreadedSum(BucketSum):
-    """Sums one bucket at a time in one thread, so that all ranks make the same collectives in the same order."""
+class SumThread:
+    """A thread that makes the sums of buckets one after the other, in the order in which they begin on all ranks."""
 
-    def __init__(self, device: torch.device, method: Method, collectives: Collectives) -> None:
-        self._method, self._collectives = method, collectives
+    def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._devices: list[int | str | torch.device] = [device] if self._stream else []
-        self._begun: queue.SimpleQueue[tuple[Bucket, Any, Future[Tensor]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._sum_all, name="bucket sums", daemon=True)
+        self._begun: queue.SimpleQueue[tuple[Callable[[], Tensor], Any, Future[Tensor]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="bucket sums", daemon=True)
         self._thread.start()
 
-    def begin(self, bucket: Bucket) -> Future[Tensor]:
-        """Queues the bucket for the thread that sums buckets in order."""
+    def begin(self, make: Callable[[], Tensor]) -> Future[Tensor]:
+        """Queues the function that makes a sum; the future returns its result."""
         filled = torch.cuda.current_stream().record_event() if self._stream else None
         future: Future[Tensor] = Future(devices=self._devices)
-        self._begun.put((bucket, filled, future))
+        self._begun.put((make, filled, future))
         return future
 
     def close(self) -> None:
-        """Ends the thread after the buckets under way; does not wait for buckets that never complete."""
+        """Ends the thread after the sums under way; does not wait for sums that never complete."""
         self._begun.put(None)
         self._thread.join(_JOIN_S)
 
-    def _sum_all(self) -> None:
+    def _run(self) -> None:
         with torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext():
             while (begun := self._begun.get()) is not None:
-                bucket, filled, future = begun
+                make, filled, future = begun
                 if self._stream is not None:
                     self._stream.wait_event(filled)
                 try:
-                    self._method.sum(bucket, self._collectives)
+                    result = make()
                 except Exception as error:
                     future.set_exception(error)  # type: ignore[arg-type]
                 else:
-                    future.set_result(bucket.flat)
+                    future.set_result(result)
+
+
+class ThreadedSum(BucketSum):
+    """Sums buckets in a thread, by a method that may need several collectives."""
+
+    def __init__(self, thread: SumThread, method: Method, collectives: Collectives) -> None:
+        self._thread, self._method, self._collectives = thread, method, collectives
+
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Queues the bucket for the thread that sums buckets in order."""
+
+        def make() -> Tensor:
+            self._method.sum(bucket, self._collectives)
+            return bucket.flat
+
+        return self._thread.begin(make)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -71,9 +71,11 @@ class Collectives:
     def begin(self, moved: Tensor) -> Callable[[], None]:
         """Begins the span of a collective; returns the function that ends and records it."""
         begin, labels = self.recorder.now(), self.labels(moved)
-        return lambda: self.recorder.add(
-            Phase.SYNCHRONISE, begin, self.recorder.now(), stream=Stream.COMMUNICATION, stage=self.stage, **labels
-        )
+        return lambda: self.note(begin, self.recorder.now(), labels)
+
+    def note(self, begin: Any, end: Any, labels: Mapping[str, Any]) -> None:
+        """Records the span of a collective between two marks. labels: as returned by `labels` when it began."""
+        self.recorder.add(Phase.SYNCHRONISE, begin, end, stream=Stream.COMMUNICATION, stage=self.stage, **labels)
 
     def labels(self, moved: Tensor) -> dict[str, Any]:
         """Labels of the next collective's span, equal on all ranks of the team."""

@@ -36,6 +36,14 @@ def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
     return result
 
 
+def divided(whole: Sequence[Sequence[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Divides each team into parts of `size` ranks: the parts, and the teams of ranks with the same place in them."""
+    parts = [[list(team[begin : begin + size]) for begin in range(0, len(team), size)] for team in whole]
+    return [part for of_team in parts for part in of_team], [
+        list(ranks) for of_team in parts for ranks in zip(*of_team, strict=True)
+    ]
+
+
 def holdings(plan: Plan) -> list[list[int]]:
     """The ranks that have the same parameters, by stage and tensor-parallel part, those of the last stage first."""
     grid = plan.grid(1)

@@ -10,7 +10,20 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 # Axes of teams, by whose index teams along different axes with the same first rank get different numbers.
-_AXES: Final = ("all", "worker", "stage", "tensor", "context", "expert", "shard", "replica", "node")
+_AXES: Final = (
+    "all",
+    "worker",
+    "stage",
+    "tensor",
+    "context",
+    "expert",
+    "shard",
+    "replica",
+    "node",
+    "copies",
+    "shards of a worker",
+    "shards of all",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Team:
     def along(cls, mesh: DeviceMesh, axis: str) -> Self:
         """The team of the ranks that differ from this one only along an axis of the mesh."""
         group = mesh.get_group(axis)
-        return cls._numbered(group, dist.get_process_group_ranks(group), axis)
+        return cls.numbered(group, dist.get_process_group_ranks(group), axis)
 
     @classmethod
     def of(cls, teams: Sequence[Sequence[int]], axis: str) -> Self:
@@ -59,11 +72,12 @@ class Team:
         for ranks in teams:
             group = dist.new_group(list(ranks))
             if dist.get_rank() in ranks:
-                own = cls._numbered(group, ranks, axis)
+                own = cls.numbered(group, ranks, axis)
         assert own is not None, "every rank is in one of the teams"
         return own
 
     @classmethod
-    def _numbered(cls, group: dist.ProcessGroup | None, ranks: Sequence[int], axis: str) -> Self:
+    def numbered(cls, group: dist.ProcessGroup | None, ranks: Sequence[int], axis: str) -> Self:
+        """The team of a group. axis: along which it lies; teams of an axis with the same first rank have the same number."""
         number = _AXES.index(axis) * dist.get_world_size() + min(ranks)
         return cls(group, tuple(ranks), number)

@@ -36,7 +36,7 @@ class GatheredAttention:
         self.ends = [(number + 1) * self.part for number in (team.place, 2 * team.size - 1 - team.place)]
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(batch, heads, own tokens, width) each → the same shape."""
+        """(batch, heads, own tokens, width) each, of keys and values maybe for fewer heads → the queries' shape."""
         own = torch.stack([key, value])
         both = self._in_order(self.collectives.gathered(own, 1 + _SEQUENCE))
         saved = _RegatheredTensors(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))
@@ -88,4 +88,6 @@ def _attended(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Causal attention; the queries belong to the tokens of the last keys."""
     queries, read = query.shape[_SEQUENCE], keys.shape[_SEQUENCE]
     seen = torch.ones(queries, read, dtype=torch.bool, device=query.device).tril(read - queries)
-    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
+    return functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=seen, enable_gqa=keys.shape[1] < query.shape[1]
+    )

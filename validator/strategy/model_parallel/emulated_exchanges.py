@@ -63,7 +63,7 @@ class EmulatedExchanges:
                 begun.pop(0).wait()
             return identity(x)
 
-        module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, forward), end, inputs[0]))
+        module.register_forward_pre_hook(lambda _, inputs: (both_ways(partial(begin, forward), end, inputs[0]), *inputs[1:]))
         module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
     def _begin(self, exchange: Exchange, samples: int) -> _PendingExchange:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from scaleproof.validator.strategy.layout.collectives import Collectives
 
+# Data type of a message, that of the tensor if None.
+Wire = torch.dtype | None
+
 
 class PassCollectives(Collectives):
     """A team's collectives within passes. They block the pass, whose span is recorded in pieces."""
@@ -38,9 +41,16 @@ class PassCollectives(Collectives):
         """Reduce-scatter along a dimension forward, all-gather of gradients backward."""
         return both_ways(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
 
-    def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
-        """All-to-all of rows, and of their gradients backward. received, sent: number of rows by place in the team."""
-        return both_ways(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
+    def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int], ahead: Wire, back: Wire) -> Tensor:
+        """All-to-all of rows, and of their gradients backward. received, sent: number of rows by place in the team.
+
+        ahead, back: precisions of rows and of gradients on their way, their own if None.
+        """
+
+        def moved(own: Tensor, arriving: Sequence[int], leaving: Sequence[int], wire: Wire) -> Tensor:
+            return self._all_to_all(own.to(wire or own.dtype), arriving, leaving).to(own.dtype)
+
+        return both_ways(lambda own: moved(own, received, sent, ahead), lambda g: moved(g, sent, received, back), rows)
 
     def transposed(self, x: Tensor, parted: int, joined: int) -> Tensor:
         """All-to-all that splits dimension `parted` over the team and concatenates along `joined`; the reverse backward."""

@@ -36,9 +36,11 @@ class RingAttention:
         self.part = sequence // (2 * self.team.size)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(batch, heads, own tokens, width) each → the same shape."""
-        mixed: Tensor = _RingAttention.apply(self, query, torch.stack([key, value]))  # type: ignore[no-untyped-call]
-        return mixed
+        """(batch, heads, own tokens, width) each, of keys and values maybe for fewer heads → the queries' shape."""
+        # queries that share a head of keys are neighbours, in a dimension of their own
+        grouped = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])
+        mixed: Tensor = _RingAttention.apply(self, grouped, torch.stack([key, value]))  # type: ignore[no-untyped-call]
+        return mixed.flatten(1, 2)
 
     def blocks(self, own: Tensor) -> Iterator[tuple[_Mask, Tensor]]:
         """Keys and values of each rank, this one's first. Each is sent to the next rank while it is in use."""
@@ -80,7 +82,7 @@ class _RingAttention(torch.autograd.Function):
         mixed = torch.zeros_like(query)
         log_sum = query.new_full(query.shape[:-1], -math.inf)
         for mask, block in ring.blocks(own.detach().contiguous()):
-            key, value = block[..., mask.keys, :]
+            key, value = block[..., mask.keys, :].unsqueeze(3)
             scores = _scores(query[..., mask.queries, :], key, mask.causal)
             added, before = scores.logsumexp(-1), log_sum[..., mask.queries]
             after = torch.logaddexp(before, added)
@@ -102,13 +104,13 @@ class _RingAttention(torch.autograd.Function):
         of_query, scale = torch.zeros_like(query), 1 / math.sqrt(query.shape[-1])
         arriving: _Arriving | None = None
         for mask, block in ring.blocks(own.detach().contiguous()):
-            (key, value), queries = block[..., mask.keys, :], query[..., mask.queries, :]
+            (key, value), queries = block[..., mask.keys, :].unsqueeze(3), query[..., mask.queries, :]
             shares = (_scores(queries, key, mask.causal) - log_sum[..., mask.queries].unsqueeze(-1)).exp()
             of_made = of_mixed[..., mask.queries, :]
             of_scores = shares * (of_made @ value.mT - common[..., mask.queries, :]) * scale
             of_query[..., mask.queries, :] += of_scores @ key
             of_block = torch.zeros_like(block) if arriving is None else arriving.wait()
-            of_block[..., mask.keys, :] += torch.stack([of_scores.mT @ queries, shares.mT @ of_made])
+            of_block[..., mask.keys, :] += torch.stack([(of_scores.mT @ queries).sum(2), (shares.mT @ of_made).sum(2)])
             # gradients follow the block, and return to its rank after the last one
             arriving = ring.send_on(of_block)
         return None, of_query, arriving.wait() if arriving else None

@@ -7,7 +7,7 @@ parallelism (arXiv 2205.05198) each rank has a part of the tokens between branch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -20,9 +20,10 @@ from torch.nn import functional
 
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.overlapped_products import OverlappedProducts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.train.models.mixture import Expert, Mixture
-from scaleproof.validator.train.models.models import Embedding
+from scaleproof.validator.train.models.transformer import Embedding
 
 # of (batch, sequence, hidden)
 _SEQUENCE: Final = 1
@@ -36,13 +37,17 @@ class _Cut(NamedTuple):
 
 
 class TensorParallel:
-    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: records their collectives."""
+    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: records their collectives.
 
-    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool) -> None:
+    overlapped: overlaps collectives of sequence parallelism with the products next to them; None if they block the pass.
+    """
+
+    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool, overlap: bool) -> None:
         self.mesh = mesh["tensor"]
         self.team = Team.along(mesh, "tensor")
         self.collectives = PassCollectives(recorder, self.team)
         self.sequence = sequence
+        self.overlapped = OverlappedProducts(self.collectives) if overlap else None
         self.words = -(-vocabulary // self.team.size)
         self.own_words = max(0, min(self.words, vocabulary - self.team.place * self.words))
         self._cuts: dict[nn.Parameter, _Cut] = {}
@@ -62,6 +67,10 @@ class TensorParallel:
             "contract": RowParallelLinear(self),
         }
         parallelize_module(layer, self.mesh, {name: plan[name] for name, _ in layer.named_children() if name in plan})
+        for name in ("query_norm", "key_norm"):
+            # each rank normalises its own heads
+            for parameter in getattr(layer, name).parameters() if hasattr(layer, name) else ():
+                self.note_summand(parameter)
         if isinstance(layer, Embedding) and self.sequence:
             layer.positions = layer.positions.chunk(self.team.size)[self.team.place]
 
@@ -96,11 +105,18 @@ class TensorParallel:
 
     def whole(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters with the parts of all ranks gathered; to be called on all ranks."""
-        return {name: self._whole(value) for name, value in parameters.items()}
+        return {name: self.joined(value, value) for name, value in parameters.items()}
 
-    def _whole(self, value: Tensor) -> Tensor:
-        cut = self._cuts.get(value) if isinstance(value, nn.Parameter) else None
+    def joined(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """A value with the shape of this rank's part of a parameter, with the parts of all ranks gathered."""
+        cut = self._cuts.get(parameter) if isinstance(parameter, nn.Parameter) else None
         return value if cut is None else self.collectives.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
+
+    def replace(self, parameters: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Notes that parameters have been replaced by others with the same part. parameters: pairs of old and new ones."""
+        for old, new in parameters:
+            if old in self._cuts:
+                self._cuts[new] = self._cuts.pop(old)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of (…, words) outputs, each rank with those of its words, against (…) class numbers.
@@ -137,7 +153,10 @@ class ColumnParallelLinear(_Style):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, _ in list(module.named_parameters()):
             self.shared.cut(module, name, 0)
-        module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
+        if self.shared.overlapped is not None:
+            _replace_forward(module, partial(_multiply_columns, cast(nn.Linear, module), self.shared.overlapped))
+        else:
+            module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
         return module
 
 
@@ -177,8 +196,16 @@ def _replace_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> 
     module.forward = forward
 
 
+def _multiply_columns(module: nn.Linear, overlapped: OverlappedProducts, x: Tensor) -> Tensor:
+    return overlapped.column(x, module.weight, module.bias)
+
+
 def _add_rows(module: nn.Linear, shared: TensorParallel, x: Tensor) -> Tensor:
-    return shared.leave(functional.linear(x, module.weight)) + module.bias
+    if shared.overlapped is not None:
+        summed = shared.overlapped.row(x, module.weight)
+    else:
+        summed = shared.leave(functional.linear(x, module.weight))
+    return summed if module.bias is None else summed + module.bias
 
 
 def _look_up(module: nn.Embedding, shared: TensorParallel, tokens: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
-from scaleproof.validator.train.models.models import Block
+from scaleproof.validator.train.models.transformer import Block
 
 # of (batch, tokens, heads, …)
 _TOKENS: Final = 1

@@ -66,7 +66,14 @@ def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layou
 
     With `shard: bytes` each server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
     """
-    tensors = [(number, parameter) for number, layer in layers.items() for parameter in layer.parameters()]
+    # those that layers share belong to the first one
+    first_of = {parameter: number for number in sorted(layers, reverse=True) for parameter in layers[number].parameters()}
+    tensors = [
+        (number, parameter)
+        for number, layer in layers.items()
+        for parameter in layer.parameters()
+        if first_of[parameter] == number
+    ]
     sizes = [parameter.numel() for _, parameter in tensors]
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
     counts = [len(bucket) for bucket in reversed(fill([parameter for _, parameter in tensors], limit_bytes, limit_bytes))]

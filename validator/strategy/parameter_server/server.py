@@ -67,7 +67,7 @@ class Server(Trainer):
         self.number = context.rank - strategy.workers
         layers = context.build_all()
         self.layout = lay_out(layers, strategy)
-        vector = self.layout.vector([parameter for layer in layers.values() for parameter in layer.parameters()])
+        vector = self.layout.vector(list(nn.ModuleList(layers.values()).parameters()))
         numbered = [*enumerate(self.layout.buckets)][::-1]
         self.parts = [
             BucketShard(context, number, vector[b.parts[self.number]]) for number, b in numbered if self.number in b.parts

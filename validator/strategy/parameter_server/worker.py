@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.run.run import Phase, Stream
@@ -22,7 +22,8 @@ from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
 from scaleproof.validator.train.data import Batch
-from scaleproof.validator.train.models import models
+from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
+from scaleproof.validator.train.models.wiring import DATA, Wire
 
 
 class Worker(WholeModel):
@@ -107,8 +108,10 @@ class OverlappedWorker(Worker):
     def __init__(self, context: Context, strategy: ParameterServer, links: Links) -> None:
         super().__init__(context, strategy, links, None)
         buckets, parameters = self.layout.buckets, list(self.module.parameters())
-        # number of tensors of each bucket without a gradient yet; pushes under way; by bucket the step and pulls under way
+        # number of tensors of each bucket without a gradient yet; the next bucket to push; pushes under way; by bucket the step
+        # and pulls under way
         self.gradients_left: list[int] = []
+        self.next_push = -1
         self.pushes: list[dist.Work] = []
         self.pulls: dict[int, tuple[int, list[dist.Work]]] = {}
         self.hooks: list[Any] = [
@@ -118,12 +121,15 @@ class OverlappedWorker(Worker):
         ]
         ends = [*(bucket.layer for bucket in buckets[1:]), len(self.layers)]
         # the layers that can run forward once each bucket has been pulled
-        in_order = list(self.layers.values())
-        self.pieces = [nn.Sequential(*in_order[bucket.layer : end]) for bucket, end in zip(buckets, ends, strict=True)]
+        pieces = [range(bucket.layer, end) for bucket, end in zip(buckets, ends, strict=True)]
+        self.pieces = [
+            context.model.graph({number: self.layers[number] for number in piece}) if piece else None for piece in pieces
+        ]
 
     def step(self, index: int) -> None:
         """Trains on a batch; pushes and pulls overlap with the passes."""
         self.gradients_left = [len(bucket.tensors) for bucket in self.layout.buckets]
+        self.next_push = len(self.gradients_left) - 1
         self.backward(self.forward(self.batches[index]))
         with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
             wait_all(self.pushes)
@@ -138,13 +144,15 @@ class OverlappedWorker(Worker):
             # samples are generated with all parameters
             self._await_all_pulls()
             self.act()
-        x = batch.inputs
+        x: Values = batch.inputs
+        tensors = {data_name(Wire(DATA)): batch.inputs, **batch.others}
         for bucket, piece in enumerate(self.pieces):
             self._await_pull(bucket)
-            with self.recorder.span(Phase.FORWARD):
-                x = piece(x)
+            if piece is not None:
+                with self.recorder.span(Phase.FORWARD):
+                    x = piece(*as_tuple(x), **tensors)
         with self.recorder.span(Phase.FORWARD):
-            loss = models.loss(x, batch.targets)
+            loss = self.context.model.loss(x, batch.targets)
         self.note_loss(loss, len(batch.targets))
         return loss
 
@@ -154,10 +162,12 @@ class OverlappedWorker(Worker):
             hook.remove()
 
     def _on_gradient(self, bucket: int, _: Tensor) -> None:
-        """Called when a gradient of the bucket is computed; the last one starts the push and the pull."""
+        """Called when a gradient of the bucket is computed. Its last one starts the push and the pull, unless the gradients of
+        a later bucket are missing: servers expect buckets from the last to the first."""
         self.gradients_left[bucket] -= 1
-        if self.gradients_left[bucket] == 0:
-            begin = self.recorder.now()
+        while self.next_push >= 0 and self.gradients_left[self.next_push] == 0:
+            bucket, begin = self.next_push, self.recorder.now()
+            self.next_push -= 1
             self.pushes += self.push(bucket)
             self.pulls[bucket] = self._index, self.pull(bucket)
             labels: dict[str, Any] = {"size_bytes": self._bytes(bucket), "group": bucket, "match": self._index}

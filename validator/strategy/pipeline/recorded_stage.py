@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -85,11 +86,14 @@ class RecordedStage(PipelineStage):
 
     For each microbatch schedules call get_*_recv_ops when they post a receive, *_one_chunk once it has arrived, and
     get_*_send_ops when they send. This is undocumented, as in torch 2.11 to 2.13.
+
+    prepare_backward: called before each backward pass.
     """
 
     def __init__(self, passes: PassRecorder, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._passes = passes
+        self.prepare_backward: Callable[[], object] = lambda: None
         self._forward: tuple[int, Any] | None = None
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
@@ -118,6 +122,7 @@ class RecordedStage(PipelineStage):
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """Runs and records the backward pass of a microbatch."""
         begin_s = self._passes.begin_pass((self.stage_index, bwd_chunk_id, False))
+        self.prepare_backward()
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._passes.end_pass(Phase.BACKWARD, begin_s, self.stage_index, bwd_chunk_id)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -11,10 +12,13 @@ from scaleproof.simulator.strategy import Pipeline
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
+from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
+from scaleproof.validator.strategy.model_parallel.pass_collectives import both_ways, identity
 from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder, RecordedStage
 from scaleproof.validator.strategy.pipeline.schedules import build_schedule, sends_freely
-from scaleproof.validator.train.models import models
-from scaleproof.validator.train.recompute import chained
+from scaleproof.validator.train.layer_graph import LayerGraph, Values, as_tuple, data_name
+from scaleproof.validator.train.models.models import tie_within
+from scaleproof.validator.train.models.wiring import DATA, Wire
 
 Build = Callable[[range], Mapping[int, nn.Module]]
 
@@ -24,14 +28,26 @@ def create(context: Context, strategy: Pipeline) -> Trainer:
     return StageTrainer(context, strategy, worker=0, stage=context.rank)
 
 
-class Chunk(nn.Sequential):
-    """The layers of a stage. Their output is never a view: torch detaches it in place, which views do not allow."""
+class Chunk(nn.Module):
+    """The layers of a stage.
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The output of the layers, copied if it is a view."""
-        x = super().forward(x)  # type: ignore[no-untyped-call]
+    Their outputs are neither views nor inputs, since torch detaches them in place. Outputs and the gradients of inputs are
+    contiguous, since they are sent.
+    """
+
+    def __init__(self, graph: LayerGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *entering: Tensor, **data: Tensor) -> Values:
+        """The outputs of the layers, copied where they are views or only pass through."""
+        inputs = [both_ways(identity, Tensor.contiguous, x) if x.requires_grad else x for x in entering]
+        outputs: Values = self.graph(*inputs, **data)
+        if self.graph.ends:
+            return outputs
         # private: as in torch 2.11 to 2.13
-        return x.clone() if x._is_view() else x
+        copied = tuple(x.clone() if x._is_view() else x.contiguous() for x in as_tuple(outputs))
+        return copied[0] if len(copied) == 1 else copied
 
 
 class StageTrainer(Trainer):
@@ -56,27 +72,35 @@ class StageTrainer(Trainer):
         chunks = [(build or context.build)(ranges[number]) for number in numbers]
         self.stage, self.microbatches = stage, plan.microbatches
         self.layers = {number: layer for chunk in chunks for number, layer in chunk.items()}
+        tie_within(self.layers, context.model.ties)
         self.batches = context.batches(worker)
-        self.module = nn.Sequential(*self.layers.values())
+        self.module = nn.ModuleList(self.layers.values())
         self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
+        graphs = [Chunk(context.model.graph(chunk)) for chunk in chunks]
         self.stages = [
-            RecordedStage(
-                self.pass_recorder, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group
-            )
-            for number, chunk in zip(numbers, chunks, strict=True)
+            RecordedStage(self.pass_recorder, graph, number, len(ranges), context.device, group=group)
+            for number, graph in zip(numbers, graphs, strict=True)
         ]
+        self.needed = sorted({name for chunk in graphs for name in chunk.graph.needed})
         self.optimizer = context.optimizer(self.module.parameters())
         precision = GradientPrecision.of(context.scenario.training)
         self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
+        place_of = [
+            next(place for place, own in enumerate(plan.stage_of) if any(layer in ranges[stage] for stage in own))
+            for layer in context.model.numbers
+        ]
+        self.shared = SharedWeights(self.recorder, self.layers, context.model.ties, place_of, self.columns())
         self.schedule = build_schedule(plan, self.stages, self._loss, plan.pass_times(plan.exchanging(job)))
 
     def step(self, index: int) -> None:
         """Trains on the microbatches of a batch in the order of the schedule, and applies their gradients."""
         batch = self.batches[index]
         inputs = (batch.inputs,) if any(stage.is_first for stage in self.stages) else ()
+        tensors = {data_name(Wire(DATA)): batch.inputs, **batch.others}
+        others: dict[str, Any] = {name: tensors[name] for name in self.needed}
         targets = batch.targets if any(stage.is_last for stage in self.stages) else None
         self.pass_recorder.begin_step()
-        self.schedule.step(*inputs, target=targets, return_outputs=False)
+        self.schedule.step(*inputs, target=targets, return_outputs=False, **others)
         self.pass_recorder.end_step()
         self.update()
 
@@ -85,8 +109,13 @@ class StageTrainer(Trainer):
         self.average()
         apply_update(self.recorder, self.optimizer, stage=self.stage)
 
+    def columns(self) -> Sequence[Sequence[int]]:
+        """The ranks of each pipeline in the order of their places."""
+        return [range(dist.get_world_size())]
+
     def average(self) -> None:
-        """Averages gradients over workers; nothing to do, as there is one."""
+        """Averages gradients over workers, of which there is one; sums those of weights that stages share."""
+        self.shared.sum()
 
     def close(self) -> None:
         """Ends the accumulation of gradients."""
@@ -98,7 +127,7 @@ class StageTrainer(Trainer):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss over the samples of a microbatch."""
-        return models.loss(outputs, targets)
+        return self.context.model.loss(outputs, targets)
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A microbatch's part of the step's mean loss; ends the recorded forward pass."""

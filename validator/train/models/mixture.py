@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -9,24 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.model.transformer.experts import Experts
+from scaleproof.simulator.model.transformer.layer_parts import Activation, activation_inputs
 from scaleproof.validator.train.recompute import Sections
 
 
-class Expert(nn.Module):
-    """An MLP without biases: (tokens, hidden) → the same shape. activation: section name of its activation function."""
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    """The activation function of an MLP. If it is gated, neighbouring columns are a value and its factor."""
+    if activation in ("swiglu", "geglu"):
+        value, factor = x.view(*x.shape[:-1], -1, 2).unbind(-1)
+        function: Callable[[Tensor], Tensor] = functional.silu if activation == "swiglu" else functional.gelu
+        return value * function(factor)
+    return functional.relu(x) if activation == "relu" else functional.gelu(x)
 
-    def __init__(self, hidden: int, feedforward: int, activation: str) -> None:
+
+class Expert(nn.Module):
+    """An MLP without biases: (tokens, hidden) → the same shape. section: name of the section of its activation function."""
+
+    def __init__(self, hidden: int, feedforward: int, activation: Activation, section: str) -> None:
         super().__init__()
-        self.activation, self.run = activation, Sections()
-        self.up = nn.Linear(hidden, feedforward, bias=False)
+        self.activation, self.section, self.run = activation, section, Sections()
+        self.up = nn.Linear(hidden, feedforward * activation_inputs(activation), bias=False)
         self.down = nn.Linear(feedforward, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """The expert's outputs."""
-        return self.run(self.activation, self._down, self.up(x))
+        return self.run(self.section, self._down, self.up(x))
 
     def _down(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.down(functional.gelu(x)))
+        return cast(Tensor, self.down(activated(x, self.activation)))
 
 
 class LocalExperts(nn.ModuleDict):
@@ -42,23 +54,38 @@ class LocalExperts(nn.ModuleDict):
 class Mixture(nn.Module):
     """A mixture: (batch, sequence, hidden) → the same shape. A token goes to the experts with the largest router weights.
 
-    No token is dropped. Expert outputs are weighted by the softmax over all experts.
+    Without a capacity no token is dropped. With one, every expert computes the same number of rows: those beyond it are
+    dropped, and missing ones are zeros. Expert outputs are weighted by the softmax over all experts.
     """
 
-    def __init__(self, hidden: int, spec: Experts) -> None:
+    def __init__(self, hidden: int, spec: Experts, activation: Activation = "gelu") -> None:
         super().__init__()
-        self.active, self.count = spec.active, spec.count
+        self.active, self.count, self.capacity = spec.active, spec.count, spec.capacity
         self.router = nn.Linear(hidden, spec.count, bias=False)
         self.run = Sections()
-        self.experts = LocalExperts({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
-        self.shared = Expert(hidden, spec.shared * spec.feedforward, "activation") if spec.shared else None
+        own = {str(number): Expert(hidden, spec.feedforward, activation, "moe_act") for number in range(spec.count)}
+        self.experts = LocalExperts(own)
+        shared = spec.shared * spec.feedforward
+        self.shared = Expert(hidden, shared, activation, "activation") if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         """The weighted outputs of each token's experts, and those of the shared experts."""
         tokens = x.flatten(0, -2)
         weights, chosen = functional.softmax(self.router(tokens), dim=-1).topk(self.active)
         expert, order = chosen.flatten().sort(stable=True)
-        token = order // self.active
-        outputs = self.experts(tokens[token], torch.bincount(expert, minlength=self.count))
-        mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights.flatten()[order].unsqueeze(-1))
+        token, counts = order // self.active, torch.bincount(expert, minlength=self.count)
+        rows, weights = tokens[token], weights.flatten()[order].unsqueeze(-1)
+        outputs = self.experts(rows, counts) if self.capacity is None else self._within_capacity(rows, expert, counts)
+        mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights)
         return (mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, tokens)).view_as(x)
+
+    def _within_capacity(self, rows: Tensor, expert: Tensor, counts: Tensor) -> Tensor:
+        """The outputs of rows sorted by expert; zeros for those beyond its capacity."""
+        assert self.capacity is not None
+        places = math.ceil(len(rows) * self.capacity / self.count)
+        number = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[expert]
+        kept = number < places
+        place = (expert * places + number)[kept]
+        filled = rows.new_zeros(self.count * places, rows.shape[-1]).index_copy(0, place, rows[kept])
+        outputs = self.experts(filled, torch.full_like(counts, places))
+        return torch.zeros_like(rows).masked_scatter(kept.unsqueeze(-1), outputs[place])

@@ -2,139 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
-from scaleproof.simulator.model.transformer.experts import Experts
-from scaleproof.validator.train.models import resnet
-from scaleproof.validator.train.models.mixture import Mixture
-from scaleproof.validator.train.recompute import Sections
+from scaleproof.simulator.model import T5, AlexNet, Bert, Gpt, InceptionV3, Llama, Mlp, ModelSpec, ResNet, Siamese, Traced, Vgg
+from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.validator.train.models import convolutional, encoders, resnet, siamese, transformer
+from scaleproof.validator.train.models.transformer import cross_entropy
+from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class Embedding(nn.Module):
-    """Token plus learned position embedding: (batch, sequence) tokens → (batch, sequence, hidden)."""
+class Family(NamedTuple):
+    """How a kind of model is trained. layer: builds the layer with a number. loss: mean over samples of a model's outputs and
+    targets. ties: weights that layers share. wiring: what layers read, where it is not what the simulator's layers say."""
 
-    positions: Tensor
-
-    def __init__(self, spec: Gpt) -> None:
-        super().__init__()
-        self.token = nn.Embedding(spec.vocabulary, spec.hidden)
-        self.position = nn.Embedding(spec.sequence, spec.hidden)
-        self.register_buffer("positions", torch.arange(spec.sequence), persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The embedded tokens."""
-        return cast(Tensor, self.token(tokens) + self.position(self.positions))
+    layer: Callable[[Any, int], nn.Module]
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy
+    ties: Callable[[Any], Sequence[Tie]] = lambda spec: ()
+    wiring: Callable[[Any], Wiring] = lambda spec: wiring_of(spec.build_layers())
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention of heads: (batch, heads, sequence, width) each → the same shape."""
-    return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-class Block(nn.Module):
-    """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
-
-    attend: the attention function. to_heads, to_tokens: exchanges before and after it among ranks that share a sample's tokens.
-    run: runs the block's sections. With tensor parallelism a rank has some of the heads and a part of the MLP.
-    """
-
-    def __init__(self, spec: Gpt, mixed: bool = False) -> None:
-        super().__init__()
-        hidden = spec.hidden
-        self.head_width = hidden // spec.heads
-        self.attend = attend
-        self.to_heads: Callable[[Tensor], Tensor] = _unchanged
-        self.to_tokens: Callable[[Tensor], Tensor] = _unchanged
-        self.run = Sections()
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.projection = nn.Linear(hidden, hidden)
-        self.mlp_norm = nn.LayerNorm(hidden)
-        if mixed:
-            self.mixture = Mixture(hidden, cast(Experts, spec.experts))
-        else:
-            self.expand = nn.Linear(hidden, 4 * hidden)
-            self.contract = nn.Linear(4 * hidden, hidden)
-        self.mixed = mixed
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
-        x = x + self._attention(self.run("layernorm", self.attention_norm, x))
-        normed = self.run("layernorm", self.mlp_norm, x)
-        return x + (self.run("moe", self.mixture, normed) if self.mixed else self.run("mlp", self._mlp, normed))
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.run("activation", self._contract, self.expand(x))
-
-    def _contract(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.contract(functional.gelu(x)))
-
-    def _attention(self, x: Tensor) -> Tensor:
-        # a head's queries, keys and values are neighbours, so that a contiguous part of the columns has whole heads
-        split = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
-        query, key, value = self.to_heads(split).permute(3, 0, 2, 1, 4)
-        mixed = self.run("core_attn", self.attend, query, key, value)
-        return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
-
-
-class Head(nn.Module):
-    """Final norm and output projection: (batch, sequence, hidden) → (batch, sequence, vocabulary) logits."""
-
-    def __init__(self, spec: Gpt) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(spec.hidden)
-        self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
-        return cast(Tensor, self.output(self.norm(x)))
-
-
-def build(model: Gpt | Mlp | ResNet, layers: Iterable[int], seed: int) -> list[nn.Module]:
+def build(model: ModelSpec, numbers: Iterable[int], seed: int) -> list[nn.Module]:
     """The layers of `model` with the given numbers, as in `model.build_layers()`.
 
     A layer's initial parameters depend only on the seed and its number, so that all ranks build equal ones. They are fp32 on
-    the CPU.
-
+    the CPU. Layers that share weights have the same parameters; those of a layer that is not built are a copy.
     """
-    return [_seeded(model, index, seed) for index in layers]
+    modules = {number: _seeded(model, number, seed) for number in numbers}
+    tie(modules, family_of(model).ties(model), lambda owner: _seeded(model, owner, seed))
+    return list(modules.values())
 
 
-def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy of (…, classes) outputs against (…) class numbers."""
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+def tie(modules: Mapping[int, nn.Module], ties: Sequence[Tie], build_owner: Callable[[int], nn.Module]) -> None:
+    """Replaces parameters of modules by those of their owners. build_owner: builds the layer of an owner that is not there."""
+    owners = dict(modules)
+    for shared in ties:
+        if shared.layer in modules:
+            if shared.owner not in owners:
+                owners[shared.owner] = build_owner(shared.owner)
+            owner = owners[shared.owner]
+            path, _, name = shared.name.rpartition(".")
+            setattr(modules[shared.layer].get_submodule(path), name, owner.get_parameter(shared.owner_name))
 
 
-def _seeded(model: Gpt | Mlp | ResNet, index: int, seed: int) -> nn.Module:
+def tie_within(modules: Mapping[int, nn.Module], ties: Sequence[Tie]) -> None:
+    """Makes copies of a weight in several of the modules the same parameter, that of the first one."""
+    first: dict[tuple[int, str], tuple[int, str]] = {}
+    within = []
+    for shared in ties:
+        owner = (shared.owner, shared.owner_name)
+        if shared.layer in modules:
+            number, name = first.setdefault(owner, owner if shared.owner in modules else (shared.layer, shared.name))
+            within.append(Tie(shared.layer, shared.name, number, name))
+    tie(modules, within, modules.__getitem__)
+
+
+def family_of(model: ModelSpec) -> Family:
+    """How `model` is trained."""
+    return next(family for spec, family in FAMILIES.items() if isinstance(model, spec))
+
+
+def _seeded(model: ModelSpec, index: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # so that no two runs with small seeds share a layer
         torch.manual_seed(seed * 1_000_003 + index)
-        if isinstance(model, ResNet):
-            return resnet.layer(model, index)
-        return _gpt_layer(model, index) if isinstance(model, Gpt) else _mlp_layer(model, index)
-
-
-def _gpt_layer(spec: Gpt, index: int) -> nn.Module:
-    if index == 0:
-        return Embedding(spec)
-    if index == spec.layers + 1:
-        return Head(spec)
-    return Block(spec, mixed=spec.experts is not None and index > spec.experts.dense_layers)
+        return family_of(model).layer(model, index)
 
 
 def _mlp_layer(spec: Mlp, index: int) -> nn.Module:
     widths = spec.widths()
     linear = nn.Linear(widths[index], widths[index + 1])
     return linear if index == spec.layers - 1 else nn.Sequential(linear, nn.ReLU())
+
+
+def _transformer_ties(spec: Transformer) -> Sequence[Tie]:
+    return [Tie(spec.layers + 1, "output.weight", 0, "token.weight")] if spec.tied else []
+
+
+def _siamese_layer(spec: Siamese, index: int) -> nn.Module:
+    return siamese.layer(spec, index, lambda number: family_of(spec.tower).layer(spec.tower, number))
+
+
+def _siamese_ties(spec: Siamese) -> Sequence[Tie]:
+    def parameters(number: int) -> Sequence[str]:
+        with torch.device("meta"):
+            return [name for name, _ in family_of(spec.tower).layer(spec.tower, number).named_parameters()]
+
+    return siamese.ties(spec, parameters)
+
+
+def _undivided(spec: Traced, index: int) -> nn.Module:
+    raise NotImplementedError("users' modules are built as a whole, see traced.py")
+
+
+_DECODER: Final = Family(transformer.layer, ties=_transformer_ties)
+FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
+    Gpt: _DECODER,
+    Llama: _DECODER,
+    Bert: Family(encoders.bert_layer, encoders.bert_loss, encoders.bert_ties),
+    T5: Family(encoders.t5_layer, ties=encoders.t5_ties, wiring=encoders.t5_wiring),
+    Mlp: Family(_mlp_layer),
+    ResNet: Family(resnet.layer),
+    Vgg: Family(convolutional.vgg_layer),
+    AlexNet: Family(convolutional.alexnet_layer),
+    InceptionV3: Family(convolutional.inception_layer, convolutional.inception_loss, wiring=convolutional.inception_wiring),
+    # the module computes its loss
+    Traced: Family(_undivided, lambda outputs, targets: outputs),
+    Siamese: Family(_siamese_layer, siamese.loss, _siamese_ties),
+}

@@ -21,7 +21,7 @@ def layer(spec: ResNet, index: int) -> nn.Module:
     """
     names = [layer_spec.name for layer_spec in spec.build_layers()]
     if index == 0:
-        return nn.Sequential(*_unit(3, 64, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
+        return nn.Sequential(*unit(3, 64, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
     if index == len(names) - 1:
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512 * _EXPANSION, spec.classes))
     group, first = _group_of(names[index])
@@ -40,7 +40,7 @@ class Bottleneck(nn.Module):
         super().__init__()
         outputs = width * _EXPANSION
         last = (nn.Conv2d(width, outputs, 1, bias=False), _norm(outputs))
-        self.body = nn.Sequential(*_unit(inputs, width, 1), *_unit(width, width, 3, stride), *last)
+        self.body = nn.Sequential(*unit(inputs, width, 1), *unit(width, width, 3, stride), *last)
         projection = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs))
         self.shortcut = projection if projected else nn.Identity()
         self.relu = nn.ReLU(inplace=True)
@@ -58,9 +58,13 @@ def _group_of(name: str) -> tuple[int, bool]:
     return int(group.removeprefix("group")), block == "block0"
 
 
-def _unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, ...]:
-    """Convolution, batch norm and ReLU."""
-    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+def unit(
+    inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, padding: int | None = None
+) -> tuple[nn.Module, ...]:
+    """Convolution, batch norm and ReLU. padding: on each side; half of the kernel if None."""
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    around = (height // 2, width // 2) if padding is None else (padding, padding)
+    convolution = nn.Conv2d(inputs, outputs, (height, width), stride, around, bias=False)
     return convolution, _norm(outputs), nn.ReLU(inplace=True)
 
 

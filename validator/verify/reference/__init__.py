@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from scaleproof.simulator.model import ResNet
+from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel, LocalSgd, ParameterServer
-from scaleproof.validator.verify.reference import compressed, periodic, plain, server_log
+from scaleproof.simulator.strategy import LocalSgd, ParameterServer
+from scaleproof.validator.verify.reference import compressed, periodic, plain, rounded_experts, server_log
 
 # Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by
 # 'layer number.name'.
@@ -38,11 +38,13 @@ def rule_of(scenario: Scenario) -> Rule:
     strategy = scenario.strategy
     if isinstance(strategy, LocalSgd):
         return Rule("one process that trains each worker by itself and averages", periodic.train)
-    if isinstance(strategy, DataParallel) and strategy.compression is not None:
+    if strategy.plan.compression is not None:
         words = "one process that compresses each worker's gradients"
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
         return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
-    if isinstance(scenario.model, ResNet) and strategy.workers * strategy.microbatches > 1:
+    if rounded_experts.is_rounded(scenario):
+        return Rule("one process that rounds messages to experts", rounded_experts.train, rounded_experts.TOLERANCE)
+    if has_operator(scenario.model, "batch") and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)
     return Rule("one process on the whole batch", plain.train)

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel
 from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16, PowerSgd, TopK
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
-from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Where rounding depends on the order of sums, Adam amplifies it in parameters with small gradients: up to 0.012 observed.
@@ -45,7 +43,7 @@ def weighted_gradients(process: SingleProcess, batch: Batch, worker: int) -> lis
     scenario, parameters = process.scenario, list(process.module.parameters())
     share = share_of(scenario, worker)
     for part in process.microbatches(batch, worker):
-        loss = models.loss(process.module(part.inputs), part.targets)
+        loss = process.loss(part)
         (loss / scenario.strategy.microbatches).backward()  # type: ignore[no-untyped-call]
     weight = (share.stop - share.start) / scenario.total_samples
     gradients = [cast(Tensor, parameter.grad) * weight for parameter in parameters]
@@ -55,7 +53,7 @@ def weighted_gradients(process: SingleProcess, batch: Batch, worker: int) -> lis
 
 def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
     """The way in which workers' gradients of a parameter are combined. number: that of the parameter, which seeds PowerSGD."""
-    match cast(DataParallel, scenario.strategy).compression:
+    match scenario.strategy.plan.compression:
         case Fp16():
             return Rounded(torch.float16)
         case Bf16():

@@ -12,7 +12,6 @@ from torch import Tensor
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
-from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
@@ -41,7 +40,7 @@ class PeriodicWorker:
     def train(self, batches: Sequence[Batch], share: slice) -> dict[str, Tensor]:
         """Trains on the worker's share of each batch; returns the change of each parameter."""
         for batch in batches:
-            loss = models.loss(self.process.module(batch.inputs[share]), batch.targets[share])
+            loss = self.process.loss(batch.part(share))
             loss.backward()  # type: ignore[no-untyped-call]
             self.process.update()
         return {name: value - self.begin[name] for name, value in self._values().items()}

@@ -10,16 +10,20 @@ from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.data import whole_batches
-from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
-    process = SingleProcess.of(scenario)
+    return train_in(SingleProcess.of(scenario))
+
+
+def train_in(process: SingleProcess) -> Mapping[str, Tensor]:
+    """The same for a process whose model has been prepared."""
+    scenario = process.scenario
     for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
         for part in process.parts(batch):
-            loss = models.loss(process.module(part.inputs), part.targets)
+            loss = process.loss(part)
             (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]
         process.update()
     return process.parameters()

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.data import worker_batches
-from scaleproof.validator.train.models import models
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Part of a tensor: its number, first element and end.
@@ -42,12 +40,11 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
         pass
     for server in servers:
         server.check_finished(len(process.steps))
-    names = list(process.parameters())
-    result = {name: value.clone() for name, value in process.parameters().items()}
+    parameters = process.distinct_parameters()
     for server in servers:
         for number, begin, end, value in server.values():
-            result[names[number]].view(-1)[begin:end] = value
-    return result
+            parameters[number].view(-1)[begin:end] = value.detach()
+    return process.parameters()
 
 
 def _check_ranges(ranges: Iterable[tuple[int, ...]], process: SingleProcess) -> None:
@@ -55,7 +52,7 @@ def _check_ranges(ranges: Iterable[tuple[int, ...]], process: SingleProcess) -> 
     by_tensor: dict[int, list[tuple[int, int]]] = {}
     for number, begin, end in ranges:
         by_tensor.setdefault(number, []).append((begin, end))
-    for number, value in enumerate(process.parameters().values()):
+    for number, value in enumerate(process.distinct_parameters()):
         parts = [(0, 0), *sorted(by_tensor.get(number, [])), (value.numel(), value.numel())]
         if any(before[1] != after[0] for before, after in pairwise(parts)):
             raise ValueError(f"servers have parts {parts[1:-1]} of tensor {number}, which has {value.numel()} elements")
@@ -70,7 +67,7 @@ class _PusherReplay:
         self._batches = [
             worker_batches(scenario, worker, process.steps, torch.device("cpu"), process.dtype) for worker in workers
         ]
-        self._values = [value.clone() for value in process.parameters().values()]
+        self._values = [value.clone() for value in process.distinct_parameters()]
         self._parts, self._replies = parts, 0
         self._step = -1
         self._gradients: list[Tensor] = []
@@ -85,7 +82,7 @@ class _PusherReplay:
                 parameter.grad = None
             for batches in self._batches:
                 batch = batches[step]
-                models.loss(self._process.module(batch.inputs), batch.targets).backward()  # type: ignore[no-untyped-call]
+                self._process.loss(batch).backward()  # type: ignore[no-untyped-call]
             self._gradients = [cast(Tensor, parameter.grad).flatten() for parameter in parameters]
         return self._gradients if step == self._step else None
 
@@ -100,10 +97,10 @@ class _BucketReplay:
     """A server's part of a bucket."""
 
     def __init__(self, process: SingleProcess, ranges: Sequence[_Range], pushers: int) -> None:
-        training, initial = process.scenario.training, list(process.parameters().values())
+        initial = process.distinct_parameters()
         self.ranges = ranges
         self.values = [nn.Parameter(initial[number].flatten()[begin:end].clone()) for number, begin, end in ranges]
-        self.optimizer = build_optimizer(training.optimizer, self.values, training.learning_rate)
+        self.optimizer = process.model.optimizer(self.values)
         # by pusher: number of pushes, of replies, and of updates before the last reply
         self.pushed, self.replied, self.version = [0] * pushers, [0] * pushers, [0] * pushers
         self.updates = 0

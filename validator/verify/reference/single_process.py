@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.strategy.base import build_layers, build_optimizer, name_parameters
+from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.steps import total_steps
+from scaleproof.validator.train.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class SingleProcess:
     """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
 
     scenario: Scenario
+    model: TrainedModel
     layers: Mapping[int, nn.Module]
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -28,12 +31,15 @@ class SingleProcess:
     @classmethod
     def of(cls, scenario: Scenario) -> Self:
         """Builds the model and optimizer of a scenario in this process."""
-        numbers = list(range(len(scenario.model.build_layers())))
-        modules = build_layers(scenario, numbers, None)
-        layers = {number: module.to(_dtype(scenario)) for number, module in zip(numbers, modules, strict=True)}
-        whole = nn.Sequential(*layers.values())
-        training = scenario.training
-        return cls(scenario, layers, whole, build_optimizer(training.optimizer, whole.parameters(), training.learning_rate))
+        model = TrainedModel(scenario)
+        modules = model.build(model.numbers)
+        layers = {number: module.to(_dtype(scenario)) for number, module in zip(model.numbers, modules, strict=True)}
+        whole = LayerGraph(layers, model.modules.wiring, (), model.modules.prelude, model.modules.derived)
+        return cls(scenario, model, layers, whole, model.optimizer(whole.parameters()))
+
+    def loss(self, part: Batch) -> Tensor:
+        """The mean loss over samples."""
+        return self.model.loss(self.module(part.inputs, **part.others), part.targets)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,12 +61,16 @@ class SingleProcess:
         share = share_of(self.scenario, worker)
         size = (share.stop - share.start) // self.scenario.strategy.microbatches
         for begin in range(share.start, share.stop, size):
-            yield Batch(batch.inputs[begin : begin + size], batch.targets[begin : begin + size])
+            yield batch.part(slice(begin, begin + size))
 
     def update(self) -> None:
         """Applies the gradients and clears them."""
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def distinct_parameters(self) -> list[Tensor]:
+        """Parameters of the model in order; those that layers share occur once."""
+        return [parameter.detach() for parameter in self.module.parameters()]
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters of the model, by name."""

@@ -74,7 +74,11 @@ class TimingConstants:
     between_share: the same between nodes. local_step: time of a ring's step that only copies or sums local data, over that of
     a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined transfer. peer_Bps:
     largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages. line_chunk: the
-    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple.
+    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple. sharp_s: of a
+    reduction by the network's switches. sharp_share: reached over the rate between nodes without them. registered_step,
+    registered_rate: an NVLS step, and its rate, on registered buffers over those with copies. barrier_s: of the ranks of a
+    symmetric kernel. symmetric_share: reached by such kernels over NCCL's expected rate. symmetric_ll_bytes: their cost of a
+    byte with LL's flags, in bytes without.
     """
 
     launch_s: float
@@ -91,6 +95,13 @@ class TimingConstants:
     peer_Bps: float
     peer_s: float
     line_chunk: float
+    sharp_s: float
+    sharp_share: float
+    registered_step: float
+    registered_rate: float
+    barrier_s: float
+    symmetric_share: float
+    symmetric_ll_bytes: float
 
     def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
@@ -154,6 +165,13 @@ def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Timi
         peer_Bps=network["peer_rate"].value * adjust.rate_between,
         peer_s=library["peer"].value * adjust.latency_inside,
         line_chunk=library["line_chunk"].value,
+        sharp_s=library["sharp_step"].value * adjust.latency_between,
+        sharp_share=library["sharp_rate"].value,
+        registered_step=library["registered_step"].value,
+        registered_rate=library["registered_rate"].value,
+        barrier_s=library["barrier"].value * first,
+        symmetric_share=library["symmetric_rate"].value * adjust.rate_inside,
+        symmetric_ll_bytes=library["symmetric_ll_bytes"].value,
     )
 
 

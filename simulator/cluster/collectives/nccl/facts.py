@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from scaleproof.simulator.common.units import Seconds
 
 Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna"]
 Protocol = Literal["ll", "ll128", "simple"]
+Buffers = Literal["plain", "registered", "symmetric"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
 
 
@@ -24,7 +26,8 @@ class Nccl(Spec):
     """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
 
     generation: Generation = Field(
-        description="of the GPUs; older ones than Volta count as Volta, as in NCCL; cdna: AMD Instinct from MI200 on"
+        description="of the GPUs; a cluster may leave out what the device's name says. Older ones than Volta count as Volta, "
+        "as in NCCL; cdna: AMD Instinct from MI200 on"
     )
     interconnect: Literal["nvlink", "pcie"] = Field("nvlink", description="nvlink: also AMD's Infinity Fabric")
     nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
@@ -33,10 +36,25 @@ class Nccl(Spec):
         0.0, alias="network_latency", description="latency that the network plugin states to NCCL's tuner, not the one it has"
     )
     version: str = Field("2.27", pattern=r"^2\.\d+(\.\d+)?$", description="of NCCL, which decides on the algorithms it has")
+    buffers: Buffers = Field(
+        "plain",
+        description="of collectives; registered: with NCCL, so that NVLS need not copy them; symmetric: in windows at equal "
+        "offsets on all ranks (NCCL_WIN_COLL_SYMMETRIC), which symmetric kernels need",
+    )
 
     def is_at_least(self, major: int, minor: int) -> bool:
         """Whether the version of NCCL is `major.minor` or later."""
         return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
+
+    @property
+    def registers(self) -> bool:
+        """Whether NVLS works on the buffers of collectives themselves, as it can from NCCL 2.19 on."""
+        return self.buffers != "plain" and self.is_at_least(2, 19)
+
+    def has_nvls_on(self, group: Group) -> bool:
+        """Whether NVSwitch reduces and multicasts for a group."""
+        has_switches = self.generation in ("hopper", "blackwell") and self.interconnect == "nvlink"
+        return self.nvls and has_switches and group.per_node > 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,17 @@ class GroupLinks:
         """Number of network cards in use per node."""
         return self.node.cards_used
 
+    @property
+    def heads(self) -> int:
+        """Number of ranks of a node that have a network card of their own."""
+        return min(self.cards, self.group.per_node)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the network's switches reduce for the group."""
+        group, network = self.group, self.network
+        return network is not None and network.in_network_reduction and group.nodes > 1 and group.is_even
+
     def traffic(self, algorithm: str, op: Op) -> Traffic:
         """Traffic of an algorithm on these links."""
         return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
@@ -60,6 +89,15 @@ class GroupLinks:
         """Seconds of latency of the traffic's consecutive messages on the links alone."""
         inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
         return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
+
+    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
+        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
+        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
+        seconds = 0.0
+        for part in rounds:
+            step_s = max(inside_s if part.inside_messages else 0.0, between_s if part.between_messages else 0.0)
+            seconds += (part.inside_steps + part.between_steps) * step_s + part.further_s
+        return seconds
 
 
 # Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
@@ -91,6 +129,20 @@ def facts_of(device: str) -> Nccl | None:
     matches = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
     has_nvlink = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
     return Nccl(generation=matches[0], interconnect="nvlink" if has_nvlink else "pcie") if matches else None
+
+
+def with_generation(cluster: Any) -> Any:
+    """YAML of a cluster in which `collectives.nccl` without a generation of GPUs has that of the device's name."""
+    collectives, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("collectives", "device"))
+    given = collectives.get("nccl") if isinstance(collectives, dict) else None
+    if not isinstance(collectives, dict) or not isinstance(given, dict) or "generation" in given:
+        return cluster
+    name = str(device.get("name") if isinstance(device, dict) else getattr(device, "name", ""))
+    facts = facts_of(name) or rccl_facts_of(name)
+    if facts is None:
+        return cluster
+    known = {"generation": facts.generation, "interconnect": facts.interconnect}
+    return cluster | {"collectives": collectives | {"nccl": known | given}}
 
 
 def channels(facts: Nccl, nodes: int, cards: int) -> int:

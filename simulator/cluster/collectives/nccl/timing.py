@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
+from scaleproof.simulator.cluster.collectives.nccl import collnet
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
+from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
 from scaleproof.simulator.cluster.collectives.nccl.tuner import NETWORK_SHARE, Case, Curve, candidates, link_share
 
 # enqueue.cc: messages to one rank up to this size use LL, larger ones Simple (NCCL_P2P_LL_THRESHOLD).
@@ -49,7 +51,7 @@ class Choice:
 
     algorithm: str
     protocol: Protocol
-    estimate: Curve | None
+    estimate: Curve | SymmetricCurve | None
     timing: Timing
     small: Timing | None = None
     small_bytes: float = -1.0
@@ -61,7 +63,7 @@ class Choice:
 
 def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, algorithm: str | None = None) -> list[Choice]:
     """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
-    names = [name for name in candidates(op, links.group, facts) if algorithm in (None, name)]
+    names = [name for name in candidates(op, links, facts) if algorithm in (None, name)]
     if names == ["pairwise"]:
         return [pairwise(Case(op, links, facts, "pairwise"), constants)]
     cases = [Case(op, links, facts, name) for name in names]
@@ -86,18 +88,42 @@ def chosen(choices: Sequence[Choice], size_bytes: float) -> Choice:
 
 def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing:
     """Duration of a collective with one algorithm and protocol."""
-    traffic, is_nvls = case.traffic, case.algorithm.startswith("nvls")
+    if case.is_symmetric:
+        return _symmetric_timing(case, constants)
+    traffic, crosses = case.traffic, case.group.nodes > 1
     inside_s, between_s, inside_share, between_share = constants.of(protocol)
-    if is_nvls:
+    chunk_s = _chunk_s(protocol, crosses, constants)
+    if case.is_nvls:
         inside_s, inside_share = constants.nvls_step_s, constants.nvls_share
+        if case.facts.registers:
+            inside_s, inside_share = inside_s * constants.registered_step, inside_share * constants.registered_rate
+            chunk_s = chunk_s if crosses else 0.0  # buffers are not copied in pieces
     elif case.algorithm == "ring":
         inside_share /= 1 + constants.local_step / _sends(traffic)
     # both directions over NVSwitch are one step
-    inside_steps = min(1, traffic.inside_steps) if is_nvls else traffic.inside_steps
-    latency_s = constants.launch_s + inside_steps * inside_s + traffic.between_steps * between_s
-    per_byte_s = 1 / case.rate_Bps(protocol, inside_share, between_share)
-    crosses = case.group.nodes > 1
-    return Timing(latency_s, per_byte_s, _chunk_s(protocol, crosses, constants))
+    inside_steps = min(1, traffic.inside_steps) if case.is_nvls else traffic.inside_steps
+    latency_s = constants.launch_s + inside_steps * inside_s
+    if not case.uses_network_switches:
+        latency_s += traffic.between_steps * between_s
+    else:
+        latency_s += constants.sharp_s
+        between_share *= constants.sharp_share
+        if case.algorithm == "collnet_direct":
+            latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
+            inside_share /= collnet.heads_factor(case.links)
+    return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s)
+
+
+def _symmetric_timing(case: Case, constants: TimingConstants) -> Timing:
+    """Duration of a symmetric kernel, which stores or loads all data at once: with LL data carry flags, else the ranks wait for
+    each other before and after."""
+    latency_s = constants.launch_s + case.traffic.inside_steps * constants.inside_step_s[0]
+    share = constants.symmetric_share
+    if case.algorithm == "symmetric_ll":
+        return Timing(latency_s, constants.symmetric_ll_bytes / case.rate_Bps("simple", share), 0.0)
+    if case.algorithm == "symmetric_multimem":
+        share = constants.nvls_share * constants.registered_rate
+    return Timing(latency_s + 2 * constants.barrier_s, 1 / case.rate_Bps("simple", share), 0.0)
 
 
 def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> float:

@@ -15,7 +15,9 @@ from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor, names_for
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
+from scaleproof.simulator.cluster.collectives.nccl import collnet, symmetric
 from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
+from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -70,17 +72,19 @@ _FILL: Final[dict[Protocol, tuple[float, ...]]] = {
 }  # fmt: skip
 
 
-def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
+def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     """The algorithms that NCCL has for an operation on a group."""
+    group = links.group
     if op in ("alltoall", "sendrecv"):
         return ["pairwise"]
-    has_nvls = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
+    if kernels := symmetric.candidates(op, links, facts):
+        return kernels
     algorithms = ["ring", "tree"]
-    if has_nvls and facts.is_at_least(2, 18):
+    if facts.has_nvls_on(group) and facts.is_at_least(2, 18):
         algorithms.append("nvls" if group.nodes == 1 else "nvls_tree")
     if group.per_node == 1 and facts.generation != "cdna" and facts.is_at_least(2, 23):
         algorithms.append("pat")
-    return names_for(op, algorithms)
+    return names_for(op, [*algorithms, *collnet.candidates(op, links, facts)])
 
 
 @dataclass(frozen=True)
@@ -120,14 +124,29 @@ class Case:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """Protocols to choose from: only Simple for NVLS and PAT.
+        """Protocols to choose from: only Simple but for rings and trees.
 
         LL128 needs NVLink and a network that keeps stores in order.
         """
-        if self.algorithm.startswith("nvls") or self.algorithm == "pat":
+        if self.algorithm not in ("ring", "tree"):
             return ("simple",)
         has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
         return PROTOCOLS if has_ll128 else ("ll", "simple")
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a symmetric kernel runs."""
+        return self.algorithm.startswith("symmetric")
+
+    @property
+    def is_nvls(self) -> bool:
+        """Whether NVSwitch reduces and multicasts for NVLS, with or without the network's switches."""
+        return self.algorithm.startswith("nvls")
+
+    @property
+    def uses_network_switches(self) -> bool:
+        """Whether the network's switches reduce."""
+        return self.algorithm.startswith("collnet") or (self.algorithm == "nvls" and self.group.nodes > 1)
 
     @functools.cached_property
     def channels(self) -> int:
@@ -144,9 +163,13 @@ class Case:
         """Traffic of the algorithm on the links."""
         return self.links.traffic(self.algorithm, self.op)
 
-    def curve(self, protocol: Protocol) -> Curve:
+    def curve(self, protocol: Protocol) -> Curve | SymmetricCurve:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
+        if self.is_symmetric:
+            return symmetric.expected(self.algorithm, self.op, self.links, self.facts)
+        if self.uses_network_switches:
+            return Curve(collnet.expected_latency_s(self.algorithm, self.links, self.facts), self._collnet_Bps())
         latency_s, rate_Bps = (
             self._latency_s(protocol),
             self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
@@ -172,7 +195,7 @@ class Case:
         if multi_node and self.algorithm == "ring":
             inside_us = max(inside_us, _POST_US[protocol])
         # NCCL counts both directions over the switch as one step
-        inside_steps = min(1, traffic.inside_steps) if self.algorithm.startswith("nvls") else traffic.inside_steps
+        inside_steps = min(1, traffic.inside_steps) if self.is_nvls else traffic.inside_steps
         return _US * (base_us[self.algorithm][index] + inside_steps * inside_us + traffic.between_steps * between_us)
 
     def rate_Bps(self, protocol: Protocol, inside_share: float = 1.0, between_share: float = 1.0) -> float:
@@ -180,7 +203,8 @@ class Case:
 
         inside_share, between_share: of the rates that NCCL expects from the links inside nodes and between them.
         """
-        port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
+        uses_port = self.is_nvls or self.algorithm == "symmetric_multimem"
+        port_share = _NVLS_SHARE[self.facts.generation] if uses_port else 1.0
         inside_share *= link_share(self.facts) * port_share
         links_Bps = 1 / max(self.traffic.inside_s / inside_share, self.traffic.between_s / (NETWORK_SHARE * between_share))
         bus = bus_factor(self.op, self.group.size)
@@ -209,6 +233,15 @@ class Case:
             share = 7 / 9 if self.group.nodes == 1 else 120 / 128
             return min(bus_Bps * share, self.channels * _TREE_LL128_MAX[generation][self.scale] * _GBps)
         return bus_Bps
+
+    def _collnet_Bps(self) -> float:
+        """Algorithm bandwidth that the tuner expects where the network's switches reduce."""
+        network, node_link = self.links.network, self.links.node.link
+        assert network is not None
+        port_share = _NVLS_SHARE[self.facts.generation] if self.is_nvls else 1.0
+        inside_Bps = math.inf if node_link is None else node_link.bandwidth_Bps * link_share(self.facts) * port_share
+        between_Bps = network.bandwidth_Bps * NETWORK_SHARE * self.links.heads / self.links.cards
+        return collnet.expected_Bps(self.algorithm, self.op, self.links, self.facts, inside_Bps, between_Bps)
 
     @property
     def _ll_max_Bps(self) -> float:

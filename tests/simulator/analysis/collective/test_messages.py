@@ -14,7 +14,7 @@ import pytest
 from scaleproof.simulator.analysis.collective.messages import expand, message_time
 from scaleproof.simulator.analysis.collective.time import collective_times
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import events, is_contended, replay
@@ -82,9 +82,15 @@ def timelines(topology: str, ranks: int, algorithm: str, op: Op) -> tuple[Timeli
 
 def suits(topology: str, algorithm: str) -> bool:
     """Switches that reduce need ranks attached to a switch; NVSwitch reduces inside nodes."""
+    if algorithm == "symmetric_multimem":
+        return topology == "nvswitch"
     if algorithm.startswith("nvls"):
-        return topology == "nvswitch" if algorithm == "nvls" else topology in ("nodes_of_2", "rails")
-    return algorithm != "in_network" or topology not in ("torus", "mesh", "cube_mesh", "pcie_tree", "nvswitch")
+        return topology in ("nodes_of_2", "rails") or (topology == "nvswitch" and algorithm == "nvls")
+    return not reduces_in_network(algorithm) or topology not in ("torus", "mesh", "cube_mesh", "pcie_tree", "nvswitch")
+
+
+def reduces_in_network(algorithm: str) -> bool:
+    return algorithm == "in_network" or algorithm.startswith("collnet")
 
 
 def moved(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +199,8 @@ def test_the_formula_equals_the_simulated_message_time(topology: str) -> None:
     """
     rel = 0.005 if topology in ("switch", "nvswitch", "fat_tree", "leaf_spine") else 0.4
     for algorithm, op in PAIRS:
-        if op in ALGORITHMS[algorithm].pipelined or algorithm.startswith("nvls") or not suits(topology, algorithm):
+        is_nccls = algorithm.startswith(("nvls", "collnet", "symmetric"))
+        if op in ALGORITHMS[algorithm].pipelined or is_nccls or not suits(topology, algorithm):
             continue
         where = CLUSTERS[topology](8)
         group = Group.of(8, where.node.devices)
@@ -224,6 +231,49 @@ def test_groups_of_equal_shape_take_equal_time(topology: str, algorithm: str, op
 def test_repeated_simulation_gives_equal_times() -> None:
     first, second = (timelines("torus", 8, "halving_doubling", "all_reduce")[1] for _ in range(2))
     assert (first.end_s == second.end_s).all()
+
+
+# Shapes of groups: ranks by number or one by one, and devices of a node, each with a card of its own.
+SHAPES = {
+    "one node": (8, 8), "four nodes": (8, 2), "eight nodes": (8, 1), "half of each node": ([0, 1, 4, 5, 8, 9], 4),
+    "uneven nodes": ([0, 1, 2, 3, 4, 5], 4), "not a power of two": (6, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size_bytes", [2**20, 2**24, 2**30])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("op", OPS)
+def test_gloos_times_agree_with_its_messages_one_by_one(op: Op, shape: str, size_bytes: int) -> None:
+    ranks, devices = SHAPES[shape]
+    where = cluster(4 if devices > 1 else 8, devices).rebuilt(collectives={"library": "gloo"})
+    group = Group.of(ranks, devices)  # type: ignore[arg-type]
+    cost = collective_cost(op, size_bytes, group, where)
+    assert message_time(op, size_bytes, group, where, cost.algorithm) == pytest.approx(cost.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize("size_bytes", [2**20, 2**24, 2**30])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("algorithm", "op"),
+    [
+        ("hierarchical", "all_reduce"), ("hierarchical", "all_gather"), ("hierarchical", "reduce_scatter"),
+        ("halving_doubling", "all_reduce"), ("halving_doubling", "all_gather"), ("ring", "all_reduce"),
+        ("binomial", "broadcast"), ("binomial", "reduce"),
+    ],
+)  # fmt: skip
+def test_times_of_mpi_and_horovod_agree_with_their_messages_one_by_one(
+    algorithm: str, op: Op, shape: str, size_bytes: int
+) -> None:
+    """Also Horovod's sums inside nodes first. Halving and doubling over other numbers than powers of two is slower message by
+    message: ranks without an additional partner send early, and take half of their partner's card from the additional one."""
+    ranks, devices = SHAPES[shape]
+    where, group = cluster(4 if devices > 1 else 8, devices), Group.of(ranks, devices)  # type: ignore[arg-type]
+    if algorithm == "hierarchical" and not group.is_even:
+        return
+    is_uneven = algorithm == "halving_doubling" and group.size.bit_count() > 1
+    seconds = collective_cost(op, size_bytes, group, where, algorithm).seconds
+    found = message_time(op, size_bytes, group, where, algorithm)
+    assert 0.9 * seconds <= found <= (1.18 if is_uneven else 1.1) * seconds
 
 
 def test_a_slow_link_delays_the_whole_ring() -> None:

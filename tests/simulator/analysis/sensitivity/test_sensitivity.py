@@ -136,7 +136,7 @@ def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
 
 def test_asynchronous_servers_have_elasticities_too() -> None:
     found = sensitivity(load("resnet50-async-straggler-p100"))
-    assert found.rest == pytest.approx(0, abs=0.05)
+    assert found.rest == pytest.approx(0, abs=0.1)
     assert found.bottleneck is not None
     assert (found.bottleneck.name, found.bottleneck.low) == ("FLOP/s", None)
 

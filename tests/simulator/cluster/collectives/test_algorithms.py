@@ -26,14 +26,15 @@ from scaleproof.simulator.cluster.collectives.algorithms import (
 from scaleproof.simulator.common.errors import InputError
 
 PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
-EVEN_ALONE = {"hierarchical", "in_network"}  # algorithms that need the same number of ranks on each node
+# Algorithms that need the same number of ranks on each node.
+EVEN_ALONE = {"hierarchical", "in_network", "collnet_direct", "nvls", "symmetric_multimem"}
 
 
 def groups(algorithm: str) -> Iterator[Group]:
     """One to 17 ranks on nodes of one, three, four and all; where the algorithm allows it, with fewer on the last."""
     for ranks, devices in itertools.product(range(1, 18), (1, 3, 4, 17)):
         group = Group.of(ranks, devices)
-        if (algorithm == "nvls" and group.nodes > 1) or (algorithm in EVEN_ALONE and not group.is_even):
+        if algorithm in EVEN_ALONE and not group.is_even:
             continue
         yield group
 
@@ -143,9 +144,8 @@ def test_bytes_sent_and_received_equal_theory(name: str, op: Op) -> None:
 def test_bus_bandwidth_equals_bytes_over_the_busiest_link(op: Op) -> None:
     """nccl-tests' PERFORMANCE.md: what the best algorithm without a switch that adds must move through one link."""
     for ranks in range(2, 18):
-        least = min(
-            max(*map(max, sent_and_got(name, op, Group.of(ranks, ranks)))) for name in names_for(op) if name[:4] != "nvls"
-        )
+        without_switch = [name for name in names_for(op) if name not in ("nvls", "nvls_tree", "symmetric_multimem")]
+        least = min(max(*map(max, sent_and_got(name, op, Group.of(ranks, ranks)))) for name in without_switch)
         assert bus_factor(op, ranks) == pytest.approx(least)
 
 
@@ -196,9 +196,48 @@ def test_gather_scatter_and_gloo_reduce_use_the_first_member_as_root(ranks: int)
 def test_hierarchical_reduction_sends_a_part_over_the_network(nodes: int, devices: int) -> None:
     group = Group.of(nodes * devices, devices)
     inside, part = 2 * (devices - 1) / devices, 1 / devices
-    for name, between in (("hierarchical", 2 * (nodes - 1) / nodes * part), ("in_network", part)):
+    for name, between in (
+        ("hierarchical", 2 * (nodes - 1) / nodes * part),
+        ("in_network", part),
+        ("collnet_direct", part),
+    ):
         expected = [inside + between] * group.size
         assert sent_and_got(name, "all_reduce", group) == (pytest.approx(expected), pytest.approx(expected))
+
+
+@pytest.mark.parametrize("name", ["in_network", "collnet_direct", "collnet_chain", "nvls"])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("nodes", "devices"), [(2, 8), (4, 3), (16, 1)])
+def test_a_node_sends_each_byte_to_reducing_switches_once_and_gets_it_once(name: str, op: Op, nodes: int, devices: int) -> None:
+    """But for an all-gather, which sends the node's part, and a reduce-scatter, which returns it."""
+    if op not in ALGORITHMS[name].ops:
+        return
+    group = Group.of(nodes * devices, devices)
+    up, down = Counter[int](), Counter[int]()
+    for source, target, share in messages(ALGORITHMS[name].rounds(op, group)):
+        if target == NETWORK_SWITCH:
+            up[source // devices] += share  # type: ignore[assignment]
+        if source == NETWORK_SWITCH:
+            down[target // devices] += share  # type: ignore[assignment]
+    expected = {"all_reduce": (1, 1), "all_gather": (1 / nodes, 1), "reduce_scatter": (1, 1 / nodes)}[op]
+    for counted, each in zip((up, down), expected, strict=True):
+        assert [counted[node] for node in range(nodes)] == pytest.approx([each] * nodes)
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+def test_symmetric_kernels_send_each_part_once_to_whom_it_concerns(ranks: int) -> None:
+    """With LL an all-reduce is an all-gather of all buffers, since a part with flags is sent only once."""
+    group = Group.of(ranks, ranks)
+    others = (ranks - 1) / ranks
+    for name, op, moved, rounds in (
+        ("symmetric_ll", "all_reduce", ranks - 1, 1),
+        ("symmetric_ll", "all_gather", others, 1),
+        ("symmetric_direct", "all_reduce", 2 * others, 2),
+        ("symmetric_direct", "reduce_scatter", others, 1),
+    ):
+        expected = pytest.approx([moved] * ranks)
+        assert sent_and_got(name, op, group) == (expected, expected)  # type: ignore[arg-type]
+        assert len(ALGORITHMS[name].rounds(op, group)) == rounds  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", range(2, 18))

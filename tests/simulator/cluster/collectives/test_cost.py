@@ -17,7 +17,10 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from tests.simulator.clusters import plain
 
 PLAIN_PAIRS: list[tuple[str, Op]] = [
-    (name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if not name.startswith("nvls")
+    (name, op)
+    for name, algorithm in ALGORITHMS.items()
+    for op in algorithm.ops
+    if not name.startswith(("nvls", "collnet", "symmetric"))
 ]
 ALPHA_S, INSIDE_ALPHA_S = 10e-6, 1e-6
 Bps, INSIDE_Bps = 10e9, 100e9
@@ -309,7 +312,7 @@ def test_a_missing_link_is_named_in_the_error() -> None:
 
 
 def test_in_switch_reduction_needs_switches_that_support_it() -> None:
-    with pytest.raises(InputError, match="nvls needs NVSwitch, which any does not have; use another algorithm"):
+    with pytest.raises(InputError, match="nvls is NCCL's, which does not run on any; use another algorithm"):
         cost_s("all_reduce", 8, plain(1, 4), "nvls")
     with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
         cost_s("all_reduce", 8, plain(4, network={"topology": {"kind": "torus", "dimensions": [4]}}), "in_network")
@@ -319,6 +322,30 @@ def test_in_switch_reduction_needs_switches_that_support_it() -> None:
 
 def test_in_network_reduction_has_no_effect_on_one_node() -> None:
     assert cost_s("all_reduce", 1e9, plain(1, 4), "in_network") == cost_s("all_reduce", 1e9, plain(1, 4), "ring")
+
+
+@pytest.mark.parametrize("nodes", [4, 64])
+def test_the_fastest_algorithm_for_small_sums_may_use_switches_that_reduce(nodes: int) -> None:
+    """Data go up and down once, whatever the number of nodes; other operations need no sums."""
+    reducing = plain(nodes, network={"in_network_reduction": True})
+    assert collective_cost("all_reduce", 8, Group.of(nodes, 1), reducing).algorithm == "in_network"
+    assert cost_s("all_reduce", 0, reducing) == pytest.approx(2 * ALPHA_S)
+    assert cost_s("all_gather", 2**30, reducing) == cost_s("all_gather", 2**30, plain(nodes))
+
+
+def test_reduction_in_a_network_without_switches_or_inside_nodes_is_rejected() -> None:
+    with pytest.raises(FieldError, match=r"network\.in_network_reduction: a torus has no switches that could reduce"):
+        plain(4, network={"in_network_reduction": True, "topology": {"kind": "torus", "dimensions": [4]}})
+    with pytest.raises(FieldError, match=r"node\.link\.in_network_reduction: is for networks"):
+        plain(1, 4, link={"in_network_reduction": True})
+
+
+def test_each_step_of_a_ring_has_the_latency_of_its_slowest_message() -> None:
+    """Over nodes of two, half of a ring's messages leave a node in each step; over nodes of one, none stays inside."""
+    for nodes, devices, alpha_s in ((4, 2, ALPHA_S), (8, 1, ALPHA_S), (1, 8, INSIDE_ALPHA_S)):
+        assert cost_s("all_gather", 0, plain(nodes, devices), "ring") == pytest.approx(7 * alpha_s)
+    slow_inside = plain(8, 1, link={"latency": "1 ms"})
+    assert cost_s("all_gather", 0, slow_inside, "ring") == pytest.approx(7 * ALPHA_S)
 
 
 def test_links_of_infinite_time_still_have_an_algorithm() -> None:

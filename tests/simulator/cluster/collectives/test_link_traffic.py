@@ -17,6 +17,9 @@ from scaleproof.simulator.common.errors import InputError
 INSIDE_Bps, BETWEEN_Bps = 100e9, 10e9
 HOP_S = 1e-6
 PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
+# Algorithms in which switches reduce or multicast.
+BY_SWITCHES = ("nvls", "nvls_tree", "symmetric_multimem", "in_network", "collnet_direct", "collnet_chain")
+LINK_PAIRS = [pair for pair in PAIRS if pair[0] not in BY_SWITCHES]
 
 
 def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", exceptions: object = (), **fields: object) -> Link:
@@ -69,7 +72,11 @@ def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> N
 
 
 def test_times_of_consecutive_steps_add_up() -> None:
-    steps = {pair: on_one_node(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
+    steps = {
+        pair: on_one_node(8, *pair).inside_steps
+        for pair in PAIRS
+        if pair[0] not in ("in_network", "nvls_tree", "collnet_chain")
+    }
     assert steps == {
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
         ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
@@ -79,6 +86,11 @@ def test_times_of_consecutive_steps_add_up() -> None:
             ("nvls", "all_reduce"): 1, ("pat", "reduce_scatter"): 3, ("pat", "all_gather"): 3,
         ("nvls", "reduce_scatter"): 1, ("nvls", "all_gather"): 1, ("pairwise", "alltoall"): 1, ("pairwise", "sendrecv"): 1,
         ("linear", "gather"): 1, ("linear", "scatter"): 1,
+        ("collnet_direct", "all_reduce"): 2, ("collnet_direct", "reduce_scatter"): 1, ("collnet_direct", "all_gather"): 1,
+        ("symmetric_ll", "all_reduce"): 1, ("symmetric_ll", "reduce_scatter"): 1, ("symmetric_ll", "all_gather"): 1,
+        ("symmetric_direct", "all_reduce"): 2, ("symmetric_direct", "reduce_scatter"): 1, ("symmetric_direct", "all_gather"): 1,
+        ("symmetric_multimem", "all_reduce"): 1, ("symmetric_multimem", "reduce_scatter"): 1,
+        ("symmetric_multimem", "all_gather"): 1,
     }  # fmt: skip
 
 
@@ -92,7 +104,7 @@ def test_a_ring_crosses_each_node_boundary_once(nodes: int, devices: int) -> Non
 
 
 @pytest.mark.parametrize(("ranks", "devices"), [(8, 4), (16, 2), (8, 1), (12, 4), (7, 4)])
-@pytest.mark.parametrize(("name", "op"), [pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")])
+@pytest.mark.parametrize(("name", "op"), LINK_PAIRS)
 def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: str, op: Op) -> None:
     """One card to a node, so that the two directions of each device's link and of each node's are all there is."""
     group = Group.of(ranks, devices)
@@ -133,7 +145,8 @@ def test_hierarchical_sends_least_between_nodes_and_in_switch_reduction_half() -
     assert inside_first.between_steps == flat.between_steps
     assert inside_first.inside_steps == 14 < flat.inside_steps
     assert inside_first.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4)
-    assert on_nodes(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
+    for name in ("in_network", "collnet_direct", "collnet_chain", "nvls"):
+        assert on_nodes(4, name, "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("name", "op"), [("ring", "all_gather"), ("ring", "broadcast"), ("pairwise", "sendrecv")])
@@ -248,8 +261,8 @@ def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
 
 def test_in_switch_reduction_works_in_networks_of_several_switches() -> None:
     fields = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0}
-    found = on_nodes(4, "in_network", "all_reduce", devices=2, **fields)
-    assert found.between_s * BETWEEN_Bps == pytest.approx(1)
+    for name in ("in_network", "collnet_direct", "collnet_chain", "nvls"):
+        assert on_nodes(4, name, "all_reduce", devices=2, **fields).between_s * BETWEEN_Bps == pytest.approx(1)
 
 
 def test_links_beyond_the_shortest_route_add_their_latency_to_each_step() -> None:
@@ -311,9 +324,7 @@ kinds = st.sampled_from(
 )
 
 
-@given(
-    st.sampled_from([pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")]), kinds, st.integers(2, 12)
-)
+@given(st.sampled_from(LINK_PAIRS), kinds, st.integers(2, 12))
 @settings(max_examples=80, deadline=None)
 def test_the_busy_time_of_the_busiest_link_follows_from_network_loads(
     pair: tuple[str, Op], fields: dict[str, object], nodes: int
@@ -324,7 +335,7 @@ def test_the_busy_time_of_the_busiest_link_follows_from_network_loads(
     assert max(load / wiring.capacity_Bps(channel) for channel, load in loads.items()) == pytest.approx(found.between_s)
 
 
-@given(st.sampled_from([pair for pair in PAIRS if pair[0] != "nvls"]), st.integers(1, 5), st.integers(1, 4))
+@given(st.sampled_from(PAIRS), st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_traffic_by_round_adds_up_to_at_least_the_total(pair: tuple[str, Op], nodes: int, devices: int) -> None:
     group, node = Group.of(nodes * devices, devices), Node(devices=devices, link=link(INSIDE_Bps))

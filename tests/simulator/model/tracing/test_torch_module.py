@@ -313,7 +313,7 @@ def test_missing_modules_are_rejected() -> None:
 
 def test_tracing_without_torch_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    torch_module._trace.cache_clear()
+    torch_module.trace_of.cache_clear()
     with pytest.raises(MissingDependencyError, match="tracing needs it; pip install"):
         trace(f"{MODELS}:gpt")
 

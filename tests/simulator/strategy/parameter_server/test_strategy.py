@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.engine import Variation, simulate
+from scaleproof.simulator.engine.asynchronous_starts import spread_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
@@ -247,10 +248,20 @@ def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) 
     ]
     programs = [one.strategy.compile(one.job(unevenness=one.unevenness)) for one in scenarios]
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
-    folded, each = (predicted_run(simulate(program, 8), scenario="", strategy="", samples=6) for program in programs)
+    timelines = [simulate(program, 8, Variation(start_s=spread_starts_s(program))) for program in programs]
+    folded, each = (predicted_run(timeline, scenario="", strategy="", samples=6) for timeline in timelines)
     assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
     assert vars(server_stats(each).queue_length) == pytest.approx(vars(server_stats(folded).queue_length))
     assert server_stats(each).version_staleness.mean == pytest.approx(server_stats(folded).version_staleness.mean)
+
+
+def test_asynchronous_workers_that_begin_together_share_links_for_the_steps_of_a_short_run(small: Make) -> None:
+    """Workers that begin together compute and send together, as if they were synchronous; those of a long run are separate,
+    and one sends while others compute."""
+    scenario = small(servers(4, 1, mode="asynchronous"), *ALONE, *PLAIN)
+    long_s, short_s = (predict(one, interval=False).step_time_s for one in (scenario, scenario.model_copy(update={"steps": 8})))
+    synchronous_s = predict(small(servers(4, 1), *ALONE, *PLAIN), interval=False).step_time_s
+    assert long_s < short_s <= synchronous_s * (1 + 1e-6)
 
 
 # --- backups -------------------------------------------------------------------------------------------------------------

@@ -96,15 +96,27 @@ def test_concurrent_exchanges_identify_half_duplex(factor: float, duplex: str | 
     assert between([*sends(all_pairs(4)), *exchanges(factor)]).fields.get("duplex") == duplex
 
 
+def three_senders(rate_Bps: float) -> Point:
+    """Three messages of 1 MiB that arrive at a rank at a rate in total."""
+    seconds = times(2 * LATENCY_S + 3 * 2**20 / rate_Bps, noise=0.001)
+    numbers = {"senders": 3.0}
+    where = "ranks 1-3 to rank 0"
+    return Point("message", "incast", where, (0, 1, 2, 3), "", 2**20, "bytes", seconds, "narrow", 0.8, numbers)
+
+
 @pytest.mark.parametrize(("planted", "found"), [(0.0, None), (0.1, 0.1)])
 def test_incast_loss_is_fitted(planted: float, found: float | None) -> None:
-    moving_s = 3 * 2**20 / (BANDWIDTH_BPS / (1 + planted * 2))
-    crowd = Point(
-        "message", "incast", "ranks 1-3 to rank 0", (0, 1, 2, 3), "", 2**20, "bytes",
-        times(2 * LATENCY_S + moving_s, noise=0.001), "narrow", 0.8, {"senders": 3.0},
-    )  # fmt: skip
-    incast: Any = between([*sends(all_pairs(4)), crowd]).fields.get("incast")
+    incast: Any = between([*sends(all_pairs(4)), three_senders(BANDWIDTH_BPS / (1 + planted * 2))]).fields.get("incast")
     assert incast == (None if found is None else pytest.approx(found, abs=0.03))
+
+
+def test_the_rate_of_a_link_that_one_sender_does_not_fill_is_that_of_several() -> None:
+    section = between([*sends(all_pairs(4)), three_senders(1.2 * BANDWIDTH_BPS)])
+    assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(1.2 * BANDWIDTH_BPS, rel=0.02)
+    found = section.intervals["network.bandwidth"]
+    assert parse_Bps(found["low"]) <= BANDWIDTH_BPS
+    assert parse_Bps(found["high"]) >= 1.2 * BANDWIDTH_BPS
+    assert "incast" not in section.fields
 
 
 def test_intra_node_messages_only_determine_the_node_link() -> None:

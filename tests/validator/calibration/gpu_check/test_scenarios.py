@@ -54,6 +54,7 @@ def test_families_over_any_number_of_devices_can_be_measured_and_forecast(device
 
 def test_every_family_is_there_whether_devices_are_shared_or_not() -> None:
     every = {"ddp", "ring", "fp16", "local-sgd", "servers", "asynchronous", "fsdp", "pipeline", "tensor", "hybrid"}
+    every |= {"zero-2", "hybrid-zero-1", "hybrid-fsdp", "overlap-tensor"}
     assert {name.rpartition("-")[0] for name in families(RANKS)} == every
 
 

@@ -1,4 +1,4 @@
-"""Workers that shard states, gradients and parameters train like one process, and record their messages."""
+"""Workers that shard parameters train like one process, and record their messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import collectives, in_bulk
 
 WORKERS = {"kind": "data_parallel", "workers": 2}
+STAGED = {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}
+MIXED = TINY_GPT | {"experts": {"count": 4, "active": 2, "feedforward": 24}}
 CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (WORKERS, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
-    ({**WORKERS, "microbatches": 2}, TINY_GPT, {"zero": 2}),
     ({**WORKERS, "workers": 4, "shard_over": 2, "microbatches": 2, "scatter": "step"}, TINY_GPT, {"zero": 3}),
+    (STAGED, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
 ]
 MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    (WORKERS, MLP, {"zero": 2, "optimizer": "momentum"}),
     ({**WORKERS, "microbatches": 2, "reshard": False}, MLP, {"zero": 3}),
     ({**WORKERS, "workers": 4, "shard_over": 2, "prefetch": 2}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
-    ({**WORKERS, "workers": 4, "shard_over": 2}, MLP, {"zero": 2}),
-    ({**WORKERS, "microbatches": 2, "scatter": "step"}, TINY_GPT, {"zero": 2}),
+    ({**STAGED, "reshard": False}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
+    (
+        {**STAGED, "scatter": "step", "microbatches": 4, "chunks": 2, "schedule": "interleaved_1f1b", "overlap_sends": True},
+        TINY_GPT,
+        {"zero": 3, "optimizer": "adam"},
+    ),
+    ({**STAGED, "stages": 1, "tensor": 2, "sequence_parallel": True}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
+    ({**STAGED, "stages": 1, "context": 2}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
+    ({**STAGED, "stages": 1, "workers": 4, "expert": 2, "shard_over": 2}, MIXED, {"zero": 3, "optimizer": "adam"}),
+    ({**WORKERS, "shares": [4, 12]}, MLP, {"zero": 3, "optimizer": "momentum"}),
 ]
 
 
@@ -75,9 +84,21 @@ def test_every_layer_is_gathered_for_each_pass_and_its_gradients_reduce_scattere
     assert len(moved.size_bytes) in (3 * len(layer_bytes), 3 * len(layer_bytes) - 1)
 
 
-@pytest.mark.parametrize("fields", [{"scatter": "step"}, *in_bulk({"scatter": "microbatch", "reshard": False}, {})])
-def test_gathered_and_scattered_bytes_equal_predicted_ones(fields: dict[str, Any], make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({**WORKERS, "microbatches": 2, **fields}, TINY_GPT, zero=3)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**WORKERS, "microbatches": 2, "scatter": "step"},
+        *in_bulk(
+            {**WORKERS, "microbatches": 2, "reshard": False},
+            {**WORKERS, "microbatches": 2},
+            STAGED,
+            {**STAGED, "prefetch": 0, "scatter": "step"},
+            {**STAGED, "reshard": False},
+        ),
+    ],
+)
+def test_gathered_and_scattered_bytes_equal_predicted_ones(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(strategy, TINY_GPT, zero=3)
 
     predicted = collectives(predict(scenario, interval=False, remedy=False))
     # each of two ranks sends half of what is gathered or scattered
@@ -98,15 +119,18 @@ def test_waiting_interrupts_passes_of_microbatches(make_scenario: MakeScenario) 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "zero", "message"),
+    ("strategy", "training", "message"),
     [
-        (WORKERS, 1, "training.zero: 1 is predicted but not measured: .*; give 2"),
-        ({**WORKERS, "shares": [4, 12]}, 3, "strategy.shares with training.zero"),
-        ({"kind": "hybrid", "workers": 2}, 3, "training.zero of a hybrid"),
+        (WORKERS, {"zero": 3, "accumulate_precision": "fp32"}, "training.accumulate_precision with training.zero=3"),
+        (
+            {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True},
+            {"zero": 2},
+            "training.zero: in zb_h1 torch does not report gradients of weights",
+        ),
     ],
 )
 def test_unsupported_sharding_is_rejected(
-    strategy: dict[str, Any], zero: int, message: str, make_scenario: MakeScenario
+    strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
 ) -> None:
     with pytest.raises(InputError, match=message):
-        measure(make_scenario(strategy, zero=zero))
+        measure(make_scenario(strategy, precision="fp64", **training))

@@ -132,8 +132,8 @@ def test_taking_the_gradients_resets_the_accumulator() -> None:
     [
         (
             WORKERS,
-            {**ADDED, "zero": 2},
-            "training.accumulate_precision with training.zero is predicted but not measured: torch's",
+            {**ADDED, "zero": 3},
+            "training.accumulate_precision with training.zero=3 is predicted but not measured: torch's",
         ),
         (
             {**PIPELINE, "schedule": "zb_h1", "overlap_sends": True},

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model import Mlp
+from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import measure
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, paced
+from tests.validator.verdicts import deviation, in_bulk, paced
 
 STAGES = {"kind": "model_parallel", "stages": 2}
 
@@ -50,6 +51,26 @@ def test_stages_compute_one_at_a_time(make_scenario: MakeScenario) -> None:
     assert set(messages.size_bytes.tolist()) == {activations_bytes}
 
 
-def test_models_with_branches_are_rejected_for_measuring(make_scenario: MakeScenario) -> None:
-    with pytest.raises(InputError, match="resnet can be predicted but not measured by model_parallel"):
-        measure(make_scenario(STAGES, {"kind": "resnet", "depth": 50, "image": 32, "classes": 10}))
+SIAMESE = {"kind": "siamese", "tower": MLP}
+
+
+@pytest.mark.parametrize("compute", ["real", "paced"])
+@pytest.mark.parametrize("optimizer", ["sgd", *in_bulk("adam")])
+def test_branches_on_two_ranks_train_like_one_process(compute: str, optimizer: str, make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(STAGES, SIAMESE, precision="fp64", optimizer=optimizer)
+
+    assert deviation(scenario.model_copy(update={"compute": compute})) < 1e-9
+
+
+def test_branches_compute_at_the_same_time_and_average_shared_weights(make_scenario: MakeScenario) -> None:
+    scenario = paced(make_scenario(STAGES, SIAMESE, precision="fp64"))
+    predicted, measured = predict(scenario), measure(scenario)
+
+    for run in (predicted, measured):
+        assert run.spans is not None
+        own = run.spans.where(run.spans.step == run.spans.step.max())
+        sums = own.where((own.phase == Phase.SYNCHRONISE) & (own.stream == Stream.COMMUNICATION))
+        assert sums.size_bytes.tolist() == [8.0 * Mlp(**MLP).parameters()] * 2
+        messages = own.where((own.phase == Phase.SEND) & (own.stream == Stream.COMMUNICATION))
+        assert set(messages.size_bytes.tolist()) == {8.0 * 16 * MLP["outputs"]}
+        assert set(messages.rank.tolist()) == {0, 1}

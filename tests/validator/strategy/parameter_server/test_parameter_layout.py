@@ -10,8 +10,8 @@ from torch import Tensor
 
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import Sharding, buckets
-from scaleproof.validator.strategy.base import build_layers
 from scaleproof.validator.strategy.parameter_server.parameter_layout import Layout, lay_out
+from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator.conftest import MakeScenario
 
 SHARDINGS = ("bytes", "tensor", "round_robin")
@@ -24,7 +24,8 @@ def parts(
     scenario = make_scenario(plain | ({"overlap": True, "bucket": limit} if limit else {}), model)
     strategy = scenario.strategy
     assert isinstance(strategy, ParameterServer)
-    layers = dict(enumerate(build_layers(scenario, range(len(scenario.model.build_layers())), None)))
+    model = TrainedModel(scenario)
+    layers = dict(enumerate(model.build(model.numbers)))
     parameters = [parameter.detach() for layer in layers.values() for parameter in layer.parameters()]
     return scenario, lay_out(layers, strategy), parameters
 

@@ -51,6 +51,28 @@ def test_each_token_uses_its_highest_weighted_experts() -> None:
     assert torch.allclose(mixture(x), expected, rtol=1e-12)
 
 
+def test_a_sufficient_capacity_drops_no_token() -> None:
+    mixture, x = mixture_of(active=2), tokens_of(5)
+    expected = mixture(x)
+    # a token goes to an expert once, so that no expert gets more than all tokens, twice an even share
+    mixture.capacity = 2.0
+
+    assert torch.allclose(mixture(x), expected, rtol=1e-12)
+
+
+def test_experts_drop_the_last_tokens_beyond_their_capacity() -> None:
+    mixture, x = mixture_of(active=1), tokens_of(8)
+    mixture.capacity = 0.5
+    chosen = mixture.router(x).flatten(0, -2).argmax(-1).tolist()
+
+    processed = (mixture(x).flatten(0, -2) != 0).any(-1).tolist()
+
+    # of 16 tokens an even share is 4, and the capacity half of it
+    earlier = [chosen[:place].count(expert) for place, expert in enumerate(chosen)]
+    assert processed == [count < 2 for count in earlier]
+    assert not all(processed)
+
+
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_unused_experts_have_zero_gradients(tokens: int) -> None:
     mixture = mixture_of(active=1)

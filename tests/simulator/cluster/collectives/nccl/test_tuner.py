@@ -26,10 +26,11 @@ def links_of(group: Group, inside: str, between: str) -> GroupLinks:
     return GroupLinks(group, Node(devices=8, cards=8, link=link), network)
 
 
-H100, A100, TWO_A100 = (
+H100, TWO_H100, A100, TWO_A100 = (
     links_of(group, inside, between)
     for group, inside, between in (
         (NODE, "450 GB/s", "400 GB/s"),
+        (TWO, "450 GB/s", "400 GB/s"),
         (NODE, "300 GB/s", "200 GB/s"),
         (TWO, "300 GB/s", "200 GB/s"),
     )
@@ -77,8 +78,8 @@ def test_an_amd_gpu_has_nccls_algorithms(device: str, interconnect: str) -> None
     facts = rccl_facts_of(device)
     assert facts is not None
     assert (facts.generation, facts.interconnect) == ("cdna", interconnect)
-    assert candidates("all_reduce", TWO, facts) == ["ring", "tree"]
-    assert candidates("reduce_scatter", TWO, facts) == ["ring"]
+    assert candidates("all_reduce", TWO_A100, facts) == ["ring", "tree"]
+    assert candidates("reduce_scatter", TWO_A100, facts) == ["ring"]
 
 
 def test_rccl_has_latencies_and_links_of_its_own() -> None:
@@ -120,13 +121,13 @@ def test_nvls_beats_the_ring_at_large_sizes_only() -> None:
 
 
 def test_candidates_follow_the_generation_and_the_collective() -> None:
-    assert candidates("all_reduce", NODE, AMPERE) == ["ring", "tree"]
-    assert candidates("all_reduce", NODE, HOPPER) == ["ring", "tree", "nvls"]
-    assert candidates("all_reduce", TWO, HOPPER) == ["ring", "tree", "nvls_tree"]
-    assert candidates("all_gather", TWO, HOPPER) == ["ring"]
-    assert candidates("alltoall", TWO, HOPPER) == ["pairwise"]
-    assert candidates("all_reduce", NODE, HOPPER.model_copy(update={"nvls": False})) == ["ring", "tree"]
-    assert candidates("all_reduce", NODE, Nccl(generation="hopper", interconnect="pcie")) == ["ring", "tree"]
+    assert candidates("all_reduce", H100, AMPERE) == ["ring", "tree"]
+    assert candidates("all_reduce", H100, HOPPER) == ["ring", "tree", "nvls"]
+    assert candidates("all_reduce", TWO_H100, HOPPER) == ["ring", "tree", "nvls_tree"]
+    assert candidates("all_gather", TWO_H100, HOPPER) == ["ring"]
+    assert candidates("alltoall", TWO_H100, HOPPER) == ["pairwise"]
+    assert candidates("all_reduce", H100, HOPPER.model_copy(update={"nvls": False})) == ["ring", "tree"]
+    assert candidates("all_reduce", H100, Nccl(generation="hopper", interconnect="pcie")) == ["ring", "tree"]
 
 
 def test_without_ll128_medium_sizes_take_longer() -> None:
@@ -135,7 +136,7 @@ def test_without_ll128_medium_sizes_take_longer() -> None:
 
 
 def test_unavailable_algorithms_are_rejected_and_non_nccl_ones_cost_their_links() -> None:
-    with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree"):
+    with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree; it needs"):
         collective_time("allreduce", 8, 16, cluster("dgx-h100"), "nvls")
     assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
 

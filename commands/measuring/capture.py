@@ -1,0 +1,106 @@
+"""The command capture: record a step of a training script without its GPUs. Imports are deferred until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.arguments import Command, positive
+from scaleproof.commands.output import print_result, progress
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.captured.record import Capture
+    from scaleproof.validator.capture.command_line import Started
+    from scaleproof.validator.capture.job import CaptureJob
+
+_STEPS: Final = 3
+_TIMEOUT_S: Final = 600.0
+_NODE: Final = 8
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    capture = Command(commands, "capture", _capture, "record a step of a training script, without its GPUs, for predictions")
+    capture.parser.description = (
+        "Run a training script unmodified as single ranks of a large job, on GPUs that do not exist, and record a step of each "
+        "kind of rank: operators, communication, memory. The file is a scenario: scaleproof predict capture.zip."
+    )
+    capture.add("--ranks N", "ranks of the job (those that torchrun's options say)", type=positive)
+    capture.add("--device NAME", "the GPU that the script sees (the cluster's): a name from 'scaleproof list' or a file")
+    capture.add("--cluster NAME", "the cluster that predictions are for: a name from 'scaleproof list', or a file")
+    capture.add("--steps N", f"training steps, of which the last is recorded ({_STEPS})", type=positive, default=_STEPS)
+    values = (
+        "integers that floats decide, such as a router's choices: balanced (default), zipf:S, or a file with one share per "
+    )
+    values += "option"
+    capture.add("--values POLICY", values, default="balanced")
+    capture.add("--memory-only", "print the peak memory by category, module and line; write a file only with --out")
+    capture.add("--out FILE.zip", "where the capture is written (capture.zip)", type=Path)
+    capture.add("--log DIR", "write what ranks print to DIR", type=Path)
+    capture.add_timeout("seconds after which all ranks are ended", _TIMEOUT_S)
+    capture.add("--json", "print the result as JSON")
+    words = "after --, the command that starts the script: python train.py ARGS, python -m MODULE, or torchrun … train.py"
+    capture.add("COMMAND", words, nargs=argparse.REMAINDER, dest="command_line")
+
+
+def _capture(options: argparse.Namespace) -> int:
+    from scaleproof.commands.text.capture import describe, describe_memory, memory_plain, plain
+    from scaleproof.validator.launch.launch import require_torch
+
+    require_torch()
+    from scaleproof.validator.capture.capture import CaptureOptions, capture
+    from scaleproof.validator.capture.command_line import parse
+
+    command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
+    started = parse(command)
+    job, device = _job(options, started)
+    out = options.out or (None if options.memory_only else Path("capture.zip"))
+    with progress(f"capturing {started.script.target}") as report:
+        settings = CaptureOptions(device, options.cluster, options.timeout, options.log)
+        captured, costs = capture(job, settings, report)
+    if out is not None:
+        captured.write(out)
+    for warning in captured.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if options.memory_only:
+        limit_bytes = job.device.memory_bytes
+        return print_result(options, lambda: memory_plain(captured), lambda: describe_memory(captured, limit_bytes))
+    return print_result(options, lambda: plain(captured, costs), lambda: describe(captured, costs, _next(captured, out)))
+
+
+def _next(captured: Capture, out: Path | None) -> str:
+    """The command to continue with."""
+    cluster = "" if captured.cluster else " --set cluster=NAME"
+    return f"scaleproof predict {out}{cluster}"
+
+
+def _job(options: argparse.Namespace, started: Started) -> tuple[CaptureJob, str]:
+    """The job of the command line, and the name of its device. Raises InputError."""
+    from scaleproof.simulator.common import catalog, yaml_file
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.scenario.read import load_cluster, load_device
+    from scaleproof.validator.capture.job import CaptureJob, DeviceProperties
+    from scaleproof.validator.capture.policies import policy_of
+
+    ranks = options.ranks or started.ranks
+    if ranks is None:
+        raise InputError("give the number of ranks: --ranks 8")
+    per_node, device_name = started.ranks_per_node, options.device
+    if options.cluster:
+        path = catalog.find_part("cluster", options.cluster, Path())
+        cluster = load_cluster(path)
+        per_node = per_node or cluster.node.devices
+        own = yaml_file.read(path).data.get("device")
+        name = own if isinstance(own, str) else cluster.device.name
+        device = cluster.device
+    elif not device_name:
+        raise InputError("give the GPU that the script sees: --device h100-80gb-sxm, or --cluster NAME")
+    if device_name:
+        device, name = load_device(catalog.find_part("device", device_name, Path())), device_name
+    policy_of(options.values)
+    job = CaptureJob(
+        started.script, ranks, min(per_node or _NODE, ranks), DeviceProperties.of(device), options.steps, options.values
+    )
+    return job, name

@@ -1,0 +1,122 @@
+"""Text and plain data of captures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.text.tables import table
+from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
+from scaleproof.simulator.common.units import format_bytes, format_short
+
+if TYPE_CHECKING:
+    from scaleproof.validator.capture.capture import CaptureCosts
+
+# Most lines, modules and decisions that are printed.
+_MOST: Final = 6
+
+
+def plain(capture: Capture, costs: CaptureCosts) -> dict[str, Any]:
+    """What was captured, as plain data."""
+    return {
+        "script": capture.script,
+        "ranks": capture.world_size,
+        "device": capture.device,
+        "cluster": capture.cluster,
+        "classes": [_class_plain(one) for one in capture.classes],
+        "warnings": list(capture.warnings),
+        "capture": {"spent_s": costs.spent_s, "played_ranks": costs.played, "memory_bytes": costs.memory_bytes},
+    }
+
+
+def _class_plain(one: RecordedRanks) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "ranks": len(one),
+        "played": one.played,
+        "why": one.why,
+        "operators": len(one.rows(EventKind.OPERATOR)),
+        "flops": _flops(one),
+        "communication_bytes": dict(_communication(one)),
+        "peak_bytes": one.peak_bytes[1],
+        "parameters": one.parameters,
+        "decided": [decided._asdict() for decided in one.decisions],
+    }
+
+
+def describe(capture: Capture, costs: CaptureCosts, following: str) -> str:
+    """A table of the rank classes, and what policies decided."""
+    target = f"{capture.world_size} ranks on {capture.cluster or capture.device}"
+    played = f"{costs.played} of {capture.world_size} ranks played, at most {format_bytes(costs.memory_bytes)} each"
+    rows = [("ranks", "number", "operators", "FLOPs", "sent", "peak memory")]
+    for one in capture.classes:
+        sent = sum(_communication(one).values())
+        operators = len(one.rows(EventKind.OPERATOR))
+        rows.append(
+            (one.name, str(len(one)), str(operators), format_short(_flops(one)), format_bytes(sent),
+             format_bytes(one.peak_bytes[1]))
+        )  # fmt: skip
+    lines = [f"{capture.script}: {target}", *table(rows), f"  captured in {costs.spent_s:.1f} s: {played}"]
+    for one in capture.classes:
+        if one.why:
+            lines.append(f"  {one.name}: {one.why}")
+    lines += _decisions(capture)
+    return "\n".join([*lines, f"  next: {following}"])
+
+
+def _decisions(capture: Capture) -> list[str]:
+    """Lines on values that were not computed."""
+    counts = Counter[tuple[str, str, str]]()
+    for one in capture.classes:
+        for decided in one.decisions:
+            counts[decided.line, decided.operator.removeprefix("aten::"), decided.policy] += decided.times
+    return [
+        f"  not computed: {operator} at {line or 'a line of a library'}: {policy} ({count} times)"
+        for (line, operator, policy), count in counts.most_common(_MOST)
+    ]
+
+
+def memory_plain(capture: Capture) -> list[dict[str, Any]]:
+    """The peaks of all classes as plain data."""
+    from scaleproof.validator.capture.peak import peak_memory
+
+    return [{"name": one.name, "ranks": len(one), **peak_memory(one)._asdict()} for one in capture.classes]
+
+
+def describe_memory(capture: Capture, limit_bytes: int) -> str:
+    """The peak of each class by category, module and line."""
+    from scaleproof.validator.capture.peak import peak_memory
+
+    lines = [f"{capture.script}: peak memory of a step of {capture.world_size} ranks on {capture.cluster or capture.device}"]
+    for one in capture.classes:
+        peak = peak_memory(one)
+        share = peak.size_bytes / limit_bytes
+        fits = "" if share <= 1 else ": out of memory"
+        lines.append(f"{one.name}: {format_bytes(peak.size_bytes)}, {share:.0%} of the device{fits}")
+        if peak.setup_bytes > peak.size_bytes:
+            lines.append(f"  before this step: {format_bytes(peak.setup_bytes)}")
+        lines.append(f"  reached at {peak.last_line or 'a library'}, which allocates {format_bytes(peak.last_bytes)}")
+        for title, sizes in (("category", peak.categories), ("module", peak.modules), ("line", peak.lines)):
+            lines += table([(title, "bytes", "share"), *_largest(sizes)])
+    return "\n".join(lines)
+
+
+def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
+    total = sum(sizes.values()) or 1
+    items = list(sizes.items())
+    rest = sum(size for _, size in items[_MOST:])
+    shown = items[:_MOST] + ([("others", rest)] if rest else [])
+    return [(name or "elsewhere", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
+
+
+def _flops(one: RecordedRanks) -> float:
+    return float(one.columns["flops"][one.rows(EventKind.OPERATOR)].sum())
+
+
+def _communication(one: RecordedRanks) -> Counter[str]:
+    """Bytes that a rank puts into collectives and messages, by their names."""
+    sizes = Counter[str]()
+    for row in one.rows(EventKind.COLLECTIVE, EventKind.SEND).tolist():
+        sizes[one.text("name", row)] += int(one.columns["bytes_read"][row])
+    return sizes

@@ -1,0 +1,271 @@
+"""Reads a capture file as a captured script: events in the terms of the program, operators as work of the device."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
+from scaleproof.simulator.captured.kernels import PRECISIONS
+from scaleproof.simulator.captured.operators import base_name, copied, work_of
+from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, Signature, TrainingPass
+from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
+from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.run.run import Phase
+
+_Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait
+
+_PHASES: Final[Mapping[int, Phase]] = {
+    TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
+}  # fmt: skip
+# Collectives by their names in records. A barrier is a sum of nothing.
+_OPS: Final[Mapping[str, Op]] = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
+    "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
+}  # fmt: skip
+_HOLDERS: Final = {
+    Category.WORKING: "working", Category.PARAMETERS: "parameters", Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATES: "optimizer_states", Category.BUFFERS: "parameters", Category.INPUTS: "activations",
+    Category.ACTIVATIONS: "activations", Category.RECOMPUTED: "recomputed", Category.COMMUNICATION: "communication",
+}  # fmt: skip
+# Optimizers of scenarios, by words in the names of classes.
+_OPTIMIZERS: Final = {"lamb": "lamb", "adafactor": "adafactor", "adam": "adam", "sgd": "sgd"}
+_USUAL_OPTIMIZER: Final = "adam"
+_COPIES: Final = ("host to device", "device to host")
+# Operators of embeddings, also of their gradients: others look up rows as well, and are no sign of tokens.
+_EMBEDDING: Final = "embedding"
+
+
+@functools.lru_cache(maxsize=8)
+def script_of(path: Path, stamp: tuple[int, int]) -> CapturedScript:
+    """The captured script in a file. stamp: time and size of the file, so that a changed file is read again.
+
+    Raises InputError for a file that is no capture.
+    """
+    return script_of_capture(Capture.read(path), path.stem)
+
+
+def script_of_capture(capture: Capture, name: str) -> CapturedScript:
+    """The captured script of a record. Raises InputError for collectives that are not known, and scripts that never step."""
+    roles = [GroupRoles.of(one) for one in capture.classes]
+    replicas = replicas_of(capture, roles)
+    classes = tuple(_class_of(one, role) for one, role in zip(capture.classes, roles, strict=True))
+    first = min(capture.classes, key=lambda one: one.played)
+    samples, length = _samples(first, path=name)
+    staged = any(role.pipeline for role in roles)
+    parameters = [one.parameters for one in capture.classes]
+    return CapturedScript(
+        name=name,
+        world_size=capture.world_size,
+        replicas=replicas,
+        samples=samples,
+        tokens=length,
+        parameters=max(1, sum(parameters) if staged else max(parameters)),
+        precision=_precision(classes),
+        optimizer=_optimizer(first),
+        device=capture.device,
+        cluster=capture.cluster,
+        shards=any(role.shards for role in roles),
+        classes=classes,
+        warnings=(*capture.warnings, *_policies(capture)),
+    )
+
+
+def _samples(first: RecordedRanks, path: str) -> tuple[int, int | None]:
+    """Samples of a step of a replica, and tokens of a sample, None if the model looks up none. Raises InputError."""
+    shaped = [one for one in first.inputs if one.shapes and one.shapes[0]]
+    if not shaped:
+        raise InputError(f"{path}: no module was called with a batch in the captured step; capture a script that trains")
+    shape, calls = shaped[0].shapes[0], shaped[0].calls
+    names = {base_name(first.text("name", row)) for row in first.rows(EventKind.OPERATOR).tolist()}
+    reads_tokens = any(name.startswith(_EMBEDDING) for name in names)
+    return max(1, shape[0] * calls), shape[1] if len(shape) > 1 and reads_tokens else None
+
+
+def _precision(classes: Sequence[CapturedClass]) -> str:
+    """The precision of most FLOPs of products."""
+    flops: defaultdict[str, float] = defaultdict(float)
+    for one in classes:
+        for (operator, _), count in one.counts.items():
+            flops[one.operators[operator].precision] += count * one.operators[operator].work.flops
+    return max(flops, key=flops.__getitem__, default="fp32")
+
+
+def _optimizer(first: RecordedRanks) -> str:
+    """The optimizer of scenarios that is nearest to the script's."""
+    used = " ".join(one.name.lower() for one in first.optimizers)
+    return next((kind for word, kind in _OPTIMIZERS.items() if word in used), _USUAL_OPTIMIZER)
+
+
+def _policies(capture: Capture) -> Iterator[str]:
+    """Policies that decided values which a capture does not have, as warnings."""
+    lines: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in capture.classes:
+        for decided in one.decisions:
+            lines[decided.operator, decided.policy].add(decided.line)
+    for (operator, policy), places in sorted(lines.items()):
+        where = ", ".join(sorted(filter(None, places))) or "an unknown line"
+        yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
+
+
+def _class_of(one: RecordedRanks, roles: GroupRoles) -> CapturedClass:
+    reader = _StepReader(one, roles)
+    events = list(reader.events())
+    streams = Counter(
+        event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
+    )
+    return CapturedClass(
+        name=one.name,
+        ranks=[rank for ranks in one.ranks for rank in ranks],
+        played=one.played,
+        main_stream=streams.most_common(1)[0][0] if streams else 0,
+        operators=reader.operators,
+        events=reader.with_last_waits(events),
+        before=list(_allocations(one, before=True)),
+        allocations=list(_allocations(one, before=False)),
+    )
+
+
+class _StepReader:
+    """Reads the events of a step. operators: distinct ones, as far as they have been read."""
+
+    def __init__(self, one: RecordedRanks, roles: GroupRoles) -> None:
+        self._one, self._roles, self._phase = one, roles, Phase.FORWARD
+        # plain lists: reading single numbers from numpy arrays takes ten times as long
+        self._columns: dict[str, list[Any]] = {name: column.tolist() for name, column in one.columns.items()}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self.operators: list[Operator] = []
+
+    def events(self) -> Iterator[_Event]:
+        """The events of the step in order."""
+        launches = (EventKind.OPERATOR, EventKind.COPY)
+        for row in self._one.rows(*EventKind).tolist():
+            kind = EventKind(self._columns["kind"][row])
+            # what is outside of the passes counts with the pass before it
+            self._phase = _PHASES.get(self._columns["phase"][row], self._phase)
+            if kind in launches:
+                yield self._operation(row, kind)
+            elif kind == EventKind.COLLECTIVE:
+                yield self._collective(row)
+            elif kind in (EventKind.SEND, EventKind.RECEIVE):
+                yield self._message(row, kind)
+            elif kind == EventKind.EVENT_RECORD:
+                yield Recorded(self._of("stream", row), self._of("event", row))
+            else:
+                yield from self._waits(row, kind)
+
+    def _of(self, column: str, row: int) -> int:
+        return int(self._columns[column][row])
+
+    def _operation(self, row: int, kind: EventKind) -> Operation:
+        moved_bytes = max(0, self._of("bytes_read", row)) + max(0, self._of("bytes_written", row))
+        name, signature = self._of("name", row), self._of("signature", row)
+        key = (kind, name, signature, moved_bytes)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.operators)
+            self.operators.append(self._operator(row, kind, float(moved_bytes)))
+        return Operation(self._of("stream", row), self._phase, self._numbers[key], bool(self._of("recomputed", row) == 1))
+
+    def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
+        name = self._one.text("name", row)
+        if kind == EventKind.COPY:
+            return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32")
+        signature = self._one.signature(row) if self._of("signature", row) != NONE else Signature((), (), {})
+        shapes = [shape for shape, _, _ in signature.inputs]
+        types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
+        work = work_of(name, shapes, signature.arguments, moved_bytes)
+        return Operator(name, work, PRECISIONS[types[0]] if types else "fp32")
+
+    def _collective(self, row: int) -> IssuedCollective:
+        name, group = self._one.text("name", row), self._of("group", row)
+        op = _OPS.get(name)
+        if op is None:
+            raise InputError(f"a collective {name!r}, whose time is not known; those known are {', '.join(_OPS)}")
+        ranks = self._one.groups[group].ranks
+        read, written = (max(0, self._of(column, row)) for column in ("bytes_read", "bytes_written"))
+        return IssuedCollective(
+            self._of("stream", row), self._phase, op, ranks, float(_whole_bytes(op, read, written, len(ranks))),
+            self._one.groups[group].name, self._of("work", row), self._roles.dimension(group, op),
+        )  # fmt: skip
+
+    def _message(self, row: int, kind: EventKind) -> IssuedMessage:
+        sends = kind == EventKind.SEND
+        size = self._of("bytes_read" if sends else "bytes_written", row)
+        return IssuedMessage(
+            self._of("stream", row), self._phase, sends, self._of("peer", row), float(max(0, size)), self._of("tag", row),
+            self._of("work", row),
+        )  # fmt: skip
+
+    def _waits(self, row: int, kind: EventKind) -> Iterator[Wait]:
+        stream, other = self._of("stream", row), self._of("other_stream", row)
+        work, event = self._of("work", row), self._of("event", row)
+        if kind == EventKind.WORK_WAIT:
+            yield Wait(stream, "work", work)
+        elif kind == EventKind.EVENT_WAIT:
+            yield Wait(stream, "event", event)
+        elif kind == EventKind.STREAM_WAIT:
+            yield Wait(stream, "stream", other)
+        elif kind == EventKind.ITEM:
+            yield Wait(None, "stream", stream)
+        elif kind == EventKind.SYNCHRONIZE:
+            if work != NONE:
+                yield Wait(None, "work", work)
+            elif event != NONE:
+                yield Wait(None, "event", event)
+            else:
+                yield Wait(None, "stream", other)
+
+    def with_last_waits(self, events: Sequence[_Event]) -> list[_Event]:
+        """The events, with waits for collectives of the backward pass that the script never waits for itself, as those of DDP's
+        reducer: before the optimizer's first kernel."""
+        waited = {event.number for event in events if isinstance(event, Wait) and event.on == "work"}
+        left = [
+            event.work
+            for event in events
+            if isinstance(event, IssuedCollective) and event.phase == Phase.BACKWARD and event.work not in waited
+        ]
+        updates = (
+            place for place, event in enumerate(events) if isinstance(event, Operation) and event.phase == Phase.OPTIMIZER
+        )
+        first = next(updates, len(events))
+        stream = cast(Operation, events[first]).stream if first < len(events) else 0
+        return [*events[:first], *(Wait(stream, "work", work) for work in left), *events[first:]]
+
+
+def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
+    """Bytes of a collective's whole buffer, from those of one rank's input and output."""
+    if op == "all_gather":
+        return max(written, read * ranks)
+    if op == "reduce_scatter":
+        return max(read, written * ranks)
+    if op == "gather":
+        return read * ranks
+    if op == "scatter":
+        return written * ranks
+    return max(read, written)
+
+
+def _allocations(one: RecordedRanks, before: bool) -> Iterator[Allocation | Free]:
+    """Allocations and frees before the step, or in it, in order."""
+    rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=not before).tolist()
+    begin = int(one.rows(EventKind.STEP)[0]) if len(one.rows(EventKind.STEP)) else 0
+    columns = {name: one.columns[name].tolist() for name in ("kind", "allocation", "size", "stream", "category", "phase")}
+    phase = "start" if before else Phase.FORWARD.label
+    for row in rows:
+        if before and row >= begin:
+            return
+        number = columns["allocation"][row]
+        if not before and columns["phase"][row] in _PHASES:
+            phase = _PHASES[columns["phase"][row]].label
+        if columns["kind"][row] == EventKind.FREE:
+            yield Free(number)
+            continue
+        holder = _HOLDERS[Category(max(0, columns["category"][row]))]
+        yield Allocation(
+            number, columns["size"][row], columns["stream"][row], holder, one.text("module", row), one.text("line", row), phase
+        )

@@ -1,0 +1,337 @@
+"""The file of a captured training script: operators, communication, waits and memory of one step of each rank class.
+
+It is a zip archive: `manifest.json`, and for each class `events-N.npz` (columns, one row per event), `strings-N.json` (names)
+and `signatures-N.json` (shapes). Rows are in the order of the host. Rows before the row STEP are allocations that are live when
+the step begins; the rows after it are those of one steady step.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.errors import InputError
+
+VERSION: Final = 1
+NONE: Final = -1
+# Most bytes that a file may hold after decompression.
+_MOST_BYTES: Final = 4 << 30
+# A fixed date, so that equal captures are equal files.
+_DATE: Final = (1980, 1, 1, 0, 0, 0)
+
+
+class EventKind(IntEnum):
+    """What the host does.
+
+    OPERATOR launches an operator on a stream. COLLECTIVE issues a collective, SEND and RECEIVE a message; WORK_WAIT makes a
+    stream wait for one of them. EVENT_RECORD and EVENT_WAIT are of CUDA events; STREAM_WAIT makes a stream wait for another
+    stream so far. SYNCHRONIZE makes the host wait: for a stream, an event, a work or, without any of them, the device. ITEM
+    reads a value to the host, which waits for the stream. COPY copies between host and device or within it. ALLOCATE and FREE
+    are of device memory. STEP begins the step.
+    """
+
+    OPERATOR = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECEIVE = 3
+    WORK_WAIT = 4
+    EVENT_RECORD = 5
+    EVENT_WAIT = 6
+    STREAM_WAIT = 7
+    SYNCHRONIZE = 8
+    ITEM = 9
+    COPY = 10
+    ALLOCATE = 11
+    FREE = 12
+    STEP = 13
+
+
+class TrainingPass(IntEnum):
+    """The part of a training step."""
+
+    OTHER = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+class Category(IntEnum):
+    """What an allocation holds.
+
+    ACTIVATIONS are allocated in the forward pass and freed in the backward pass; RECOMPUTED are allocated by a repeated forward
+    pass; INPUTS are copied from the host; COMMUNICATION is written by collectives and receives; WORKING is all the rest.
+    """
+
+    WORKING = 0
+    PARAMETERS = 1
+    GRADIENTS = 2
+    OPTIMIZER_STATES = 3
+    BUFFERS = 4
+    INPUTS = 5
+    ACTIVATIONS = 6
+    RECOMPUTED = 7
+    COMMUNICATION = 8
+
+    @property
+    def label(self) -> str:
+        """The name that users read, such as 'optimizer states'."""
+        return self.name.lower().replace("_", " ")
+
+
+class Column(NamedTuple):
+    """A column of events: its type and its meaning. Columns hold NONE (−1) where they do not apply."""
+
+    dtype: DTypeLike
+    meaning: str
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "kind": Column("i1", "EventKind"),
+    "name": Column("i4", "index of a string: an operator such as 'aten::mm', a collective such as 'all_reduce' or 'alltoall', "
+                   "or the kind of a copy: 'host to device', 'device to host', 'device to device'"),
+    "signature": Column("i4", "index of the signature of an operator, collective, message or copy"),
+    "stream": Column("i4", "number of the stream that it is launched on, or that waits; 0 is the default stream"),
+    "other_stream": Column("i4", "of STREAM_WAIT and SYNCHRONIZE: the stream that is waited for"),
+    "phase": Column("i1", "TrainingPass"),
+    "module": Column("i4", "index of a string: path of the module, such as 'layers.3.attention'; '' for the root"),
+    "recomputed": Column("i1", "1 where the forward pass is repeated in the backward pass, else 0"),
+    "node": Column("i4", "index of a string: the node of autograd that runs it, such as 'MmBackward0'"),
+    "bytes_read": Column("i8", "bytes of the tensors that an operator reads; of a collective or SEND, of this rank's input"),
+    "bytes_written": Column("i8", "bytes of the tensors that an operator writes; of a collective or RECEIVE, of its output"),
+    "flops": Column("f8", "FLOPs of products, convolutions and attention, two per multiply-add; 0 for other operators"),
+    "group": Column("i4", "index of the process group of a collective or a message"),
+    "peer": Column("i4", "the other rank of a message, or the root of a collective: a rank of the whole job"),
+    "tag": Column("i4", "tag of a message"),
+    "event": Column("i4", "number of a CUDA event"),
+    "work": Column("i4", "number of a collective or message, and of the waits for it; a batch of messages shares one"),
+    "allocation": Column("i4", "number of an allocation, and of its end"),
+    "size": Column("i8", "bytes requested by ALLOCATE"),
+    "category": Column("i1", "Category of ALLOCATE"),
+    "line": Column("i4", "index of a string: 'train.py:12', the innermost line that is the script's own"),
+}  # fmt: skip
+
+
+class Signature(NamedTuple):
+    """Tensors of an operator: those that it reads and those that it writes, each with shape and type such as 'bfloat16', and
+    whether it is contiguous; and arguments that determine its FLOPs, by name."""
+
+    inputs: tuple[tuple[tuple[int, ...], str, bool], ...]
+    outputs: tuple[tuple[tuple[int, ...], str, bool], ...]
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """A process group that the script made. ranks: of the whole job, ascending. description: such as 'mesh_dp'."""
+
+    name: str
+    ranks: Sequence[int]
+    description: str = ""
+
+
+class PolicyDecision(NamedTuple):
+    """Values that were not computed: an operator read unknown floats, and a policy decided its result, `times` times."""
+
+    operator: str
+    policy: str
+    times: int
+    line: str
+
+
+class ModelInput(NamedTuple):
+    """Inputs of the outermost module in a step: shapes of the tensors that it was called with, and the number of calls."""
+
+    module: str
+    shapes: tuple[tuple[int, ...], ...]
+    calls: int
+
+
+class UsedOptimizer(NamedTuple):
+    """An optimizer: its class such as 'AdamW', and the number of steps that it takes in a step of the script."""
+
+    name: str
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRanks:
+    """Ranks that do the same, and a step of one of them.
+
+    ranks: ranges of them. played: the rank whose script ran. why: what distinguishes them. groups: those of the played rank.
+    parameters: number of the model's parameters that this rank trains; the whole parameter counts where ranks shard it.
+    local_parameters: number of them that this rank has. columns: of events, see COLUMNS. peak_bytes: the most that was
+    allocated until the step began and within it, without the allocator's rounding. operators_hash: of all launches and
+    communication of the step, in order; equal for ranks of a class.
+    """
+
+    name: str
+    ranks: tuple[range, ...]
+    played: int
+    why: str
+    groups: tuple[ProcessGroup, ...]
+    parameters: int
+    local_parameters: int
+    inputs: tuple[ModelInput, ...]
+    optimizers: tuple[UsedOptimizer, ...]
+    kept_step: int
+    steps: int
+    peak_bytes: tuple[int, int]
+    operators_hash: str
+    decisions: tuple[PolicyDecision, ...]
+    columns: Mapping[str, NDArray[Any]]
+    strings: Sequence[str]
+    signatures: Sequence[Signature]
+
+    def __len__(self) -> int:
+        """Number of ranks."""
+        return sum(len(ranks) for ranks in self.ranks)
+
+    def rows(self, *kinds: EventKind, in_step: bool = True) -> NDArray[np.intp]:
+        """Rows of events of some kinds, in order. in_step: without the allocations from before the step."""
+        kind = self.columns["kind"]
+        begin = int(np.argmax(kind == EventKind.STEP)) if in_step else 0
+        return np.flatnonzero(np.isin(kind[begin:], kinds)) + begin
+
+    def text(self, column: str, row: int) -> str:
+        """The string that a column refers to; '' where there is none."""
+        index = int(self.columns[column][row])
+        return self.strings[index] if index != NONE else ""
+
+    def signature(self, row: int) -> Signature:
+        """The signature of an event."""
+        return self.signatures[int(self.columns["signature"][row])]
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A captured training script.
+
+    script: its path or module as given; arguments: what it was called with. device: name in the catalog; cluster: name, or
+    None. warnings: sentences for the user.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    torch: str
+    world_size: int
+    ranks_per_node: int
+    device: str
+    cluster: str | None
+    classes: tuple[RecordedRanks, ...]
+    warnings: tuple[str, ...] = ()
+    version: int = field(default=VERSION)
+
+    def write(self, path: Path) -> None:
+        """Writes the file, whole or not at all."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            _add(archive, "manifest.json", self._manifest())
+            for number, one in enumerate(self.classes):
+                columns = io.BytesIO()
+                np.savez(columns, allow_pickle=False, **one.columns)
+                archive.writestr(_member(f"events-{number}.npz"), columns.getvalue(), zipfile.ZIP_DEFLATED)
+                _add(archive, f"strings-{number}.json", list(one.strings))
+                _add(archive, f"signatures-{number}.json", [list(signature) for signature in one.signatures])
+        write_atomically(path, buffer.getvalue())
+
+    def _manifest(self) -> dict[str, Any]:
+        plain = {own.name: getattr(self, own.name) for own in fields(self)}
+        return plain | {"classes": [_class_plain(one) for one in self.classes]}
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a file. Raises InputError for one that is missing, damaged, of another version, or no capture."""
+        try:
+            return cls._read(path)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}; give the file that 'scaleproof capture' wrote") from None
+        except (KeyError, ValueError, TypeError, IndexError, zipfile.BadZipFile) as error:
+            message = f"{path}: not a capture ({type(error).__name__}: {error}); write it again with 'scaleproof capture'"
+            raise InputError(message) from None
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+                raise ValueError(f"larger than {_MOST_BYTES >> 30} GiB")
+            plain = json.loads(archive.read("manifest.json"))
+            if plain["version"] != VERSION:
+                raise ValueError(f"version {plain['version']}, expected {VERSION}")
+            classes = tuple(_read_class(archive, number, one) for number, one in enumerate(plain["classes"]))
+        return cls(**plain | {"classes": classes, "arguments": tuple(plain["arguments"]), "warnings": tuple(plain["warnings"])})
+
+
+def compact(ranks: Sequence[int]) -> range | tuple[int, ...]:
+    """Ranks as a range where they are evenly spaced."""
+    if isinstance(ranks, range):
+        return ranks
+    spacing = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    even = range(ranks[0], ranks[0] + spacing * len(ranks), spacing) if ranks and spacing > 0 else range(0)
+    return even if len(even) == len(ranks) and all(a == b for a, b in zip(even, ranks, strict=True)) else tuple(ranks)
+
+
+def _ranks_plain(ranks: Sequence[int]) -> Any:
+    short = compact(ranks)
+    return {"start": short.start, "stop": short.stop, "step": short.step} if isinstance(short, range) else list(short)
+
+
+def _ranks_of(plain: Any) -> range | tuple[int, ...]:
+    return range(plain["start"], plain["stop"], plain["step"]) if isinstance(plain, dict) else tuple(plain)
+
+
+def _class_plain(one: RecordedRanks) -> dict[str, Any]:
+    in_files = ("columns", "strings", "signatures")
+    plain = {own.name: getattr(one, own.name) for own in fields(one) if own.name not in in_files}
+    groups = [{"name": g.name, "ranks": _ranks_plain(g.ranks), "description": g.description} for g in one.groups]
+    records = {name: [each._asdict() for each in plain[name]] for name in ("decisions", "inputs", "optimizers")}
+    return plain | {"ranks": [_ranks_plain(ranks) for ranks in one.ranks], "groups": groups} | records
+
+
+def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) -> RecordedRanks:
+    with np.load(io.BytesIO(archive.read(f"events-{number}.npz")), allow_pickle=False) as loaded:
+        columns = {name: loaded[name] for name in COLUMNS}
+    if len({len(column) for column in columns.values()}) != 1:
+        raise ValueError("columns of different lengths")
+    groups = tuple(ProcessGroup(**group | {"ranks": _ranks_of(group["ranks"])}) for group in plain["groups"])
+    ranges = tuple(_ranks_of(ranks) for ranks in plain["ranks"])
+    if not all(isinstance(ranks, range) for ranks in ranges):
+        raise ValueError("a class with ranks that are no ranges")
+    inputs = tuple(ModelInput(one["module"], _shapes(one["shapes"]), one["calls"]) for one in plain["inputs"])
+    signatures = [
+        Signature(_tensors(inputs), _tensors(outputs), arguments)
+        for inputs, outputs, arguments in json.loads(archive.read(f"signatures-{number}.json"))
+    ]
+    return RecordedRanks(
+        **plain | {
+            "ranks": ranges, "groups": groups, "inputs": inputs, "peak_bytes": tuple(plain["peak_bytes"]),
+            "decisions": tuple(PolicyDecision(**one) for one in plain["decisions"]),
+            "optimizers": tuple(UsedOptimizer(**one) for one in plain["optimizers"]),
+        },
+        columns=columns, strings=json.loads(archive.read(f"strings-{number}.json")), signatures=signatures,
+    )  # fmt: skip
+
+
+def _shapes(plain: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(shape) for shape in plain)
+
+
+def _tensors(plain: Sequence[Any]) -> tuple[tuple[tuple[int, ...], str, bool], ...]:
+    return tuple((tuple(shape), dtype, bool(contiguous)) for shape, dtype, contiguous in plain)
+
+
+def _add(archive: zipfile.ZipFile, name: str, plain: Any) -> None:
+    archive.writestr(_member(name), json.dumps(plain, separators=(",", ":")), zipfile.ZIP_DEFLATED)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    return zipfile.ZipInfo(name, _DATE)

@@ -1,0 +1,187 @@
+"""A captured training script: its rank classes with their operators and events, and what predictions need of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
+from scaleproof.simulator.captured.operators import Work
+from scaleproof.simulator.captured.program import compile_traces
+from scaleproof.simulator.captured.rank_tasks import HostCosts
+from scaleproof.simulator.captured.replicas import Replicas
+from scaleproof.simulator.captured.trace import (
+    Allocation,
+    Event,
+    Free,
+    IssuedCollective,
+    IssuedMessage,
+    Launch,
+    Recorded,
+    Trace,
+    Wait,
+)
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy.job import Job
+
+
+class Operation(NamedTuple):
+    """An operator that the host launches on a stream. operator: index into the operators of its class. again: whether it
+    repeats one of the forward pass."""
+
+    stream: int
+    phase: Phase
+    operator: int
+    again: bool
+
+
+class Operator(NamedTuple):
+    """A distinct operator: its name, its work, and the precision of its products."""
+
+    name: str
+    work: Work
+    precision: str
+
+
+@dataclass(frozen=True)
+class CapturedClass:
+    """Ranks that do the same. played: the rank whose script ran; main_stream: the stream with most of its work. before: what is
+    allocated when the step begins; allocations: allocations and frees of the step, in order."""
+
+    name: str
+    ranks: Sequence[int]
+    played: int
+    main_stream: int
+    operators: Sequence[Operator]
+    events: Sequence[Operation | IssuedCollective | IssuedMessage | Recorded | Wait]
+    before: Sequence[Allocation | Free] = ()
+    allocations: Sequence[Allocation | Free] = ()
+
+    @functools.cached_property
+    def counts(self) -> Counter[tuple[int, bool]]:
+        """Number of times that each operator runs, by its index and whether it repeats the forward pass."""
+        return Counter((event.operator, event.again) for event in self.events if isinstance(event, Operation))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the time of kernels by how they are known, which add up to 1, and the operators of unknown cost."""
+
+    measured: float
+    extrapolated: float
+    unknown: float
+    unknown_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedScript:
+    """A captured script.
+
+    samples: per step and replica; tokens: of a sample, None if it reads no tokens. replicas: of the model, which train on
+    different samples. shards: whether replicas shard parameters or states, so that their number decides more than the sizes of
+    groups. device, cluster: names that the capture was made for.
+    """
+
+    name: str
+    world_size: int
+    replicas: Replicas
+    samples: int
+    tokens: int | None
+    parameters: int
+    precision: str
+    optimizer: str
+    device: str
+    cluster: str | None
+    shards: bool
+    classes: tuple[CapturedClass, ...]
+    warnings: tuple[str, ...] = ()
+
+    def check_replicas(self, count: int) -> None:
+        """Raises FieldError for a number of replicas that needs another capture."""
+        to = Replicas(count, self.replicas.inner)
+        if to != self.replicas and self.shards:
+            shards = f"{self.replicas.count} workers shard parameters or states, and {count} would have other shards"
+            raise FieldError(("strategy", "workers"), f"{shards}; capture the script again on that many")
+        self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        for one in self.classes:
+            for event in one.events:
+                if isinstance(event, IssuedCollective):
+                    self.replicas.resized(event.ranks, to)
+
+    def compile(self, job: Job, replicas: int) -> Program:
+        """The program of a step on a job's cluster, with a number of replicas."""
+        times = KernelTimes(job.cluster.device, job.framework)
+        host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host)
+        to = Replicas(replicas, self.replicas.inner)
+        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
+        return compile_traces(traces, job, host)
+
+    def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> Trace:
+        """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
+        seconds = times.times([(one.work, one.precision) for one in of.operators])
+        # a host that computes has one stream; otherwise the main one is number 0
+        streams = {of.main_stream: 0}
+        number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
+        events = list(self._timed(of, seconds, to, number))
+        return Trace(of.name, ranks, self.replicas.moved(of.played, to), events)
+
+    def _timed(
+        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]
+    ) -> Iterator[Event]:
+        resized: dict[int, Sequence[int]] = {}
+        for event in of.events:
+            if isinstance(event, Operation):
+                if seconds[event.operator].seconds:
+                    yield Launch(number(event.stream), event.phase, seconds[event.operator])
+            elif isinstance(event, IssuedCollective):
+                key = id(event.ranks)
+                if key not in resized:
+                    resized[key] = self.replicas.resized(event.ranks, to)
+                yield event._replace(stream=number(event.stream), ranks=resized[key])
+            elif isinstance(event, IssuedMessage):
+                yield event._replace(stream=number(event.stream), peer=self.replicas.moved(event.peer, to))
+            elif isinstance(event, Recorded):
+                yield event._replace(stream=number(event.stream))
+            else:
+                on = number(event.number) if event.on == "stream" and event.number >= 0 else event.number
+                yield event._replace(stream=None if event.stream is None else number(event.stream), number=on)
+
+    def flops(self, replicas: int) -> tuple[float, float]:
+        """FLOPs of a step of all ranks: those of the model, and those of recomputation."""
+        totals, to = np.zeros(2), Replicas(replicas, self.replicas.inner)
+        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        for one, own in zip(self.classes, ranks, strict=True):
+            for (operator, again), count in one.counts.items():
+                totals[int(again)] += len(own) * count * one.operators[operator].work.flops
+        return float(totals[0]), float(totals[1])
+
+    def coverage(self, job: Job) -> Coverage:
+        """How the times of kernels on a job's device are known, over all ranks."""
+        times = KernelTimes(job.cluster.device, job.framework)
+        spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
+        for one in self.classes:
+            seconds = times.times([(operator.work, operator.precision) for operator in one.operators])
+            for (operator, _), count in one.counts.items():
+                total_s = len(one.ranks) * count * seconds[operator].seconds
+                spent[seconds[operator].known] += total_s
+                if seconds[operator].known == Known.UNKNOWN:
+                    names[one.operators[operator].name] += total_s
+        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Known))[0]).tolist()
+        return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
+
+
+def read(path: Path) -> CapturedScript:
+    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
+    from scaleproof.simulator.captured.reading import script_of
+
+    status = path.stat() if path.is_file() else None
+    return script_of(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))

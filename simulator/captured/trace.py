@@ -1,0 +1,96 @@
+"""The steady step of a rank class as a sequence of events: launches, communication, and waits of streams and of the host.
+
+Allocations and frees are a sequence of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from scaleproof.simulator.captured.kernels import KernelTime
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.common.communication import Dimension
+from scaleproof.simulator.run.run import Phase
+
+
+class Launch(NamedTuple):
+    """A kernel that the host launches on a stream. extra_kernels: launched in addition to one."""
+
+    stream: int
+    phase: Phase
+    time: KernelTime
+
+
+class IssuedCollective(NamedTuple):
+    """A collective that the host issues. ranks: of its group, ascending. size_bytes: of the whole buffer. group: its name,
+    which has a stream of its own. work: number by which waits refer to it."""
+
+    stream: int
+    phase: Phase
+    op: Op
+    ranks: Sequence[int]
+    size_bytes: float
+    group: str
+    work: int
+    dimension: Dimension
+
+
+class IssuedMessage(NamedTuple):
+    """A message that the host sends to, or receives from, the rank `peer`."""
+
+    stream: int
+    phase: Phase
+    sends: bool
+    peer: int
+    size_bytes: float
+    tag: int
+    work: int
+
+
+class Recorded(NamedTuple):
+    """An event that is recorded on a stream: it is complete when the stream's work so far is."""
+
+    stream: int
+    event: int
+
+
+class Wait(NamedTuple):
+    """A stream, or the host if `stream` is None, waits for communication, for an event, or for the work so far of a stream or,
+    with `number` −1, of all streams."""
+
+    stream: int | None
+    on: Literal["work", "event", "stream"]
+    number: int
+
+
+Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
+
+
+class Allocation(NamedTuple):
+    """An allocation: its number, bytes, stream, the holder, module and line of the script that it belongs to, and the phase of
+    the step in which it is made, "start" before the step."""
+
+    number: int
+    size_bytes: int
+    stream: int
+    holder: str
+    module: str
+    line: str
+    phase: str = "start"
+
+
+class Free(NamedTuple):
+    """The end of an allocation."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Events of a rank class in the order of its host. ranks: of the class. played: the rank whose script ran."""
+
+    name: str
+    ranks: Sequence[int]
+    played: int
+    events: Sequence[Event]

@@ -1,0 +1,140 @@
+"""Groups of ranks, the operations over them, and rounds of messages between their members."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.common.errors import InputError
+
+Op = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter"]
+OPS: Final[tuple[Op, ...]] = (
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter"
+)  # fmt: skip
+
+# In place of a member's number: a switch of its node or of the network that reduces or multicasts.
+NODE_SWITCH: Final = -1
+NETWORK_SWITCH: Final = -2
+
+
+_Numbers = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Concurrent messages; `times` such rounds follow one another.
+
+    source, target: numbers of members of the group, or a switch; share: message size over the collective's size. Arrays have
+    shape (messages,).
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    share: NDArray[np.float64]
+    times: int = 1
+
+    @classmethod
+    def of(cls, source: _Numbers, target: _Numbers, share: float, times: int = 1) -> Round:
+        """A round of messages of equal size."""
+        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+        return cls(sources, targets, np.broadcast_to(np.float64(share), len(sources)), times)
+
+    def back(self) -> Round:
+        """A round of the same messages in the opposite direction."""
+        return Round(self.target, self.source, self.share, self.times)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members of a collective. ranks: ascending, a range if they are evenly spaced. devices: of each node, so that a rank's
+    node is rank // devices."""
+
+    ranks: range | tuple[int, ...]
+    devices: int
+
+    @classmethod
+    def of(cls, ranks: int | Sequence[int], devices: int) -> Group:
+        """The group of the first `ranks` ranks, or of the listed ones. Raises InputError for an empty list
+        and for ranks that occur twice."""
+        if isinstance(ranks, int):
+            if ranks < 1:
+                raise InputError(f"a collective over {ranks} ranks; give at least one")
+            return cls(range(ranks), devices)
+        if isinstance(ranks, range) and ranks and ranks.start >= 0 < ranks.step:
+            return cls(ranks, devices)
+        if repeated := [rank for rank, count in Counter(ranks).items() if count > 1]:
+            raise InputError(f"rank {repeated[0]} stands more than once in the group; name each rank once")
+        if not ranks or min(ranks) < 0:
+            raise InputError("a group needs ranks, numbered from zero on")
+        ordered = sorted(ranks)
+        even = range(ordered[0], ordered[-1] + 1, ordered[1] - ordered[0] if len(ordered) > 1 else 1)
+        return cls(even if list(even) == ordered else tuple(ordered), devices)
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.ranks)
+
+    @functools.cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """The ranks as an array, shape (size,); np.array is slow for a range."""
+        ranks = self.ranks
+        return np.arange(ranks.start, ranks.stop, ranks.step) if isinstance(ranks, range) else np.array(ranks, dtype=np.int64)
+
+    @functools.cached_property
+    def node_numbers(self) -> NDArray[np.int64]:
+        """The nodes with members, ascending; shape (nodes,)."""
+        return np.unique(self._numbers // self.devices)
+
+    @functools.cached_property
+    def node_of(self) -> NDArray[np.int64]:
+        """Each member's node as an index into `node_numbers`; shape (size,)."""
+        return np.searchsorted(self.node_numbers, self._numbers // self.devices)
+
+    @functools.cached_property
+    def device_of(self) -> NDArray[np.int64]:
+        """Each member's device on its node; shape (size,)."""
+        return self._numbers % self.devices
+
+    @functools.cached_property
+    def first(self) -> NDArray[np.int64]:
+        """The first member on each node; shape (nodes,)."""
+        return np.searchsorted(self.node_of, np.arange(self.nodes))
+
+    @functools.cached_property
+    def members(self) -> NDArray[np.int64]:
+        """Number of members on each node; shape (nodes,)."""
+        return np.bincount(self.node_of)
+
+    @functools.cached_property
+    def shape(self) -> tuple[bytes, bytes]:
+        """A key that is equal for groups with the same devices on each node, on whichever nodes."""
+        return self.members.tobytes(), self.device_of.tobytes()
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes with members."""
+        return len(self.node_numbers)
+
+    @functools.cached_property
+    def per_node(self) -> int:
+        """Largest number of members on a node."""
+        return int(self.members.max())
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all nodes have the same number of members."""
+        return bool((self.members == self.per_node).all())
+
+
+def bus_factor(op: Op, ranks: int) -> float:
+    """nccl-tests' bus bandwidth, which is comparable with link bandwidths, over its algorithm bandwidth."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if op in ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter") else 1.0

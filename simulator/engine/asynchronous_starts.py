@@ -1,0 +1,41 @@
+"""Start times of asynchronous ranks in a long run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleproof.simulator.engine.durations import Times, durations_s
+from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
+from scaleproof.simulator.program.consistency import Bsp
+
+
+def spread_starts_s(program: Program) -> Times:
+    """Start of each rank in seconds, shape (ranks,): evenly spread over a step for asynchronous ranks, else zero.
+
+    Ranks that begin together stay together for hundreds of steps, until variations of their times have separated them, as they
+    are in a long run. Ranks whose work is in units begin together in each round of units.
+    """
+    ranks = program.ranks
+    training = np.flatnonzero(~ranks.is_server)
+    begin_s = np.zeros(len(ranks.names))
+    if not (program.is_static or program.units or isinstance(program.consistency, Bsp)):
+        begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
+    return begin_s
+
+
+def _round_s(program: Program) -> float:
+    """Estimated seconds of a step of all ranks: busy time of the busiest resource or server, or time of a rank alone."""
+    seconds, count = durations_s(program), len(program.ranks.names)
+    serves = program.kind == Kind.SERVE
+    task, resource, per_unit = program.routes.used(program.route)
+    moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
+    busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
+    alone_s = np.zeros(count)
+    np.add.at(alone_s, program.rank, np.where(program.stream == MAIN_STREAM, seconds, 0.0))
+    from_server = program.ranks.is_server[program.rank]
+    for pulls in (False, True):
+        longest_s = np.zeros(count)
+        selected = (program.kind == Kind.TRANSFER) & (from_server == pulls)
+        np.maximum.at(longest_s, (program.peer if pulls else program.rank)[selected], seconds[selected])
+        alone_s += longest_s
+    return max(float(side.max(initial=0.0)) for side in (*busy_s, alone_s))

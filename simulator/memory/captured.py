@@ -1,0 +1,146 @@
+"""Memory of a captured script: its allocations and frees, served by the replica of PyTorch's caching allocator."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaleproof.simulator.captured.script import CapturedClass
+from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective
+from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
+from scaleproof.simulator.memory.allocator.caching import CachingAllocator
+from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
+from scaleproof.simulator.memory.result import HOLDERS, RankMemory
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
+
+
+@dataclass(frozen=True)
+class ReplayedMemory:
+    """Memory of one rank. allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and max_memory_reserved
+    report them. holders_bytes, modules_bytes, lines_bytes: allocated bytes at the peak, which is in `phase` in `module`."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    holders_bytes: Mapping[str, int]
+    modules_bytes: Mapping[str, int]
+    lines_bytes: Mapping[str, int]
+    phase: str
+    module: str
+
+
+@dataclass(frozen=True)
+class ClassMemory:
+    """Memory of the ranks of a class: what the allocator served, and bytes outside of it by holder."""
+
+    name: str
+    served: ReplayedMemory
+    outside_bytes: Mapping[str, float]
+
+    def rank_memory(self, scale: float) -> RankMemory:
+        """The same as the memory of a kind of rank. scale: factor on all bytes, from calibration."""
+        served = self.served
+        holders = dict.fromkeys(HOLDERS, 0.0) | dict(self.outside_bytes)
+        for holder, size in served.holders_bytes.items():
+            holders[holder if holder in holders else "working"] += size
+        inside_bytes = sum(served.holders_bytes.values())
+        holders["fragmentation"] += max(0, served.reserved_bytes - inside_bytes)
+        return RankMemory(self.name, {holder: scale * size for holder, size in holders.items()})
+
+
+def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMemory]:
+    """Memory of each rank class of a scenario with a captured script."""
+    strategy = scenario.strategy
+    assert isinstance(strategy, CapturedStrategy)
+    return [
+        ClassMemory(one.name, replayed(one.before, one.allocations, expandable), _outside_bytes(scenario, one))
+        for one in strategy.script.classes
+    ]
+
+
+def captured_ranks(scenario: Scenario) -> tuple[RankMemory, ...]:
+    """The peak memory of each rank class of a scenario with a captured script."""
+    return tuple(one.rank_memory(scenario.framework.memory.scale) for one in classes_memory(scenario))
+
+
+def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
+    """Bytes of the context and of libraries by holder; none where ranks compute on processors."""
+    kernels = scenario.cluster.device.kernels
+    if kernels is None or kernels.generation in ("cpu", "tpu"):
+        return {}
+    collectives = [event for event in one.events if isinstance(event, IssuedCollective)]
+    spans = {event.group: max(event.ranks) - min(event.ranks) + 1 for event in collectives if len(event.ranks) > 1}
+    exchanging = max((len(event.ranks) for event in collectives if event.op == "alltoall"), default=1)
+    return {
+        "workspace": workspace_bytes(scenario.cluster.device),
+        "library": connections_bytes(scenario.cluster, spans.values(), exchanging),
+        "context": float(scenario.framework.memory.context_bytes),
+    }
+
+
+def replayed(
+    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False
+) -> ReplayedMemory:
+    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
+    allocator = CachingAllocator(math.inf, expandable)
+    events = [*before, *step, *_repeated(before, step)]
+    blocks: dict[int, MemoryBlock] = {}
+    until_peak = 0
+    for place, event in enumerate(events, start=1):
+        if event.number in blocks:
+            allocator.free(blocks.pop(event.number))
+        if isinstance(event, Allocation) and event.size_bytes > 0:
+            highest_bytes = allocator.peak_allocated_bytes
+            blocks[event.number] = allocator.allocate(event.size_bytes, event.stream)
+            until_peak = place if allocator.peak_allocated_bytes > highest_bytes else until_peak
+    peak = _live_after(events[:until_peak])
+    return ReplayedMemory(
+        allocator.peak_allocated_bytes,
+        allocator.peak_reserved_bytes,
+        _by(peak, "holder"),
+        _by(peak, "module"),
+        _by(peak, "line"),
+        *_moment(events[:until_peak]),
+    )
+
+
+def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:
+    """The next step: it frees what the step has left where that step freed allocations of the same size from before it."""
+    left = {event.number: event for event in _live_after(step)}
+    earlier = {event.number: event for event in _live_after(before)}
+    successors: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
+    for event in left.values():
+        successors[event.size_bytes, event.stream].append(event.number)
+    events: list[Allocation | Free] = []
+    for each in step:
+        of = earlier.get(each.number) if isinstance(each, Free) else None
+        queue = successors[of.size_bytes, of.stream] if of is not None else None
+        events.append(Free(queue.popleft()) if queue else each)
+    return events
+
+
+def _moment(events: Sequence[Allocation | Free]) -> tuple[str, str]:
+    """The phase and the module of the last of some events, an allocation."""
+    last = events[-1] if events else None
+    return (last.phase, last.module) if isinstance(last, Allocation) else ("start", "")
+
+
+def _live_after(events: Sequence[Allocation | Free]) -> list[Allocation]:
+    """Allocations that are live after some events."""
+    live: dict[int, Allocation] = {}
+    for event in events:
+        if isinstance(event, Free):
+            live.pop(event.number, None)
+        else:
+            live[event.number] = event
+    return list(live.values())
+
+
+def _by(allocations: Sequence[Allocation], field: str) -> dict[str, int]:
+    """Bytes of allocations by one of their fields, the largest first."""
+    total: Counter[str] = Counter()
+    for one in allocations:
+        total[getattr(one, field)] += one.size_bytes
+    return dict(total.most_common())

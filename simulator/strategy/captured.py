@@ -1,0 +1,94 @@
+"""The strategy of a captured training script: its own streams, collectives and messages, as they were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
+from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.common.batched import PlainNumberNeededError
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.plan import Plan
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.captured.script import CapturedScript
+
+
+class CapturedStrategy(Strategy):
+    """Ranks run a captured script.
+
+    What the script decides, such as samples and degrees of parallelism inside a replica, is that of the capture; the number of
+    replicas may differ where only sizes of groups depend on it.
+    """
+
+    kind: Literal["captured"] = "captured"
+    record: str = Field("", description="path of the capture file")
+    workers_: Count = Field(1, alias="workers", description="replicas of the model, which train on different samples")
+
+    @property
+    def script(self) -> CapturedScript:
+        """The captured script. Raises InputError if its file is not given or cannot be read."""
+        # captured programs use the parts of other strategies, which this package imports first
+        from scaleproof.simulator.captured.script import read
+
+        if not self.record:
+            raise FieldError(("strategy", "record"), "missing; give the path of a file that 'scaleproof capture' wrote")
+        return read(Path(self.record))
+
+    @property
+    def workers(self) -> int:
+        """Number of replicas of the model."""
+        return self.workers_
+
+    @property
+    def fixed_samples(self) -> int | None:
+        """Samples of a worker, which the script decides."""
+        return self.script.samples
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The number of replicas; the rest of the division is in the record."""
+        return Plan(workers=self.workers)
+
+    @property
+    def training_ranks(self) -> int:
+        """Number of ranks with this number of replicas."""
+        return self.workers * (self.script.world_size // self.script.replicas.count)
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        """Checks that only the number of replicas differs from the capture; raises FieldError."""
+        script = self.script
+        if samples_per_worker != script.samples:
+            given = f"the script takes {script.samples} samples per worker and step, not {samples_per_worker}"
+            raise FieldError(("batch",), f"{given}; capture it again with another batch size")
+        script.check_replicas(self.workers)
+
+    def check_training(self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int) -> None:
+        """Checks that the training is that of the script; raises FieldError."""
+        script = self.script
+        given = {
+            "precision": (precision, script.precision), "optimizer": (optimizer, script.optimizer),
+            "recompute": (recompute.kind, "none"), "zero": (zero, 0),
+        }  # fmt: skip
+        for field, (value, own) in given.items():
+            if value != own:
+                message = f"the script was captured with {own}, not {value}; change the script and capture it again"
+                raise FieldError(("training", field), message)
+
+    def compile(self, job: Job) -> Program:
+        """Compiles the recorded step."""
+        device: object = job.cluster.device
+        if isinstance(device, BatchedDevice):
+            raise PlainNumberNeededError
+        return self.script.compile(job, self.workers)

@@ -1,0 +1,176 @@
+"""Capture files as captured scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.captured.reading import script_of_capture
+from scaleproof.simulator.captured.record import Category, EventKind, ProcessGroup, TrainingPass
+from scaleproof.simulator.captured.replicas import Replicas
+from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Wait
+from scaleproof.simulator.common.communication import Dimension
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.strategy import CapturedStrategy
+from tests.simulator.captured.records import Step, capture, data_parallel, rank_class
+
+ROWS = ((8192, 4096), "bfloat16")
+WEIGHTS = ((4096, 4096), "bfloat16")
+BYTES = 2 * 8192 * 4096
+SENT = 4096
+
+
+def test_a_file_is_predicted(tmp_path: Path) -> None:
+    data_parallel().write(tmp_path / "train.zip")
+    run = predict(load(tmp_path / "train.zip"))
+    one = 2.0 * 8192 * 4096 * 4096
+    assert (run.scenario, run.ranks, run.samples, run.tokens) == ("train", 16, 64, 64 * 2048)
+    assert (run.model_flops, run.hardware_flops) == (16 * 2 * one, 16 * 3 * one)
+    (part,) = run.communication
+    assert (part.label, part.calls, part.size_bytes) == ("DP all-reduce", 1.0, 32 * 2**20)
+    assert run.memory_bytes is not None
+    assert run.memory_bytes["optimizer_states"] == 128 * 2**20
+    assert run.memory_bytes["activations"] == 64 * 2**20
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "train.zip"
+    for workers in (16, 8):
+        data_parallel(workers).write(path)
+        assert load(path).strategy.ranks == workers
+
+
+def test_facts_of_the_training_are_those_of_the_record() -> None:
+    script = script_of_capture(data_parallel(), "train")
+    assert (script.precision, script.optimizer, script.cluster, script.shards) == ("bf16", "adam", "dgx-h100", False)
+    assert script.replicas == Replicas(16)
+    assert (script.samples, script.tokens) == (4, 2048)
+
+
+def test_a_sum_that_the_script_never_waits_for_ends_before_the_optimizer_begins() -> None:
+    left, waits = (script_of_capture(data_parallel(waits=waits), "train").classes[0].events for waits in (False, True))
+    assert list(left) == list(waits)
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "written", "whole"),
+    [
+        ("all_gather", BYTES // 8, BYTES, BYTES), ("reduce_scatter", BYTES, BYTES // 8, BYTES),
+        ("all_reduce", BYTES, BYTES, BYTES), ("alltoall", BYTES, BYTES, BYTES),
+        ("broadcast", BYTES, 0, BYTES), ("gather", BYTES, 0, 8 * BYTES),
+    ],
+)  # fmt: skip
+def test_sizes_of_collectives_are_those_of_whole_buffers(name: str, read: int, written: int, whole: int) -> None:
+    step = Step().add(EventKind.STEP).collective(name, 0, read, written, 1, TrainingPass.BACKWARD)
+    events = script_of_capture(capture(rank_class(step, range(8), [ProcessGroup("0", range(8))])), "train").classes[0].events
+    (issued,) = (event for event in events if isinstance(event, IssuedCollective))
+    assert issued.size_bytes == whole
+
+
+def test_groups_that_sum_activations_on_the_stream_of_the_kernels_are_inside_a_replica() -> None:
+    step = Step().add(EventKind.STEP)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    step.collective("all_reduce", 0, BYTES, BYTES, 1, TrainingPass.FORWARD)
+    step.add(EventKind.WORK_WAIT, work=1, stream=0)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
+    step.collective("all_reduce", 1, BYTES, BYTES, 2, TrainingPass.BACKWARD)
+    groups = [ProcessGroup("0", range(2)), ProcessGroup("1", range(0, 16, 2))]
+    script = script_of_capture(capture(rank_class(step, range(16), groups)), "train")
+    assert script.replicas == Replicas(8, 2)
+    dimensions = [event.dimension for event in script.classes[0].events if isinstance(event, IssuedCollective)]
+    assert dimensions == [Dimension.TENSOR, Dimension.DATA]
+
+
+def test_parameters_gathered_on_a_stream_of_their_own_are_sharded_over_replicas() -> None:
+    step = Step().add(EventKind.STEP)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    step.collective("all_gather", 0, BYTES // 16, BYTES, 1, TrainingPass.FORWARD, stream=2)
+    script = script_of_capture(capture(rank_class(step, range(16), [ProcessGroup("0", range(16), "mesh_dp")])), "train")
+    assert script.shards
+    assert script.replicas == Replicas(16)
+
+
+def pipeline(file: Path) -> None:
+    """Writes a capture of two stages of four workers each, which exchange activations and their gradients."""
+    classes = []
+    for stage, peer in ((0, 4), (1, 0)):
+        step = Step().add(EventKind.STEP)
+        forward = {"group": 0, "peer": peer, "tag": 0, "phase": TrainingPass.FORWARD, "stream": 0, "work": 1}
+        backward = forward | {"phase": TrainingPass.BACKWARD, "work": 2}
+        if stage:
+            step.add(EventKind.RECEIVE, bytes_written=SENT, **forward).add(EventKind.WORK_WAIT, work=1, stream=0)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
+            step.add(EventKind.SEND, bytes_read=SENT, **backward).add(EventKind.WORK_WAIT, work=2, stream=0)
+        else:
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+            step.add(EventKind.SEND, bytes_read=SENT, **forward).add(EventKind.WORK_WAIT, work=1, stream=0)
+            step.add(EventKind.RECEIVE, bytes_written=SENT, **backward).add(EventKind.WORK_WAIT, work=2, stream=0)
+            step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.BACKWARD)
+        ranks = range(4 * stage, 4 * stage + 4)
+        groups = [ProcessGroup("pp", range(0, 8, 4), "mesh_pp"), ProcessGroup("dp", ranks, "mesh_dp")]
+        classes.append(rank_class(step, ranks, groups, name=f"stage {stage}"))
+    capture(*classes).write(file)
+
+
+def test_stages_of_a_pipeline_wait_for_one_another(tmp_path: Path) -> None:
+    pipeline(tmp_path / "stages.zip")
+    scenario = load(tmp_path / "stages.zip")
+    run = predict(scenario)
+    assert isinstance(scenario.strategy, CapturedStrategy)
+    assert (scenario.strategy.script.replicas, run.ranks, run.samples) == (Replicas(4, 1), 8, 16)
+    # both passes of both stages follow one another, so that each stage is idle for half of the step
+    assert run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"] == pytest.approx(run.step_time_s / 2, rel=0.05)
+    more = predict(load(tmp_path / "stages.zip", {"strategy.workers": 8}), interval=False)
+    assert (more.ranks, more.samples) == (16, 32)
+
+
+def test_messages_have_their_sizes_and_peers(tmp_path: Path) -> None:
+    pipeline(tmp_path / "stages.zip")
+    scenario = load(tmp_path / "stages.zip")
+    assert isinstance(scenario.strategy, CapturedStrategy)
+    sent = [one for one in scenario.strategy.script.classes[0].events if isinstance(one, IssuedMessage) and one.sends]
+    assert [(one.peer, one.size_bytes) for one in sent] == [(4, SENT)]
+
+
+def test_reading_a_value_makes_the_host_wait() -> None:
+    step = (
+        Step()
+        .add(EventKind.STEP)
+        .operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+        .add(EventKind.ITEM, stream=0)
+    )
+    step.add(EventKind.SYNCHRONIZE)
+    events = script_of_capture(capture(rank_class(step, range(1), [])), "train").classes[0].events
+    assert [event for event in events if isinstance(event, Wait)] == [Wait(None, "stream", 0), Wait(None, "stream", -1)]
+
+
+def test_microbatches_add_up_to_the_samples_of_a_step() -> None:
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    script = script_of_capture(capture(rank_class(step, range(8), [], batch=(4, 4096), calls=3)), "train")
+    assert (script.samples, script.tokens) == (12, None)
+
+
+def test_a_script_that_calls_no_module_is_refused() -> None:
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    with pytest.raises(InputError, match="no module was called with a batch"):
+        script_of_capture(capture(rank_class(step, range(8), [], batch=())), "train")
+
+
+def test_a_capture_without_cluster_needs_one(tmp_path: Path) -> None:
+    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    capture(rank_class(step, range(8), []), cluster=None).write(tmp_path / "train.zip")
+    with pytest.raises(InputError, match="--set cluster"):
+        load(tmp_path / "train.zip")
+    assert load(tmp_path / "train.zip", {"cluster": "dgx-a100"}).cluster.name == "dgx-a100"
+
+
+def test_gradients_that_stay_until_the_next_step_are_parameters_bytes_of_their_own() -> None:
+    step = Step().allocate(0, 1024, Category.GRADIENTS).add(EventKind.STEP)
+    step.operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
+    one = script_of_capture(capture(rank_class(step, range(8), [])), "train").classes[0]
+    assert [(event.number, getattr(event, "holder", "")) for event in one.before] == [(0, "gradients")]
+    assert list(one.allocations) == []

@@ -1,0 +1,42 @@
+"""Memory of captured scripts: allocations and frees served by the replica of the caching allocator."""
+
+from __future__ import annotations
+
+from scaleproof.simulator.captured.trace import Allocation, Free
+from scaleproof.simulator.memory.captured import replayed
+
+MIB = 2**20
+
+
+def allocation(number: int, size_bytes: int, holder: str = "activations", line: str = "train.py:1") -> Allocation:
+    return Allocation(number, size_bytes, 0, holder, "block", line)
+
+
+def test_the_peak_is_the_largest_sum_of_live_allocations() -> None:
+    before = [allocation(0, 64 * MIB, "parameters")]
+    step = [allocation(1, 32 * MIB), Free(1), allocation(2, 16 * MIB, "gradients"), allocation(3, 24 * MIB), Free(3), Free(2)]
+    memory = replayed(before, step)
+    assert memory.allocated_bytes == (64 + 24 + 16) * MIB
+    assert memory.holders_bytes == {"parameters": 64 * MIB, "activations": 24 * MIB, "gradients": 16 * MIB}
+    assert memory.reserved_bytes >= memory.allocated_bytes
+
+
+def test_freed_memory_is_reused_and_not_reserved_again() -> None:
+    step = [event for number in range(10) for event in (allocation(number, 64 * MIB), Free(number))]
+    assert replayed([], step).reserved_bytes == 64 * MIB
+
+
+def test_sizes_are_rounded_to_512_bytes() -> None:
+    assert replayed([allocation(0, 1)], []).allocated_bytes == 512
+
+
+def test_what_a_step_leaves_is_freed_where_it_freed_that_of_the_step_before() -> None:
+    """Gradients that the next step sets to None at its beginning are not there in its forward pass."""
+    before = [allocation(0, 64 * MIB, "gradients")]
+    step = [Free(0), allocation(1, 128 * MIB), Free(1), allocation(2, 64 * MIB, "gradients")]
+    assert replayed(before, step).allocated_bytes == 128 * MIB
+
+
+def test_lines_of_the_script_are_those_of_the_peak() -> None:
+    step = [allocation(1, 64 * MIB, line="train.py:10"), Free(1), allocation(2, 96 * MIB, line="train.py:20"), Free(2)]
+    assert replayed([], step).lines_bytes == {"train.py:20": 96 * MIB}

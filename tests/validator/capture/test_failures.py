@@ -1,0 +1,32 @@
+"""Failures of scripts are said in one sentence with the script's line and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.validator.capture.failures import sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("ModuleNotFoundError: No module named 'flash_attn'", "ImportError", "imports flash_attn, which"),
+        ("ModuleNotFoundError: No module named 'numpyro'", "ImportError", "pip install it"),
+        ("ImportError: libcudart.so.12: cannot open shared object file", "ImportError", "loads an extension for CUDA"),
+        ("OSError: CUDA_HOME environment variable is not set", "OSError", "loads an extension for CUDA"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'", "FileNotFoundError", "needs a file"),
+        ("URLError: <urlopen error [Errno -2] Name or service not known>", "URLError OSError", "needs the network"),
+        ("OSError: We couldn't connect to 'https://huggingface.co'", "OSError", "needs the network"),
+        ("SystemExit: 2", "SystemExit BaseException", "exited before its first training step"),
+        ("ValueError: width 3", "ValueError Exception", "failed on rank 5 (ValueError: width 3)"),
+    ],
+)  # fmt: skip
+def test_the_sentence_names_the_line_and_the_remedy(text: str, kind: str, expected: str) -> None:
+    said = sentence("train.py", {"line": "train.py:7", "text": text, "kind": kind, "rank": 5})
+    assert said.startswith("train.py:7: ")
+    assert expected in said
+    assert "\n" not in said
+
+
+def test_an_error_without_a_line_names_the_script() -> None:
+    assert sentence("train.py", {"line": "", "text": "ended", "kind": "", "rank": 0, "ours": True}) == "train.py: ended"

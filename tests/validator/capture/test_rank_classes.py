@@ -1,0 +1,108 @@
+"""Classes of equal ranks are found with few played ranks, wherever ranks differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.captured.record import ProcessGroup
+from scaleproof.validator.capture.rank_classes import axes_of, find_classes, ranges
+
+
+class Played:
+    """Plays ranks whose hash a function gives."""
+
+    def __init__(self, hash_of: Callable[[int], object]) -> None:
+        self._hash_of = hash_of
+        self.hashes: dict[int, str] = {}
+
+    def __call__(self, ranks: Iterable[int]) -> Mapping[int, str]:
+        self.hashes |= {rank: str(self._hash_of(rank)) for rank in ranks}
+        return self.hashes
+
+
+def mesh(*sizes: int) -> list[ProcessGroup]:
+    """Groups along each dimension of a mesh, the last one with neighbouring ranks."""
+    world = 1
+    for size in sizes:
+        world *= size
+    groups = [ProcessGroup("world", range(world))]
+    inner = world
+    for place, size in enumerate(sizes):
+        inner //= size
+        for start in range(world):
+            if (start // inner) % size == 0:
+                ranks = range(start, start + inner * size, inner)
+                groups.append(ProcessGroup(f"{place}-{start}", ranks, f"axis {place}"))
+    return groups
+
+
+def classes_of(hash_of: Callable[[int], object], *sizes: int) -> tuple[list[set[int]], int]:
+    """Sets of equal ranks in a mesh, and the number of played ones."""
+    groups = mesh(*sizes)
+    world = len(groups[0].ranks)
+    play = Played(hash_of)
+    found = find_classes(world, axes_of(groups, world), play)
+    for one in found:
+        assert one.played in one.ranks
+        assert one.played in play.hashes
+    assert sorted(rank for one in found for rank in one.ranks) == list(range(world))
+    return [set(one.ranks) for one in found], len(play.hashes)
+
+
+def test_equal_ranks_are_one_class_after_two_plays() -> None:
+    assert classes_of(lambda rank: 0, 1024) == ([set(range(1024))], 2)
+
+
+@pytest.mark.parametrize("special", [0, 1023])
+def test_a_rank_that_prints_is_a_class_of_its_own(special: int) -> None:
+    classes, played = classes_of(lambda rank: rank == special, 1024)
+    assert {special} in classes
+    assert len(classes) == 2
+    assert played <= 5
+
+
+def test_stages_of_a_pipeline_are_classes() -> None:
+    classes, played = classes_of(lambda rank: rank % 8, 128, 8)
+    assert classes == [set(range(stage, 1024, 8)) for stage in range(8)] or len(classes) == 8
+    assert {frozenset(one) for one in classes} == {frozenset(range(stage, 1024, 8)) for stage in range(8)}
+    assert played <= 16
+
+
+@given(st.integers(1, 62))
+def test_uneven_shards_are_found(boundary: int) -> None:
+    classes, played = classes_of(lambda rank: rank % 64 >= boundary, 16, 64)
+    below = {rank for rank in range(1024) if rank % 64 < boundary}
+    assert {frozenset(one) for one in classes} == {frozenset(below), frozenset(set(range(1024)) - below)}
+    assert played <= 24
+
+
+def test_a_pipeline_whose_first_rank_prints() -> None:
+    classes, _ = classes_of(lambda rank: (rank % 4, rank == 0), 4, 4)
+    assert {frozenset(one) for one in classes} == {
+        frozenset({0}), frozenset({4, 8, 12}),
+        frozenset(range(1, 16, 4)), frozenset(range(2, 16, 4)), frozenset(range(3, 16, 4)),
+    }  # fmt: skip
+
+
+def test_axes_of_a_mesh_without_the_groups_of_flattened_dimensions() -> None:
+    flattened = [ProcessGroup(f"f{start}", range(start, start + 8), "flat") for start in range(0, 32, 8)]
+    axes = axes_of([*mesh(4, 2, 4), *flattened], 32)
+    assert [(axis.name, axis.size) for axis in axes] == [("axis 1", 2), ("axis 0", 4), ("axis 2", 4)]
+
+
+def test_what_groups_leave_open_is_an_axis() -> None:
+    axes = axes_of([ProcessGroup(str(start), range(start, start + 4), "ep") for start in range(0, 16, 4)], 16)
+    assert [(axis.name, axis.size) for axis in axes] == [("ep", 4), ("the other ranks", 4)]
+
+
+@given(st.sets(st.integers(0, 100), min_size=1))
+def test_ranges_contain_the_ranks_in_order(ranks: set[int]) -> None:
+    assert [rank for each in ranges(sorted(ranks)) for rank in each] == sorted(ranks)
+
+
+def test_evenly_spaced_ranks_are_one_range() -> None:
+    assert ranges(list(range(3, 1024, 8))) == (range(3, 1020, 8),)

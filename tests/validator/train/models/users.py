@@ -1,0 +1,92 @@
+"""Users' modules; each function returns what `scaleproof.simulator.model.tracing.user_function` describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return x + functional.gelu(self.linear(self.norm(x))) * scale
+
+
+class Skipping(nn.Module):
+    """Blocks that all read a value computed from the input alone; the last also reads the first one's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 16)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.head, self.unused = nn.Linear(32, 5), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.abs().mean(-1, keepdim=True).exp()
+        first = y = self.stem(x)
+        for block in self.blocks:
+            y = block(y, scale)
+        return self.head(torch.cat([y, first], -1))  # type: ignore[no-any-return]
+
+
+class Towers(nn.Module):
+    """Two towers with weights of their own, and their distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(nn.Linear(8, 16) for _ in range(2))
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.head((self.towers[0](left) - self.towers[1](right)).abs())  # type: ignore[no-any-return]
+
+
+class Cycle(Skipping):
+    """Runs the first block once more after the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.abs().mean(-1, keepdim=True).exp()
+        y = self.stem(x)
+        for block in [*self.blocks, self.blocks[0]]:
+            y = block(y, scale)
+        return self.head(torch.cat([y, y], -1))  # type: ignore[no-any-return]
+
+
+def with_loss() -> dict[str, Any]:
+    return {
+        "module": Skipping(),
+        "inputs": torch.randn(4, 8),
+        "targets": torch.randint(5, (4,)),
+        "loss": functional.cross_entropy,
+        "optimizer": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+    }
+
+
+def plain() -> tuple[nn.Module, Tensor]:
+    return Skipping(), torch.randn(4, 8)
+
+
+def towers() -> tuple[nn.Module, Tensor, Tensor]:
+    return Towers(), torch.randn(4, 8), torch.randn(4, 8)
+
+
+def cycle() -> tuple[nn.Module, Tensor]:
+    return Cycle(), torch.randn(4, 8)
+
+
+def loss_of_samples() -> dict[str, Any]:
+    return with_loss() | {"loss": lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")}
+
+
+def detached() -> dict[str, Any]:
+    return with_loss() | {"loss": lambda outputs, targets: functional.cross_entropy(outputs.detach(), targets)}
+
+
+def targets_alone() -> dict[str, Any]:
+    return {"module": Skipping(), "inputs": torch.randn(4, 8), "targets": torch.randint(5, (4,))}

@@ -1,0 +1,100 @@
+"""What an operator's schema says: which arguments it writes, whether it returns views, and which arguments decide its FLOPs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from scaleproof.simulator.captured.record import Signature
+
+# Operators that read as many elements of their first tensor as they write.
+_LOOKS_UP: Final = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::select", "aten::slice"}
+# Operators that write without reading what was there.
+FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
+_PLAIN: Final = (int, float, bool)
+
+
+class OperatorSchema(NamedTuple):
+    """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results. is_view:
+    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known."""
+
+    name: str
+    written: tuple[tuple[int, str], ...]
+    out: bool
+    is_view: bool
+    returns: int
+    formula: Any
+
+    def writes(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """The arguments that the operator writes, tensors or lists of them."""
+        values = [
+            keywords[name] if name in keywords else arguments[place] if place < len(arguments) else None
+            for place, name in self.written
+        ]
+        return [value for value in values if value is not None]
+
+
+@functools.cache
+def schema_of(operator: torch._ops.OpOverload) -> OperatorSchema:
+    """What the schema of an operator says."""
+    schema = operator._schema
+    written = tuple(
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+    out = bool(written) and schema.arguments[-1].is_out
+    formula = flop_registry.get(operator.overloadpacket)
+    return OperatorSchema(schema.name, written, out, is_view, len(schema.returns), formula)
+
+
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """Tensors in nested lists."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def tensor_text(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, bool]:
+    """Shape, type, and whether the tensor is contiguous."""
+    return tuple(tensor.shape), str(tensor.dtype)[6:], tensor.is_contiguous()
+
+
+def signature_of(
+    operator: torch._ops.OpOverload, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+    arguments: Sequence[Any], keywords: Mapping[str, Any],
+) -> Signature:  # fmt: skip
+    """The signature of a call; with plain arguments where they decide FLOPs."""
+    named: dict[str, Any] = {}
+    if schema_of(operator).formula is not None:
+        for place, argument in enumerate(operator._schema.arguments):
+            value = keywords.get(argument.name, arguments[place] if place < len(arguments) else argument.default_value)
+            if _is_plain(value):
+                named[argument.name] = list(value) if isinstance(value, (list, tuple)) else value
+    return Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), named)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (
+        isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, _PLAIN) for one in value)
+    )
+
+
+def moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """Bytes that an operator reads and writes; elements that a stride of zero repeats count once."""
+    read, written = [_bytes(tensor) for tensor in inputs], sum(_bytes(tensor) for tensor in outputs)
+    if name in _LOOKS_UP and read:
+        read[0] = min(read[0], written)
+    return sum(read), written
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    count = tensor.numel()
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride == 0 and size > 1:
+            count //= size
+    return count * tensor.element_size()

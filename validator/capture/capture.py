@@ -1,0 +1,164 @@
+"""Captures a script: plays ranks, finds which are equivalent, and puts the steps of their classes into one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.captured.record import Capture, RecordedRanks
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.capture.failures import sentence
+from scaleproof.validator.capture.job import CaptureJob
+from scaleproof.validator.capture.player import FAILURE, PLACE, RECORD, RankRecord, read_record
+from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
+from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges
+
+# Most ranks of a class that its name lists.
+_LISTED: Final = 3
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How a script is captured. device, cluster: names, for the file. timeout_s: for all ranks. log: the folder that gets what
+    ranks print, if any."""
+
+    device: str
+    cluster: str | None = None
+    timeout_s: float = 600.0
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class CaptureCosts:
+    """What a capture cost: seconds in all, ranks that were played, and the most bytes of one of them."""
+
+    spent_s: float
+    played: int
+    memory_bytes: int
+
+
+def capture(job: CaptureJob, options: CaptureOptions, progress: Callable[[str], None]) -> tuple[Capture, CaptureCosts]:
+    """Captures a script. Raises RunError in one sentence where the script fails, never takes a step, or takes too long."""
+    begin_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="scaleproof-capture-", ignore_cleanup_errors=True) as path:
+        folder = Path(path)
+        (folder / JOB).write_bytes(pickle.dumps(job))
+        concurrent = len(os.sched_getaffinity(0))
+        players = Players(folder, begin_s + options.timeout_s, concurrent, progress)
+        try:
+            played = _Played(job, folder, players, options)
+            # the groups of the first rank show how ranks are divided
+            played([0, job.world_size - 1])
+            axes = axes_of(played.record(0).all_groups, job.world_size)
+            classes = find_classes(job.world_size, axes, played)
+            captured = _captured(job, options, [(one, played.record(one.played)) for one in classes])
+        finally:
+            players.close()
+            _keep_logs(folder, options.log)
+        used = [json.loads(file.read_text()) for file in folder.glob(RESOURCES.format("*"))]
+    memory_bytes = max((one["memory_bytes"] for one in used), default=0)
+    return captured, CaptureCosts(time.monotonic() - begin_s, len(used), memory_bytes)
+
+
+class _Played:
+    """Plays ranks and keeps their hashes."""
+
+    def __init__(self, job: CaptureJob, folder: Path, players: Players, options: CaptureOptions) -> None:
+        self._job, self._folder, self._players, self._options = job, folder, players, options
+        self._hashes: dict[int, str] = {}
+
+    def __call__(self, ranks: Iterable[int]) -> Mapping[int, str]:
+        """Plays ranks that have not been played, and returns the hashes of all that have been. Raises RunError."""
+        try:
+            failed = self._players.play(rank for rank in ranks if rank not in self._hashes)
+        except TimeoutError:
+            self._players.report_places()
+            raise RunError(self._late()) from None
+        if failed is not None:
+            raise RunError(self._why(failed))
+        for path in self._folder.glob(RECORD.format("*")):
+            rank = int(path.stem.rpartition("-")[2])
+            if rank not in self._hashes:
+                self._hashes[rank] = read_record(path).own.operators_hash
+        return self._hashes
+
+    def record(self, rank: int) -> RankRecord:
+        """The record of a rank that has been played."""
+        return read_record(self._folder / RECORD.format(rank))
+
+    def _why(self, rank: int) -> str:
+        """Why a rank failed."""
+        path = self._folder / FAILURE.format(rank)
+        if path.exists():
+            return sentence(self._job.script.target, json.loads(path.read_bytes()))
+        code = self._players.code(rank)
+        by = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        memory = "; the machine may lack memory" if code == -signal.SIGKILL else ""
+        last = _last_line(self._folder / LOG.format(rank))
+        return f"{self._job.script.target}: rank {rank} ended with {by} before its step was recorded{memory}{last}"
+
+    def _late(self) -> str:
+        """Why time is up, and where the script was."""
+        places = [json.loads(path.read_bytes()) for path in sorted(self._folder.glob(PLACE.format("*")))]
+        limit = f"within {self._options.timeout_s:g} s"
+        script = self._job.script.target
+        if not places:
+            return f"{script}: not captured {limit}; give more time with --timeout"
+        active = next((one for one in places if not one["waits"]), places[0])
+        steps = "no training step" if not active["steps"] else f"{active['steps']} of {self._job.steps} training steps"
+        waits = f", where {active['waits']}" if active["waits"] else ""
+        where = active["line"] or script
+        return (
+            f"{where}: {steps} {limit} on rank {active['rank']}, which is at this line{waits}; make the script's data or model "
+            "smaller, take fewer --steps, or give more --timeout"
+        )
+
+
+def _last_line(log: Path) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
+    return f" ({text.rpartition(chr(10))[2][:200]})" if text else ""
+
+
+def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[EquivalentRanks, RankRecord]]) -> Capture:
+    import torch
+
+    classes = tuple(_class_of(one, record, len(found) == 1) for one, record in found)
+    warnings = dict.fromkeys(warning for _, record in found for warning in record.warnings)
+    script = job.script
+    return Capture(
+        script=script.target, arguments=script.arguments, torch=torch.__version__, world_size=job.world_size,
+        ranks_per_node=job.ranks_per_node, device=options.device, cluster=options.cluster, classes=classes,
+        warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+def _class_of(one: EquivalentRanks, record: RankRecord, is_only: bool) -> RecordedRanks:
+    return replace(record.own, name="all ranks" if is_only else class_name(one.ranks), ranks=ranges(one.ranks), why=one.why)
+
+
+def class_name(ranks: Sequence[int]) -> str:
+    """A name of some ranks: 'rank 0', 'ranks 1 to 7', 'ranks 0, 8, 16, …'."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    (first, *others) = ranges(ranks)
+    if not others and first.step == 1:
+        return f"ranks {first[0]} to {first[-1]}"
+    listed = ", ".join(map(str, ranks[:_LISTED]))
+    return f"ranks {listed}{', …' if len(ranks) > _LISTED else ''}"
+
+
+def _keep_logs(folder: Path, to: Path | None) -> None:
+    """Copies what ranks printed."""
+    if to is None:
+        return
+    to.mkdir(parents=True, exist_ok=True)
+    for log in folder.glob(LOG.format("*")):
+        (to / log.name.replace("log-", "rank-")).write_bytes(log.read_bytes())

@@ -1,0 +1,83 @@
+"""The command that starts a script, as users write it: `python train.py`, `python -m train`, or torchrun with its options."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.capture.job import Script
+
+_PYTHON: Final = re.compile(r"python(3(\.\d+)?)?(\.exe)?")
+# Options of Python that have a value of their own.
+_WITH_VALUE: Final = ("-W", "-X")
+_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch")
+_EXAMPLE: Final = "for example: scaleproof capture --ranks 8 --device h100-80gb-sxm -- python train.py"
+
+
+class Started(NamedTuple):
+    """A script, and how many ranks a launcher starts and how many of them per node; None if the command does not say."""
+
+    script: Script
+    ranks: int | None = None
+    ranks_per_node: int | None = None
+
+
+def parse(command: Sequence[str]) -> Started:
+    """The script of a command. Raises InputError."""
+    words = list(command)
+    if not words:
+        raise InputError(f"give the command that starts the script after --; {_EXAMPLE}")
+    program = Path(words[0]).name
+    if program == "torchrun":
+        return _launched(words[1:])
+    if program == "accelerate":
+        # its own options come before the script, whose name is the first that ends with .py
+        place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+        if place is None:
+            raise InputError(f"{' '.join(words)}: no script found; start it with torchrun or python")
+        return Started(_script(words[place:]))
+    if not _PYTHON.fullmatch(program):
+        return Started(_script(words))
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest = rest[2 if rest[0] in _WITH_VALUE else 1 :]
+    if rest[:1] != ["-m"]:
+        return Started(_script(rest))
+    if len(rest) < 2:
+        raise InputError(f"-m needs the name of a module; {_EXAMPLE}")
+    if rest[1] in _LAUNCHERS:
+        return _launched(rest[2:])
+    return Started(Script(rest[1], tuple(rest[2:]), is_module=True))
+
+
+def _script(words: Sequence[str]) -> Script:
+    if not words:
+        raise InputError(f"the command has no script; {_EXAMPLE}")
+    if not Path(words[0]).is_file():
+        raise InputError(f"{words[0]}: no such script; give the path of a Python file, relative to {Path.cwd()}")
+    return Script(words[0], tuple(words[1:]))
+
+
+def _launched(words: Sequence[str]) -> Started:
+    """The script that torchrun starts."""
+    from torch.distributed.run import get_args_parser
+
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            options: Any = get_args_parser().parse_args(list(words))
+    except SystemExit:
+        last = errors.getvalue().strip().rpartition("\n")[2]
+        raise InputError(f"torchrun does not accept {' '.join(words)} ({last})") from None
+    nodes = int(str(options.nnodes).partition(":")[0])
+    per_node = int(options.nproc_per_node) if str(options.nproc_per_node).isdecimal() else None
+    script = options.training_script
+    arguments = tuple(options.training_script_args)
+    parsed = Script(script, arguments, is_module=True) if options.module else _script([script, *arguments])
+    ranks = nodes * per_node if per_node is not None and per_node * nodes > 1 else None
+    return Started(parsed, ranks, per_node if ranks is not None else None)

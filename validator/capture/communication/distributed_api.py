@@ -1,0 +1,133 @@
+"""`torch.distributed` of one rank of a large job: groups are made as usual, of a backend that records."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from scaleproof.validator.capture.backend.values import Values
+from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.process_group import RecordedGroup
+from scaleproof.validator.capture.communication.recording import Recording
+
+_BACKEND: Final = "scaleproof"
+_ALL: Final = -1
+
+
+class DistributedApi:
+    """The functions of `torch.distributed` that are replaced."""
+
+    def __init__(self, recording: Recording, values: Values, mailbox: Mailbox, world_size: int) -> None:
+        self._recording, self._values, self._mailbox, self._world = recording, values, mailbox, world_size
+        self._init, self._new_group = dist.init_process_group, distributed_c10d._new_group_with_tag
+        self._signature = inspect.signature(self._new_group)
+
+    def install(self) -> None:
+        """Replaces them."""
+        dist.Backend.register_backend(_BACKEND, self._group, devices=["cpu", "cuda"])
+        replaced: dict[str, Callable[..., Any]] = {
+            "init_process_group": self._init_process_group, "new_group": self._make_group, "split_group": _no_split,
+            "is_nccl_available": lambda: True, "is_gloo_available": lambda: True, "is_torchelastic_launched": lambda: True,
+            "get_backend": lambda group=None: "nccl", "all_gather_object": self._all_gather_object,
+            "gather_object": self._gather_object, "broadcast_object_list": self._broadcast_object_list,
+            "scatter_object_list": self._scatter_object_list, "send_object_list": self._send_object_list,
+            "recv_object_list": self._recv_object_list, "monitored_barrier": lambda *_, **__: dist.barrier(),
+        }  # fmt: skip
+        for module in (dist, distributed_c10d):
+            for name, function in replaced.items():
+                setattr(module, name, function)
+        # new_group, which others have imported by name, calls it
+        distributed_c10d._new_group_with_tag = self._make_group
+        # the reducer has no timer of a device without kernels
+        logger: Any = torch._C._distributed_c10d.Logger
+        logger.set_runtime_stats_and_log = lambda _: None
+
+    def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> RecordedGroup:
+        return RecordedGroup(rank, size, self._recording, self._values, self._mailbox)
+
+    def _init_process_group(self, *_: Any, **__: Any) -> None:
+        self._init(_BACKEND, store=torch._C._distributed_c10d.HashStore(), rank=self._recording.rank, world_size=self._world)
+        self._recording.add_group(_name_of(None), range(self._world), "world")
+
+    def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
+        call = self._signature.bind(*arguments, **keywords)
+        call.arguments |= {"backend": _BACKEND, "backend_options": None, "device_id": None}
+        group = self._new_group(*call.args, **call.kwargs)
+        ranks = call.arguments.get("ranks")
+        members = sorted(ranks) if ranks is not None else range(self._world)
+        name = distributed_c10d._world.pg_names.get(group, "")
+        self._recording.add_group(name, members, str(call.arguments.get("group_desc") or ""))
+        return group
+
+    def _ranks(self, group: Any) -> list[int]:
+        return distributed_c10d.get_process_group_ranks(group or dist.group.WORLD)
+
+    def _channel(self, group: Any) -> str:
+        return f"object-{_name_of(group)}"
+
+    def _all_gather_object(self, gathered: list[Any], own: Any, group: Any = None) -> None:
+        gathered[:] = [own] * len(gathered)
+
+    def _gather_object(
+        self, own: Any, gathered: list[Any] | None = None, dst: int | None = None, group: Any = None,
+        group_dst: int | None = None,
+    ) -> None:  # fmt: skip
+        if gathered is not None:
+            gathered[:] = [own] * len(gathered)
+
+    def _source(self, group: Any, source: int | None, in_group: int | None) -> int:
+        return self._ranks(group)[in_group] if in_group is not None else source or 0
+
+    def _broadcast_object_list(
+        self, objects: list[Any], src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None
+    ) -> None:  # fmt: skip
+        source = self._source(group, src, group_src)
+        if source == self._recording.rank:
+            self._mailbox.put(self._channel(group), _ALL, list(objects))
+        else:
+            objects[:] = self._mailbox.get(self._channel(group), source, _ALL)
+
+    def _scatter_object_list(
+        self, output: list[Any], objects: Sequence[Any] | None = None, src: int | None = None, group: Any = None,
+        group_src: int | None = None,
+    ) -> None:  # fmt: skip
+        source = self._source(group, src, group_src)
+        place = self._ranks(group).index(self._recording.rank)
+        if source == self._recording.rank and objects is not None:
+            self._mailbox.put(self._channel(group), _ALL, list(objects))
+            output[0] = objects[place]
+        else:
+            output[0] = self._mailbox.get(self._channel(group), source, _ALL)[place]
+
+    def _send_object_list(
+        self, objects: list[Any], dst: int | None = None, group: Any = None, device: Any = None, group_dst: int | None = None,
+        use_batch: bool = False,
+    ) -> None:  # fmt: skip
+        self._mailbox.put(self._channel(group), self._source(group, dst, group_dst), [_detached(one) for one in objects])
+
+    def _recv_object_list(
+        self, objects: list[Any], src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None,
+        use_batch: bool = False,
+    ) -> int:  # fmt: skip
+        source = self._source(group, src, group_src)
+        objects[:] = self._mailbox.get(self._channel(group), source, self._recording.rank)
+        return source
+
+
+def _name_of(group: Any) -> str:
+    """The name that PyTorch gave a group; without one, to the group of all ranks."""
+    names: dict[Any, str] = distributed_c10d._world.pg_names  # type: ignore[assignment]
+    return names[group or dist.group.WORLD]
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _no_split(*_: Any, **__: Any) -> None:
+    return None

@@ -1,0 +1,138 @@
+"""Collectives and messages of a rank as events, and the process groups that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+from torch.distributed import distributed_c10d
+from torch.futures import Future
+
+from scaleproof.simulator.captured.record import NONE, Category, EventKind, ProcessGroup, Signature
+from scaleproof.validator.capture.backend.memory import Arena
+from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text
+from scaleproof.validator.capture.trace import RankTrace
+
+_engine = torch.autograd.Variable._execution_engine
+
+
+class RecordedWork(Work):
+    """A collective or message that was issued; waiting for it is recorded."""
+
+    def __init__(self, recording: Recording, number: int, tensors: Any) -> None:
+        super().__init__()
+        self._recording, self._number = recording, number
+        self._future: Future[Any] = Future()
+        self._future.set_result(tensors)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Makes the current stream wait."""
+        self._recording.wait(self._number)
+        return True
+
+    def synchronize(self) -> None:
+        """Makes the current stream wait."""
+        self._recording.wait(self._number)
+
+    def block_current_stream(self) -> None:
+        """Makes the current stream wait."""
+        self._recording.wait(self._number)
+
+    def get_future(self) -> Future[Any]:
+        """The result. What waits for it does so without a call that could be recorded: the end of the backward pass, as
+        reducers of gradients do, or who requests it outside of one."""
+        number = self._number
+        if torch._C._current_autograd_node() is None:
+            self._recording.wait(number)
+        else:
+            _engine.queue_callback(lambda: self._recording.wait(number))
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Whether it is complete: always."""
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it succeeded: always."""
+        return True
+
+    def result(self) -> Any:
+        """Its tensors."""
+        return self._future.value()
+
+
+class Recording:
+    """Records the communication of a rank. groups: that it belongs to, and every group that the script made, by name."""
+
+    def __init__(self, trace: RankTrace, arena: Arena, rank: int) -> None:
+        self.trace, self._arena, self.rank = trace, arena, rank
+        self.groups: list[ProcessGroup] = []
+        self.all_groups: list[ProcessGroup] = []
+        self._places: dict[str, int] = {}
+        self._coalescing: int | None = None
+
+    def add_group(self, name: str, ranks: Sequence[int], description: str) -> None:
+        """Adds a process group."""
+        group = ProcessGroup(name, ranks, description)
+        self.all_groups.append(group)
+        if self.rank in ranks:
+            self._places[name] = len(self.groups)
+            self.groups.append(group)
+
+    def collective(
+        self, group: dist.ProcessGroup, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+        root: int = NONE,
+    ) -> RecordedWork:  # fmt: skip
+        """Records a collective. root: its root's rank in the group."""
+        ranks = distributed_c10d.get_process_group_ranks(group)
+        peer = ranks[root] if root != NONE else NONE
+        return self._issue(EventKind.COLLECTIVE, name, group, inputs, outputs, {"peer": peer}, (root,))
+
+    def message(
+        self, group: dist.ProcessGroup, kind: EventKind, tensors: Sequence[torch.Tensor], peer: int, tag: int
+    ) -> RecordedWork:
+        """Records a message to or from the rank `peer` of the group."""
+        inputs, outputs = (tensors, ()) if kind is EventKind.SEND else ((), tensors)
+        ranks = distributed_c10d.get_process_group_ranks(group)
+        name = "send" if kind is EventKind.SEND else "receive"
+        columns = {"peer": ranks[peer], "tag": tag}
+        return self._issue(kind, name, group, inputs, outputs, columns, (peer, ranks.index(self.rank)))
+
+    def _issue(
+        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
+    ) -> RecordedWork:  # fmt: skip
+        number = self._coalescing or self.trace.new_work()
+        work = RecordedWork(self, number, list(outputs or inputs))
+        if not any(tensor.is_cuda for tensor in (*inputs, *outputs)):
+            # over the processors' network, which training steps hardly use
+            return work
+        read_bytes, written_bytes = moved_bytes("", inputs, outputs)
+        place = self._places[distributed_c10d._world.pg_names[group]]
+        own = self.groups[place]
+        self.trace.add(
+            kind, name=name, signature=Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), {}),
+            bytes_read=read_bytes, bytes_written=written_bytes, group=place, work=number,
+            compared=(own.description, len(own.ranks), *compared), **columns,
+        )  # fmt: skip
+        for tensor in outputs:
+            block = self._arena.block(tensor) if tensor.is_cuda else None
+            if block is not None:
+                self.trace.holds(block.number, Category.COMMUNICATION)
+        return work
+
+    def wait(self, number: int) -> None:
+        """Records that the current stream waits."""
+        self.trace.add(EventKind.WORK_WAIT, work=number)
+
+    def start_coalescing(self) -> None:
+        """Begins a batch of collectives and messages, which share a number."""
+        self._coalescing = self.trace.new_work()
+
+    def end_coalescing(self) -> RecordedWork:
+        """Ends the batch."""
+        number, self._coalescing = self._coalescing, None
+        return RecordedWork(self, number or self.trace.new_work(), [])

@@ -1,0 +1,168 @@
+"""Where the script is: the part of the step, the module, the stream, and the line that is the script's own."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from scaleproof.simulator.captured.record import ModelInput, TrainingPass
+
+# Folders whose files are never the script's own, even if the environment is inside the script's folder.
+_INSTALLED: Final = (*sysconfig.get_paths().values(), str(Path(__file__).parents[2]))
+_REENTRANT: Final = "CheckpointFunctionBackward"
+_NO_TASK: Final = -1
+_graph_task = torch._C._current_graph_task_id
+_next_number: Any = torch._C._autograd._get_sequence_nr
+_current_node: Any = torch._C._current_autograd_node
+
+
+class Place(NamedTuple):
+    """The part of the step, the module's path, whether the forward pass is repeated, the node of autograd, and the line."""
+
+    phase: TrainingPass
+    module: str
+    recomputed: bool
+    node: str
+    line: str
+
+
+class _OfThread(threading.local):
+    """What each thread has of its own: its current stream, its modules, and lines and modules by number of autograd's node."""
+
+    def __init__(self) -> None:
+        self.stream = 0
+        self.modules: list[tuple[str, int]] = []
+        self.is_nested = False
+        self.own: dict[int, tuple[str, str]] = {}
+
+
+class ScriptContext:
+    """Follows a script through hooks on modules.
+
+    folder: of the script's files. phase: of what belongs to no module and no node. inputs: of the outermost modules.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self._of_thread = _OfThread()
+        # names of the script's own files, empty for others
+        self._files: dict[CodeType, str] = {}
+        self._names: dict[int, str] = {}
+        self._forward: dict[int, tuple[str, str]] = {}
+        self._optimizing = 0
+        self._before_backward = False
+        self.roots: dict[int, nn.Module] = {}
+        self.inputs: list[ModelInput] = []
+
+    def install(self) -> None:
+        """Adds the hooks."""
+        modules.register_module_forward_pre_hook(self._enter)
+        modules.register_module_forward_hook(self._leave, always_call=True)
+
+    @property
+    def stream(self) -> int:
+        """Number of the thread's current stream."""
+        return self._of_thread.stream
+
+    @stream.setter
+    def stream(self, number: int) -> None:
+        self._of_thread.stream = number
+
+    def begin_optimizer(self) -> None:
+        """An optimizer's step begins."""
+        self._optimizing += 1
+
+    def end_optimizer(self) -> None:
+        """An optimizer's step ends."""
+        self._optimizing -= 1
+        self._before_backward = False
+
+    def begin_step(self) -> None:
+        """Forgets nodes of the step before, and its inputs."""
+        self._forward.clear()
+        self.inputs.clear()
+
+    def place(self) -> Place:
+        """Where the script is now."""
+        node: Any = _current_node()
+        own = self._of_thread
+        if node is None:
+            module = own.modules[-1][0] if own.modules else ""
+            line = self.line()
+            phase = self.phase()
+            if torch.is_grad_enabled() and phase is not TrainingPass.OPTIMIZER:
+                # the node of an operator has been made before the operator runs
+                self._forward[_next_number() - 1] = line, module
+            return Place(phase, module, False, "", line)
+        self._before_backward = False
+        name, number = node.name(), node._sequence_nr()
+        recomputed = torch.is_grad_enabled() and (bool(own.modules) or name.startswith(_REENTRANT))
+        if recomputed:
+            module, line = own.modules[-1][0] if own.modules else "", self.line()
+            if own.is_nested or name.startswith(_REENTRANT):
+                own.own[_next_number() - 1] = line, module
+        else:
+            line, module = own.own.get(number) or self._forward.get(number) or (self.line(), "")
+        return Place(TrainingPass.BACKWARD, module, recomputed, name, line)
+
+    def phase(self) -> TrainingPass:
+        """The part of the step of what runs in no node of autograd."""
+        if _graph_task() != _NO_TASK:
+            return TrainingPass.BACKWARD
+        if self._of_thread.modules or self._before_backward:
+            return TrainingPass.FORWARD
+        return TrainingPass.OPTIMIZER if self._optimizing else TrainingPass.OTHER
+
+    def line(self) -> str:
+        """File and line of the innermost frame that is the script's own; empty if there is none."""
+        frame: FrameType | None = sys._getframe(1)
+        files = self._files
+        while frame is not None:
+            code = frame.f_code
+            file = files.get(code)
+            if file is None:
+                file = files[code] = self._short(code.co_filename) if self.is_own_file(code.co_filename) else ""
+            if file:
+                return f"{file}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def is_own_file(self, path: str) -> bool:
+        """Whether a file is the script's, or of a package next to it."""
+        path = str(Path(path).absolute()) if not path.startswith(("/", "<")) else path
+        return path.startswith(f"{self._folder}/") and not path.startswith(_INSTALLED)
+
+    def _short(self, path: str) -> str:
+        return str(Path(path).absolute()).removeprefix(f"{self._folder}/")
+
+    def _enter(self, module: nn.Module, arguments: Any) -> None:
+        own = self._of_thread
+        identity = id(module)
+        if identity not in self._names:
+            for name, inner in module.named_modules():
+                self._names.setdefault(id(inner), name)
+            self.roots[identity] = module
+        if not own.modules and _current_node() is None:
+            self._before_backward = torch.is_grad_enabled()
+            self.inputs.append(ModelInput(type(module).__name__, _shapes(arguments), 1))
+        node = _current_node()
+        own.is_nested = node is not None and node.name().startswith(_REENTRANT)
+        own.modules.append((self._names[identity], _next_number()))
+
+    def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        own = self._of_thread
+        if own.modules:
+            own.modules.pop()
+
+
+def _shapes(arguments: Any) -> tuple[tuple[int, ...], ...]:
+    leaves = torch.utils._pytree.tree_leaves(arguments)
+    return tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))

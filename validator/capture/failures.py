@@ -1,0 +1,50 @@
+"""Why a script could not be captured, in one sentence with the line of the script and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+# Packages with kernels of their own for CUDA, which a process without a GPU cannot load.
+_CUDA_PACKAGES: Final = (
+    "flash_attn", "flash_attn_interface", "transformer_engine", "transformer_engine_torch", "apex", "xformers", "deepspeed",
+    "bitsandbytes", "triton", "fused_layer_norm_cuda", "amp_C", "causal_conv1d", "mamba_ssm", "grouped_gemm", "fbgemm_gpu",
+    "cupy", "pycuda", "nvidia", "pynvml",
+)  # fmt: skip
+_CUDA_LIBRARY: Final = re.compile(
+    r"libcu\w+\.so|libnccl|libcudnn|CUDA_HOME|undefined symbol|nvcc|no kernel image", re.IGNORECASE
+)
+_NETWORK_ERRORS: Final = (
+    "URLError", "ConnectionError", "gaierror", "MaxRetryError", "OfflineModeIsEnabled", "LocalEntryNotFoundError",
+    "HTTPError", "ConnectError", "TransportError", "ProxyError", "SSLError", "ConnectTimeout", "HfHubHTTPError",
+)  # fmt: skip
+_NETWORK_TEXT: Final = re.compile(
+    r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo"
+    r"|is not a local folder|couldn't reach|offline mode", re.IGNORECASE
+)  # fmt: skip
+_MODULE: Final = re.compile(r"No module named '([\w.]+)'")
+
+
+def sentence(script: str, failure: dict[str, Any]) -> str:
+    """One sentence. failure: as a player writes it: line, text, kind (names of the error's types), rank."""
+    where = failure["line"] or script
+    text, kinds = failure["text"], failure["kind"].split()
+    if failure.get("ours"):
+        return f"{where}: {text}"
+    module = _MODULE.search(text)
+    package = module[1].partition(".")[0] if module else ""
+    is_import = "ImportError" in kinds and (package in _CUDA_PACKAGES or bool(_CUDA_LIBRARY.search(text)))
+    if is_import or "CUDA_HOME" in text:
+        what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
+        return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
+    if package:
+        return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
+    if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
+        return f"{where}: the script needs the network ({text}); download the data before, or capture with synthetic data"
+    if "FileNotFoundError" in kinds:
+        return f"{where}: the script needs a file that does not exist ({text}); create it, or start capture in its folder"
+    if "SyntaxError" in kinds:
+        return f"{where}: {text}; correct the script"
+    if "SystemExit" in kinds:
+        return f"{where}: the script exited before its first training step ({text}); check its arguments"
+    return f"{where}: the script failed on rank {failure['rank']} ({text}); --log DIR keeps what it printed"

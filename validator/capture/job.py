@@ -1,0 +1,74 @@
+"""What is captured: a script, the job whose ranks run it, and the device that it sees."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Final
+
+from scaleproof.simulator.cluster.device.device import Device
+
+# Version of CUDA's capabilities that the kernels of each generation have; those of other vendors see an NVIDIA A100's.
+_CAPABILITIES: Final = {
+    "kepler": (3, 7), "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
+    "blackwell": (10, 0), "blackwell-rtx": (12, 0),
+}  # fmt: skip
+_USUAL_CAPABILITY: Final = (8, 0)
+_USUAL_PROCESSORS: Final = 108
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is run. is_module: whether `target` is the name of a module rather than a path."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a script reads of its GPU. capability: of CUDA, such as (9, 0)."""
+
+    name: str
+    memory_bytes: int
+    processors: int
+    l2_bytes: int
+    capability: tuple[int, int]
+
+    @classmethod
+    def of(cls, device: Device) -> DeviceProperties:
+        """The properties of a device of the catalog."""
+        kernels = device.kernels
+        generation = kernels.generation if kernels is not None else ""
+        return cls(
+            name=device.name.replace("-", " ")
+            if generation not in _CAPABILITIES
+            else f"NVIDIA {device.name.replace('-', ' ')}",
+            memory_bytes=int(device.capacity_bytes),
+            processors=int(kernels.processors or _USUAL_PROCESSORS) if kernels is not None else _USUAL_PROCESSORS,
+            l2_bytes=int(device.l2_bytes or 0),
+            capability=_CAPABILITIES.get(generation, _USUAL_CAPABILITY),
+        )
+
+    def plain(self) -> types.SimpleNamespace:
+        """As `torch.cuda.get_device_properties` returns it."""
+        major, minor = self.capability
+        return types.SimpleNamespace(
+            name=self.name, major=major, minor=minor, total_memory=self.memory_bytes, multi_processor_count=self.processors,
+            L2_cache_size=self.l2_bytes, warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
+            shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
+            gcnArchName="", uuid="0", is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CaptureJob:
+    """The job that ranks belong to. steps: of the script, of which the last is kept; values: a policy's text."""
+
+    script: Script
+    world_size: int
+    ranks_per_node: int
+    device: DeviceProperties
+    steps: int
+    values: str

@@ -1,0 +1,227 @@
+"""Plays one rank: runs the script in this process, on a GPU that does not exist, and writes the record of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final, NamedTuple, NoReturn
+
+import torch
+
+from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
+from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.validator.capture.backend import abi, cuda_api, registration
+from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
+from scaleproof.validator.capture.backend.memory import Arena
+from scaleproof.validator.capture.backend.values import Values
+from scaleproof.validator.capture.communication.distributed_api import DistributedApi
+from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.recording import Recording
+from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.job import CaptureJob, Script
+from scaleproof.validator.capture.policies import policy_of
+from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
+from scaleproof.validator.capture.trace import RankTrace
+
+RECORD: Final = "record-{}.pickle"
+FAILURE: Final = "failure-{}.json"
+PLACE: Final = "place-{}.json"
+# Steps that it takes to compare two after the first one.
+_COMPARABLE: Final = 3
+_PORT: Final = 29500
+
+
+class RankRecord(NamedTuple):
+    """The record of a rank. own: its step, as a class of this rank alone; all_groups: of the whole job; warnings: for users."""
+
+    own: RecordedRanks
+    all_groups: tuple[ProcessGroup, ...]
+    warnings: tuple[str, ...]
+
+
+class Player:
+    """A rank's parts. folder: where its record, or why there is none, is written."""
+
+    def __init__(self, job: CaptureJob, rank: int, folder: Path) -> None:
+        self._job, self._rank, self._folder = job, rank, folder
+        self._local = rank % job.ranks_per_node
+
+    def play(self) -> NoReturn:
+        """Runs the script until enough steps are recorded, and ends this process."""
+        try:
+            self._install()
+            self._run()
+        except BaseException as error:
+            self._fail(error)
+        self._finish()
+
+    def _install(self) -> None:
+        job, rank = self._job, self._rank
+        self._set_environment()
+        abi.install_device(min(job.ranks_per_node, job.world_size), self._local)
+        self._context = ScriptContext(_folder_of(job.script))
+        self._trace = RankTrace(self._context)
+        arena = Arena(self._local, self._trace)
+        arena.install_storage()
+        values = Values(arena, policy_of(job.values), self._trace.answer)
+        registration.register(Kernels(arena, values, self._trace))
+        cuda_api.install(self._trace, arena, job.device, self._local, min(job.ranks_per_node, job.world_size))
+        abi.check_training()
+        self._recording = Recording(self._trace, arena, rank)
+        DistributedApi(self._recording, values, Mailbox(self._folder, rank), job.world_size).install()
+        self._context.install()
+        self._steps = Steps(self._trace, arena, job.steps, self._finish)
+        self._steps.install()
+        signal.signal(signal.SIGUSR1, self._report_place)
+
+    def _set_environment(self) -> None:
+        job = self._job
+        os.environ.update(
+            RANK=str(self._rank), LOCAL_RANK=str(self._local), WORLD_SIZE=str(job.world_size),
+            LOCAL_WORLD_SIZE=str(min(job.ranks_per_node, job.world_size)), GROUP_RANK=str(self._rank // job.ranks_per_node),
+            NODE_RANK=str(self._rank // job.ranks_per_node), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_PORT),
+            OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="capture",
+        )  # fmt: skip
+        torch.set_num_threads(1)
+
+    def _run(self) -> None:
+        script = self._job.script
+        sys.argv = [script.target, *script.arguments]
+        if script.is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(script.target).resolve().parent))
+            runpy.run_path(script.target, run_name="__main__")
+
+    def _finish(self) -> NoReturn:
+        """Writes the record, and ends this process, whatever the script still does."""
+        code = 0
+        try:
+            record = self._record()
+            write_atomically(self._folder / RECORD.format(self._rank), pickle.dumps(record))
+        except BaseException as error:
+            self._write_failure(error)
+            code = 1
+        _leave(code)
+
+    def _record(self) -> RankRecord:
+        kept = self._steps.kept()
+        if kept is None:
+            message = (
+                "the script ended without a step of an optimizer, so there is no training step to record; capture takes scripts"
+            )
+            raise NoStepError(f"{message} that train with torch.optim")
+        trace = self._trace
+        columns = trace.columns(kept.begin, kept.end)
+        parameters = list(self._steps.parameters.values())
+        warnings = tuple(_warnings(kept))
+        own = RecordedRanks(
+            name=f"rank {self._rank}", ranks=(range(self._rank, self._rank + 1),), played=self._rank, why="",
+            groups=tuple(self._recording.groups), parameters=sum(parameter.numel() for parameter in parameters),
+            local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
+            optimizers=kept.optimizers, kept_step=kept.number, steps=kept.steps, peak_bytes=trace.peaks(kept.first_mark),
+            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
+            strings=columns.strings, signatures=columns.signatures,
+        )  # fmt: skip
+        return RankRecord(own, tuple(self._recording.all_groups), warnings)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends this process after an error, unless it is an exit that reports success."""
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return
+        self._write_failure(error)
+        traceback.print_exception(error)
+        _leave(1)
+
+    def _report_place(self, _: int, frame: FrameType | None) -> None:
+        """Writes where the script is, when time is up."""
+        line = self._context.line()
+        waits = "it waits for values of another rank" if _is_waiting(frame) else ""
+        plain = {"line": line, "waits": waits, "steps": self._steps.count, "rank": self._rank}
+        write_atomically(self._folder / PLACE.format(self._rank), json.dumps(plain).encode())
+
+    def _write_failure(self, error: BaseException) -> None:
+        line = _own_line(error, getattr(self, "_context", None))
+        is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
+        text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
+        plain = {"line": line, "text": text, "kind": _kind(error), "rank": self._rank, "ours": is_ours}
+        write_atomically(self._folder / FAILURE.format(self._rank), json.dumps(plain).encode())
+
+
+def _warnings(kept: KeptStep) -> Iterator[str]:
+    """What users should know of the step that was kept."""
+    if kept.steps < _COMPARABLE:
+        took = "one step" if kept.steps == 1 else f"{kept.steps} steps"
+        yield f"the script took {took}, so that the last one was not compared with one like it; let it take four"
+    elif not kept.is_steady:
+        yield f"the last step ({kept.number + 1} of {kept.steps}) differs from the one before; let the script take more steps"
+
+
+class NoStepError(Exception):
+    """The script ended without a training step."""
+
+
+def _folder_of(script: Script) -> Path:
+    """Folder of the script's own files."""
+    if script.is_module:
+        return Path.cwd()
+    return Path(script.target).resolve().parent
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether a rank waits for another one."""
+    while frame is not None:
+        if frame.f_code is Mailbox.get.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _own_line(error: BaseException, context: ScriptContext | None) -> str:
+    """Where the innermost line of the script's own raised an error; for a SyntaxError, where it is."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    found = ""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if context is not None and context.is_own_file(path):
+            found = f"{Path(path).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _kind(error: BaseException) -> str:
+    """Name of an error's type, and of those that it derives from, for who says what to do."""
+    return " ".join(each.__name__ for each in type(error).__mro__)
+
+
+def _leave(code: int) -> NoReturn:
+    # destructors of CUDA tensors and of PyTorch's threads are not needed
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def play(job: CaptureJob, rank: int, folder: Path) -> NoReturn:
+    """Plays a rank in this process, which ends with it."""
+    Player(job, rank, folder).play()
+
+
+def read_record(path: Path) -> RankRecord:
+    """The record that a player of the same capture has written."""
+    record = pickle.loads(path.read_bytes())  # noqa: S301
+    assert isinstance(record, RankRecord)
+    return record

@@ -1,0 +1,78 @@
+"""Parallel replicas: replicas that train with others, and the sets of parameters that they have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from torch import nn
+
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread
+from scaleproof.validator.strategy.layout.mesh import divided, teams
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
+from scaleproof.validator.strategy.replica import Replica
+
+
+def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> dict[nn.Parameter, int]:
+    """The number of each parameter of some layers among those of the whole model."""
+    first = [*accumulate((len(layer.tensors) for layer in scenario.model.build_layers()), initial=0)]
+    return {p: first[number] + place for number, layer in layers.items() for place, p in enumerate(layer.parameters())}
+
+
+class ParameterSet(NamedTuple):
+    """Parameters with identical copies on the same ranks, by stage. axes: of the mesh, along which these ranks differ.
+
+    names: of the team of these ranks, and of teams with the same shard. is_divided: whether `shard_over` divides the team.
+    limit_bytes: size at which a bucket of their gradients closes.
+    """
+
+    stages: Sequence[Sequence[nn.Parameter]]
+    axes: tuple[str, ...]
+    names: tuple[str, str]
+    is_divided: bool
+    limit_bytes: float
+
+
+class ParallelReplica(Replica):
+    """A replica that trains with others. Its gradients are means over workers and tokens."""
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        super().__init__(context, strategy)
+        self.weight = 1 / (self.plan.workers * self.plan.context)
+        # one thread, so that all ranks sum the buckets of all teams in the same order
+        self.thread = SumThread(context.device)
+
+    def parameter_sets(self, bucket_bytes: float) -> Iterator[ParameterSet]:
+        """The sets of parameters of this rank, which may be empty; equal in number and axes on all ranks.
+
+        Gradients of which each tensor-parallel rank computes a part are summed over these ranks as well.
+        """
+        tensor = self.division.tensor
+        parts = set(tensor.of_parts(self.module) if tensor else [])
+        experts = {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
+        stages = [list(stage.submod.parameters()) for stage in self.stages]
+
+        def chosen(kind: int) -> list[list[nn.Parameter]]:
+            return [[p for p in stage if (p in parts) + 2 * (p in experts) == kind] for stage in stages]
+
+        shards = "shards of a worker", "shards of all"
+        yield ParameterSet(chosen(0), ("replica", "expert", "context"), ("worker", shards[0]), True, bucket_bytes)
+        yield ParameterSet(chosen(1), ("replica", "expert", "context", "tensor"), ("all", shards[1]), True, math.inf)
+        yield ParameterSet(chosen(2), ("replica", "context"), ("replica", "shard"), False, math.inf)
+
+    def sharing_teams(self, one: ParameterSet) -> list[Team]:
+        """The ranks that shard the states of a set of parameters, and the ranks with the same shard."""
+        whole = teams(self.mesh, *one.axes)
+        size = len(whole[0]) * self.plan.sharing // self.plan.workers if one.is_divided else len(whole[0])
+        return [Team.of(ranks, name) for ranks, name in zip(divided(whole, size), one.names, strict=True)]
+
+    def close(self) -> None:
+        """Ends the thread that sums buckets."""
+        self.thread.close()
+        super().close()

@@ -1,0 +1,130 @@
+"""Sharded replicas: ranks with the same parameters shard optimizer states, gradients, and with ZeRO's stage 3 parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.validator.strategy.base import Context, name_parameters
+from scaleproof.validator.strategy.data_parallel.fully_sharded import BackwardSettings, LayerSharder, full, local
+from scaleproof.validator.strategy.data_parallel.sharded_states import GatheredUnit, ShardedStates, Sharding
+from scaleproof.validator.strategy.layout.flat import pack, views
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
+from scaleproof.validator.strategy.parallel_replica import ParallelReplica
+from scaleproof.validator.strategy.pipeline.strategy import Chunk
+
+
+class ShardingReplica(ParallelReplica):
+    """Shards optimizer states over ranks with the same parameters, and with ZeRO's stage 2 gradients."""
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        super().__init__(context, strategy)
+        self.states = list(self._states(strategy.bucket_bytes))
+        self.optimizer = context.optimizer([shard for states in self.states for shard in states.shards])
+        layers = list(self.layers.values())
+        self.units: list[GatheredUnit] = []
+        if self.plan.overlap_gather:
+            self.units = [unit for states in self.states for unit in states.units(layers)]
+
+    def step(self, index: int) -> None:
+        """Trains on a batch; with `overlap_gather` the updated parameters arrive during the first forward pass."""
+        for unit in self.units:
+            unit.begin()
+        super().step(index)
+
+    def average(self) -> None:
+        """Gives each shard its gradient."""
+        for states in self.states:
+            states.reduce()
+
+    def update(self) -> None:
+        """Applies the gradients to this rank's shards, and gathers the parameters unless the next step does."""
+        super().update()
+        if not self.units:
+            self._gather()
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameters of the rank's stages, gathered after the last step; to be called on all ranks."""
+        self._gather()
+        return dict(super().parameters())
+
+    def close(self) -> None:
+        """Removes hooks and ends the sums of buckets."""
+        for unit in self.units:
+            unit.close()
+        for states in self.states:
+            states.close()
+        super().close()
+
+    def _gather(self) -> None:
+        for states in self.states:
+            states.gather()
+
+    def _states(self, bucket_bytes: float) -> Iterator[ShardedStates]:
+        for one in self.parameter_sets(bucket_bytes):
+            shard, groups = self.sharing_teams(one)
+            stages = [stage for stage in one.stages if stage]
+            if stages:
+                limits_bytes = one.limit_bytes, one.limit_bytes
+                sharding = Sharding(self.context, self.thread, self.accumulator, self.weight, limits_bytes, self.stage)
+                yield sharding.states(stages, shard, groups)
+
+
+class FullyShardedReplica(ParallelReplica):
+    """Shards parameters over ranks with the same ones, layer by layer.
+
+    Gradients of which each tensor-parallel rank computes a part are summed over these ranks after a step's last backward pass,
+    shard by shard.
+    """
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        super().__init__(context, strategy)
+        tensor, before = self.division.tensor, list(self.module.parameters())
+        parts = set(tensor.of_parts(self.module) if tensor else [])
+        whole, _, experts = self.parameter_sets(strategy.bucket_bytes)
+        self._shard(self.sharing_teams(whole), self.sharing_teams(experts))
+        # shards have replaced the parameters
+        after = list(self.module.parameters())
+        if tensor is not None:
+            tensor.replace(zip(before, after, strict=True))
+        self.summands = [new for old, new in zip(before, after, strict=True) if old in parts]
+        self.optimizer = context.optimizer(after)
+
+    def average(self) -> None:
+        """Sums the parts of gradients that tensor-parallel ranks have computed; others have been summed already."""
+        if self.summands and (tensor := self.division.tensor) is not None:
+            gradients = [local(cast(Tensor, parameter.grad)) for parameter in self.summands]
+            packed = pack(gradients)
+            tensor.collectives.sum(packed)
+            for gradient, summed in zip(gradients, views(packed, gradients), strict=True):
+                gradient.copy_(summed)
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The gathered parameters of the rank's stages; to be called on all ranks."""
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        named, tensor = name_parameters(self.layers), self.division.tensor
+        return {name: full(value) if tensor is None else tensor.joined(value, full(value)) for name, value in named.items()}
+
+    def _shard(self, teams: list[Team], teams_of_experts: list[Team]) -> None:
+        """Shards each layer. teams: the ranks that shard, and the ranks with the same shard."""
+        plan = self.plan
+        sharder = LayerSharder(self.context, self.accumulator.precision.reduced, plan.workers * plan.context, self.stage)
+
+        def sharded(layer: nn.Module) -> list[FSDPModule]:
+            experts = [part for part in layer.modules() if isinstance(part, ShardedExperts)]
+            inner = [sharder.shard(part, *teams_of_experts) for part in experts]
+            return [sharder.shard(layer, *teams), *inner]
+
+        for stage in self.stages:
+            chunk = cast(Chunk, stage.submod)
+            parts = set(chunk.modules())
+            layers = [sharded(layer) for layer in self.layers.values() if layer in parts]
+            sharder.link(chunk.graph, layers, teams[0])
+            stage.prepare_backward = BackwardSettings(layers, plan)

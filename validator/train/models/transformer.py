@@ -1,0 +1,226 @@
+"""Torch modules of transformers: embeddings, blocks and heads of decoders, with parts that encoders use too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scaleproof.simulator.model.transformer.attention import Latent
+from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm, activation_inputs
+from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated
+from scaleproof.validator.train.models.latent import LatentProjection
+from scaleproof.validator.train.models.mixture import Mixture, activated
+from scaleproof.validator.train.recompute import Sections
+
+
+class BlockShape(NamedTuple):
+    """Sizes and options of a block. bias, qkv_bias: of all products, and of that of queries, keys and values.
+
+    key_heads: heads of keys and values. parallel: whether attention and MLP read the same input. dropout: rate.
+    """
+
+    hidden: int
+    heads: int
+    key_heads: int
+    width: int
+    feedforward: int
+    sequence: int
+    activation: Activation = "gelu"
+    norm: Norm = "layer"
+    bias: bool = True
+    qkv_bias: bool = True
+    rotary: bool = False
+    head_norms: bool = False
+    parallel: bool = False
+    dropout: float = 0.0
+
+    @classmethod
+    def of(cls, spec: Transformer) -> Self:
+        """The shape of a decoder's blocks."""
+        return cls(
+            spec.hidden,
+            spec.heads,
+            spec.key_heads or spec.heads,
+            spec.head_width or max(1, spec.hidden // spec.heads),
+            spec.feedforward or 4 * spec.hidden,
+            spec.sequence,
+            spec.activation,
+            spec.norm,
+            bias=spec.biases == "all",
+            qkv_bias=spec.biases != "none",
+            rotary=spec.positions == "rotary" and spec.latent is None,
+            head_norms=spec.head_norms,
+            parallel=spec.parallel,
+            dropout=DROPOUT if spec.dropout else 0.0,
+        )
+
+
+def norm_of(kind: Norm, width: int) -> nn.Module:
+    """A layer norm or an RMS norm."""
+    return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width)
+
+
+class Embedding(nn.Module):
+    """Token embedding, with learned positions if there are any: (batch, sequence) tokens → (batch, sequence, hidden)."""
+
+    positions: Tensor
+
+    def __init__(self, spec: Transformer) -> None:
+        super().__init__()
+        self.token = nn.Embedding(spec.vocabulary, spec.hidden)
+        rows = spec.position_rows or spec.sequence
+        self.position = nn.Embedding(rows, spec.hidden) if spec.positions == "learned" else None
+        self.register_buffer("positions", torch.arange(spec.sequence), persistent=False)
+        self.dropout = nn.Dropout(DROPOUT if spec.dropout else 0.0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The embedded tokens."""
+        x = self.token(tokens)
+        return cast(Tensor, self.dropout(x if self.position is None else x + self.position(self.positions)))
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
+
+    attend: the attention function. to_heads, to_tokens: exchanges before and after it among ranks that share a sample's tokens.
+    run: runs the block's sections. With tensor parallelism a rank has some of the heads and a part of the MLP.
+    """
+
+    turn: Tensor
+
+    def __init__(self, shape: BlockShape, attend: Callable[..., Tensor], mixture: Mixture | None = None) -> None:
+        super().__init__()
+        hidden = shape.hidden
+        self.head_width, self.group, self.shape = shape.width, shape.heads // shape.key_heads, shape
+        self.attend = attend
+        self.to_heads: Callable[[Tensor], Tensor] = _unchanged
+        self.to_tokens: Callable[[Tensor], Tensor] = _unchanged
+        self.run = Sections()
+        self.dropout = nn.Dropout(shape.dropout)
+        self.attention_norm = norm_of(shape.norm, hidden)
+        if shape.parallel:
+            self.mlp_norm = norm_of(shape.norm, hidden)
+        self.projection = nn.Linear(self.add_heads() * shape.heads, hidden, bias=shape.bias)
+        self.add_middle()
+        if not shape.parallel:
+            self.mlp_norm = norm_of(shape.norm, hidden)
+        self.mixed = mixture is not None
+        if mixture is not None:
+            self.mixture = mixture
+        else:
+            self.expand = nn.Linear(hidden, shape.feedforward * activation_inputs(shape.activation), bias=shape.bias)
+            self.contract = nn.Linear(shape.feedforward, hidden, bias=shape.bias)
+
+    def add_heads(self) -> int:
+        """Adds the modules that compute queries, keys and values; returns the width of a head's values."""
+        shape = self.shape
+        columns = shape.key_heads * (self.group + 2) * shape.width
+        self.qkv = nn.Linear(shape.hidden, columns, bias=shape.qkv_bias)
+        if shape.head_norms:
+            self.query_norm, self.key_norm = norm_of(shape.norm, shape.width), norm_of(shape.norm, shape.width)
+        if shape.rotary:
+            self.register_buffer("turn", rotary_table(shape.sequence, shape.width), persistent=False)
+        return shape.width
+
+    def add_middle(self) -> None:
+        """Adds the modules of a branch between attention and MLP; none here."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        if self.shape.parallel:
+            normed = self.run("layernorm", self.attention_norm, x), self.run("layernorm", self.mlp_norm, x)
+            return x + cast(Tensor, self.dropout(self.attention(normed[0]) + self.feed_forward(normed[1])))
+        x = x + self.dropout(self.attention(self.run("layernorm", self.attention_norm, x)))
+        return x + cast(Tensor, self.dropout(self.feed_forward(self.run("layernorm", self.mlp_norm, x))))
+
+    def turn_at(self, positions: Tensor) -> None:
+        """Makes the block's tokens those at other positions than the first ones."""
+        if self.shape.rotary:
+            self.turn = self.turn[:, positions.to(self.turn.device)]
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The output of the MLP or of the mixture."""
+        return self.run("moe", self.mixture, x) if self.mixed else self.run("mlp", self._mlp, x)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.run("activation", self._contract, self.expand(x))
+
+    def _contract(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.contract(activated(x, self.shape.activation)))
+
+    def attention(self, x: Tensor, *bias: Tensor) -> Tensor:
+        """The output of self-attention. bias: is added to the scores."""
+        mixed = self.run("core_attn", self.attend, *self.heads_of(x), *bias)
+        return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
+
+    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: (batch, heads, sequence, width) each."""
+        # queries of a head of keys, the keys and the values are neighbours, so that a contiguous part of the columns has whole
+        # heads
+        split = self.to_heads(self.qkv(x).unflatten(-1, (-1, self.group + 2, self.head_width))).transpose(1, 2)
+        query, key, value = split[..., :-2, :].transpose(2, 3).flatten(1, 2), split[..., -2, :], split[..., -1, :]
+        if self.shape.head_norms:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.shape.rotary:
+            query, key = rotated(query, self.turn), rotated(key, self.turn)
+        return query, key, value
+
+
+class LatentBlock(Block):
+    """A block whose queries, keys and values come from low-rank latents."""
+
+    def __init__(self, shape: BlockShape, latent: Latent, attend: Callable[..., Tensor], mixture: Mixture | None) -> None:
+        self._latent = latent
+        super().__init__(shape, attend, mixture)
+
+    def add_heads(self) -> int:
+        """Adds the latents and what is computed from them; returns the width of a head's values."""
+        shape = self.shape
+        self.latent = LatentProjection(shape.hidden, shape.heads, self._latent, shape.sequence, partial(norm_of, shape.norm))
+        return self._latent.value_width
+
+    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: (batch, heads, sequence, width) each."""
+        return self.latent.heads_of(x)
+
+
+class Head(nn.Module):
+    """Final norm and output projection: (batch, sequence, hidden) → (batch, sequence, vocabulary) logits."""
+
+    def __init__(self, hidden: int, vocabulary: int, norm: Norm) -> None:
+        super().__init__()
+        self.norm = norm_of(norm, hidden)
+        self.output = nn.Linear(hidden, vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        return cast(Tensor, self.output(self.norm(x)))
+
+
+def layer(spec: Transformer, index: int) -> nn.Module:
+    """Layer number `index` of a decoder, as in `spec.build_layers()`."""
+    if index == 0:
+        return Embedding(spec)
+    if index == spec.layers + 1:
+        return Head(spec.hidden, spec.vocabulary, spec.norm)
+    attend = Attend(True, spec.flash, spec.window, DROPOUT if spec.dropout else 0.0)
+    mixed = spec.experts is not None and index > spec.experts.dense_layers
+    mixture = Mixture(spec.hidden, spec.experts, spec.activation) if spec.experts is not None and mixed else None
+    if spec.latent is not None:
+        return LatentBlock(BlockShape.of(spec), spec.latent, attend, mixture)
+    return Block(BlockShape.of(spec), attend, mixture)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy of (…, classes) outputs against (…) class numbers."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())

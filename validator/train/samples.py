@@ -1,0 +1,88 @@
+"""Random samples for each kind of model: its input tensors and its targets, as arrays."""
+
+from __future__ import annotations
+
+from functools import cache, singledispatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.model import T5, Bert, Mlp, ModelSpec, Siamese, Traced
+from scaleproof.simulator.model.convolutional.chain import Convnet
+from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.validator.train.models.traced import drawn, examples
+
+Array = NDArray[Any]
+# Input tensors of a batch, and its targets; the first dimension of each is that of samples.
+Samples = tuple[tuple[Array, ...], NDArray[np.int64]]
+
+
+@singledispatch
+def arrays(model: ModelSpec, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    """Inputs and targets of a batch. text: file from which words are read; random ones if None."""
+    raise NotImplementedError(type(model).__name__)
+
+
+@arrays.register
+def _(model: Mlp, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    return (generator.standard_normal((samples, model.inputs)),), generator.integers(model.outputs, size=samples)
+
+
+@arrays.register
+def _(model: Convnet, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    images = generator.standard_normal((samples, 3, model.image, model.image), dtype=np.float32)
+    return (images,), generator.integers(model.classes, size=samples)
+
+
+@arrays.register
+def _(model: Siamese, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    left, right = (arrays(model.tower, samples, generator)[0] for _ in range(2))
+    return (*left, *right), generator.integers(2, size=samples)
+
+
+@arrays.register
+def _(model: Transformer, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    if text is None:
+        words = generator.integers(model.vocabulary, size=(samples, model.sequence + 1))
+    else:
+        words = _words_of(text, samples, model, generator)
+    # the target of each token is the next one
+    return (words[:, :-1].copy(),), words[:, 1:].copy()
+
+
+@arrays.register
+def _(model: Bert, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    words = generator.integers(model.vocabulary, size=(samples, model.sequence))
+    if not model.pretraining:
+        return (words,), generator.integers(model.hidden, size=samples)
+    targets = generator.integers(model.vocabulary, size=(samples, model.sequence))
+    return (words,), np.hstack([targets, generator.integers(2, size=(samples, 1))])
+
+
+@arrays.register
+def _(model: T5, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    source = generator.integers(model.vocabulary, size=(samples, model.sequence))
+    target = generator.integers(model.vocabulary, size=(samples, model.target_sequence + 1))
+    return (source, target[:, :-1].copy()), target[:, 1:].copy()
+
+
+@arrays.register
+def _(model: Traced, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    inputs = tuple(drawn(example, samples, generator) for example in _examples(model.source, Path.cwd()))
+    # the module reads its targets like inputs
+    return inputs, np.zeros(samples, dtype=np.int64)
+
+
+@cache
+def _examples(source: str, folder: Path) -> list[Array]:
+    return examples(source)
+
+
+def _words_of(path: Path, samples: int, model: Transformer, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Bytes of a file from random positions, modulo the vocabulary: (samples, sequence + 1)."""
+    text = np.memmap(path, dtype=np.uint8, mode="r")
+    starts = generator.integers(len(text) - model.sequence, size=samples)
+    words: NDArray[np.int64] = text[starts[:, None] + np.arange(model.sequence + 1)].astype(np.int64)
+    return words % model.vocabulary

@@ -1,0 +1,138 @@
+"""The model that a scenario's ranks train: real torch modules, or layers that emulate them, with their wiring and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from scaleproof.simulator.cluster.device.device import Optimizer
+from scaleproof.simulator.model import ModelSpec, Traced
+from scaleproof.simulator.model.tracing.user_function import UserModel
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.preflight.capabilities import trains_by_layers
+from scaleproof.validator.train import emulated_compute
+from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.layer_graph import LayerGraph, Values
+from scaleproof.validator.train.models import models, traced
+from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.models.transformer import cross_entropy
+from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring, wiring_of
+from scaleproof.validator.train.recompute import prepare
+
+
+class RealModel:
+    """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided."""
+
+    def __init__(self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None) -> None:
+        self._spec, self._seed = spec, seed
+        self._user: UserModel | None = None
+        self._layers: list[nn.Module] | None = None
+        self.prelude: nn.Module | None = None
+        # number of tensors that the prelude computes
+        self.derived = 0
+        if isinstance(spec, Traced):
+            user = self._user = traced.user_model(spec.source, seed, dtype)
+            if samples is None:
+                self._layers = [traced.WithLoss(spec.source, user)]
+                self.wiring: Wiring = [tuple(Wire(DATA, place) for place in range(len(user.inputs) + len(user.targets)))]
+                self.ties: list[Tie] = []
+            else:
+                divided = traced.divided(spec.source, user, samples)
+                self._layers, self.wiring, self.ties = list(divided.layers), divided.wiring, list(divided.ties)
+                self.prelude, self.derived = divided.prelude, divided.derived
+        else:
+            self.wiring, self.ties = models.family_of(spec).wiring(spec), list(models.family_of(spec).ties(spec))
+
+    def build(self, numbers: Iterable[int]) -> list[nn.Module]:
+        """The layers with these numbers and their initial parameters on the CPU, in fp32 or, of a user's module, in `dtype`."""
+        if self._layers is not None:
+            return [self._layers[number] for number in numbers]
+        return models.build(self._spec, numbers, self._seed)
+
+    def loss(self, outputs: Values, targets: Tensor) -> Tensor:
+        """The mean loss over samples."""
+        return models.family_of(self._spec).loss(outputs, targets)
+
+    def optimizer(self, name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        """The user's optimizer, or that with the name in scenarios."""
+        if self._user is not None and self._user.optimizer is not None:
+            return self._user.optimizer(parameters)  # type: ignore[no-any-return]
+        return build_optimizer(name, parameters, learning_rate)
+
+
+class EmulatedModel:
+    """Layers that emulate those of a scenario. pace: durations; None to emulate without waiting."""
+
+    def __init__(self, scenario: Scenario, pace: Pace | None) -> None:
+        self._scenario, self._pace = scenario, pace
+        self.wiring, self.ties = wiring_of(scenario.model.build_layers()), emulated_compute.ties(scenario)
+        self.prelude: nn.Module | None = None
+        self.derived = 0
+
+    def build(self, numbers: Iterable[int]) -> list[nn.Module]:
+        """The layers with these numbers and their initial parameters, in fp32 on the CPU."""
+        return emulated_compute.build(self._scenario, numbers, self._pace)
+
+    def loss(self, outputs: Values, targets: Tensor) -> Tensor:
+        """The mean loss over samples."""
+        return cross_entropy(outputs, targets)  # type: ignore[arg-type]
+
+    def optimizer(self, name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        """The optimizer with the name in scenarios."""
+        return build_optimizer(name, parameters, learning_rate)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A scenario's model. pace: durations of emulated compute; None to compute, or to emulate without waiting."""
+
+    scenario: Scenario
+    pace: Pace | None = None
+
+    @cached_property
+    def modules(self) -> RealModel | EmulatedModel:
+        """The modules of its layers."""
+        scenario, training = self.scenario, self.scenario.training
+        if scenario.compute == "paced":
+            return EmulatedModel(scenario, self.pace)
+        samples = scenario.samples_per_worker // scenario.strategy.plan.microbatches if trains_by_layers(scenario) else None
+        return RealModel(scenario.model, training.seed, DTYPES[training.precision], samples)
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of all layers."""
+        return range(len(self.modules.wiring))
+
+    @property
+    def ties(self) -> list[Tie]:
+        """Weights that layers share."""
+        return self.modules.ties
+
+    def build(self, numbers: Iterable[int]) -> list[nn.Module]:
+        """The layers with these numbers and their initial parameters on the CPU."""
+        return self.modules.build(numbers)
+
+    def graph(self, layers: Mapping[int, nn.Module]) -> LayerGraph:
+        """Neighbouring layers as one module, prepared for the scenario's recomputation."""
+        own = self.modules
+        return LayerGraph(layers, own.wiring, prepare(self.scenario, layers), own.prelude, own.derived)
+
+    def loss(self, outputs: Values, targets: Tensor) -> Tensor:
+        """The mean loss over samples."""
+        return self.modules.loss(outputs, targets)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The scenario's optimizer over `parameters`, or that of the user's module."""
+        training = self.scenario.training
+        return self.modules.optimizer(training.optimizer, parameters, training.learning_rate)
+
+
+def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer that scenarios call `name`."""
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate)
+    return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)
