@@ -1,4 +1,4 @@
-"""Console text of proofs: errors by kind of compute and by strategy, the worst cases, and predictions before and after a fit."""
+"""Console text of proofs: errors by kind of compute and by strategy, the worst cases, and errors before and after a fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def describe(outcomes: Sequence[CaseOutcome]) -> str:
 def describe_fit(proof: FitProof, record: FitRecord) -> str:
     """Console text of a fit to the given runs of a proof, and of the errors of the unseen runs before and after it."""
     hosts = max(outcome.hosts for outcome in proof.after)
-    head = f"{record.framework} on {record.cluster}, fitted to {counted(len(record.given), 'run')} on 2 to {_most(record)} hosts"
+    given = f"{counted(len(record.given), 'run')} on 2 to {_most(record)} hosts"
+    head = f"{record.framework} on {record.cluster}, fitted to {given}"
     parts = [head, "", *constants_table(record), "", *runs_table(record), ""]
     parts += [f"{counted(len(proof.after), 'run')} on {hosts} hosts, not given", *_before_and_after(proof), ""]
     return "\n".join((*parts, *_fit_errors(proof), *_disturbed(proof.after)))
@@ -96,14 +97,15 @@ def _before_and_after(proof: FitProof) -> Iterator[str]:
 
 
 def _fit_errors(proof: FitProof) -> Iterator[str]:
-    rows, right = [], []
-    for name, part in proof.figures().items():
+    rows, right, found = [], [], proof.figures()
+    for name in ("before", "after"):
+        part = found[name]
         rows += [_row(name, part["real"])] if part["real"]["cases"] else []
         quiet = part["undisturbed"]["real"]
         if 0 < quiet["cases"] < part["real"]["cases"]:
             rows.append(_row(f"{name}, undisturbed", quiet))
         right.append(f"{part['ranking']['best_right_or_within_3pct']} {name}")
-    groups = proof.figures()["after"]["ranking"]["groups"]
+    groups = found["after"]["ranking"]["groups"]
     yield from table([_HEADS, *rows])
     best = f"ranking  the predicted best is the measured best, or within 3 %, of {counted(groups, 'group')}: {', '.join(right)}"
     yield from wrapped(best)

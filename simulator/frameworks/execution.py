@@ -77,13 +77,21 @@ class Execution:
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""
         measured = self.device.measured_layer_s(layer, samples, self.work.precision)
-        if measured is not None or not self.is_described:
-            return measured or self.device.layer_s(layer, samples, self.work.precision)
+        if measured is not None:
+            return measured
+        if not self.is_described:
+            forward_s, backward_s = self.device.layer_s(layer, samples, self.work.precision)
+            return self.framework.kernel_scale * forward_s, self.framework.kernel_scale * backward_s
         forward_s, backward_s = self._kernels_s(layer, samples)
         host = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
         return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+
+    def _factor(self, layer: Layer, samples: float) -> float:
+        """The framework's factor on times of a layer by a device without described kernels; 1 where they were measured."""
+        measured = self.device.measured_layer_s(layer, samples, self.work.precision)
+        return self.framework.kernel_scale if measured is None else 1.0
 
     def least_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds that a layer's forward and backward pass take at least, collectives included: those of the host, which waits
@@ -99,8 +107,9 @@ class Execution:
         recompute, device = self.work.recompute, self.device
         if device.measured_layer_s(layer, samples, self.work.precision) is not None or not self.is_described:
             if recompute.kind == "full":
-                return device.layer_s(layer, samples, self.work.precision)[0]
-            return device.share_s(layer, again(layer, recompute).operators, samples, self.work.precision)
+                return self.layer_s(layer, samples)[0]
+            operators = again(layer, recompute).operators
+            return self._factor(layer, samples) * device.share_s(layer, operators, samples, self.work.precision)
         forward_s, backward_s = self._kernels_s(layer, samples)
         host, more = self._host_s(layer, samples), self.framework.host.checkpoint
         alone_s = self._passed_s(backward_s, host.backward)
@@ -113,7 +122,7 @@ class Execution:
     def weights_s(self, layer: Layer, samples: float) -> float:
         """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
         if not self.is_described:
-            return self.device.weights_s(layer, samples, self.precision)
+            return self._factor(layer, samples) * self.device.weights_s(layer, samples, self.precision)
         speed = self._speed()
         modelled_s = passes_s(speed, layer.operators, layer.kept, samples)[1]
         whole_s = self.layer_s(layer, samples)[1]
@@ -122,15 +131,18 @@ class Execution:
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> tuple[float, float]:
         """Seconds of some of a layer's operators in the forward and the backward pass, without host time and copies."""
         if not self.is_described:
-            return self.device.operators_s(layer, operators, samples, self.precision)
+            forward_s, backward_s = self.device.operators_s(layer, operators, samples, self.precision)
+            return self._factor(layer, samples) * forward_s, self._factor(layer, samples) * backward_s
         return self._operators_s(operators, samples)
 
     def optimizer_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step over `parameters` parameters: measured, else bound by memory bandwidth."""
         work, device = self.work, self.device
         measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision)
-        if measured is not None or not self.is_described:
-            return device.optimizer_s(parameters, work.optimizer, self.precision) if measured is None else measured
+        if measured is not None:
+            return measured
+        if not self.is_described:
+            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision)
         moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision) + self.framework.optimizer_bytes * parameters
         return self.framework.kernel_scale * moved_bytes / self._reached_Bps
 

@@ -15,7 +15,7 @@ from scaleproof.simulator.frameworks.framework import PerPass
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.read import load_device
 
 MEGATRON = shipped("megatron-core-0.12")
@@ -84,6 +84,18 @@ def test_calibrated_factors_scale_kernels_and_host() -> None:
     hosted = MEGATRON.model_copy(update={"host_scale": 2.0})
     plain_s, twice_s = (Execution(device(), one, WORK).layer_s(tiny, 1)[0] for one in (MEGATRON, hosted))
     assert twice_s == pytest.approx(2 * plain_s, rel=0.02)
+
+
+def test_calibrated_factors_scale_modelled_times_of_processors() -> None:
+    layer, work = block(1024), TrainingWork("fp32", "adam", Recompute(kind="full"))
+    slower = MEGATRON.model_copy(update={"kernel_scale": 1.5})
+    plain, scaled = (Execution(device("cpu-core"), one, work) for one in (MEGATRON, slower))
+    assert scaled.layer_s(layer, 2) == pytest.approx([1.5 * one for one in plain.layer_s(layer, 2)])
+    products_s = plain.operators_s(layer, layer.operators, 2)
+    assert scaled.operators_s(layer, layer.operators, 2) == pytest.approx([1.5 * one for one in products_s])
+    for one in ("again_s", "weights_s"):
+        assert getattr(scaled, one)(layer, 2) == pytest.approx(1.5 * getattr(plain, one)(layer, 2))
+    assert scaled.optimizer_s(1e6) == pytest.approx(1.5 * plain.optimizer_s(1e6))
 
 
 def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:

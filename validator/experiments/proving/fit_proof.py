@@ -48,7 +48,8 @@ def prove_fit(
 ) -> FitProof:
     """Measures the given runs of a draw, fits constants to them, and predicts and measures the unseen runs.
 
-    folder: for the runs, in folders such as `measure` writes. Other arguments: see `prove`. Raises RunError if a given run fails.
+    folder: for the runs, in folders such as `measure` writes. Other arguments: see `prove`. Raises RunError if a given run
+    fails.
     """
     truth = draw.truth
 

@@ -11,7 +11,8 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving import cases as cases_module
-from scaleproof.validator.experiments.proving.cases import FAMILIES_A_GROUP, LEAST_EXPOSED, Compute, Draw, ProvingCase
+from scaleproof.validator.experiments.proving.cases import Draw, ProvingCase
+from scaleproof.validator.experiments.proving.families import FAMILIES_A_GROUP, LEAST_EXPOSED, Compute
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.netlab.compatibility import check
 
