@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.rank_tasks import HostCosts, KernelBlock, RankTasks
-from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Trace
+from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, RankTrace
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.common.communication import Communication, Dimension
@@ -43,7 +43,7 @@ class _Added(NamedTuple):
     bus_bytes: float
 
 
-def compile_traces(traces: Sequence[Trace], job: Job, host: HostCosts, main_stream: int = 0) -> Program:
+def compile_traces(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Program:
     """The program of the traces of all rank classes. Kernels next to collectives of gradients take longer, as far as the device
     is shared: when they overlap follows from a replay without contention.
 
@@ -61,7 +61,7 @@ class _Assembly:
     """Adds all traces to a program. longer_s: seconds by which the blocks of each class take longer."""
 
     def __init__(
-        self, traces: Sequence[Trace], job: Job, host: HostCosts, main_stream: int, longer_s: dict[int, Sequence[float]]
+        self, traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int, longer_s: dict[int, Sequence[float]]
     ) -> None:
         self._job, self._traces, self._devices = job, traces, job.cluster.node.devices
         self._builder = ProgramBuilder()
@@ -84,7 +84,7 @@ class _Assembly:
         self._check_messages()
         self.program = self._builder.build()
 
-    def _add_rank(self, trace: Trace) -> int:
+    def _add_rank(self, trace: RankTrace) -> int:
         node = trace.played // self._devices
         each = sum(rank // self._devices == node for rank in trace.ranks)
         # every rank waits for the slowest one in each step, which slows the whole class

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, Recorded, Trace, Wait
+from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
 from scaleproof.simulator.program import MAIN_STREAM, Path, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 
@@ -81,7 +81,7 @@ class RankTasks:
         self._host_row = -1
         self.blocks: list[KernelBlock] = []
 
-    def add(self, trace: Trace, main: int) -> None:
+    def add(self, trace: RankTrace, main: int) -> None:
         """Adds the events of a trace. main: number of the stream with the main work."""
         self._streams[main] = MAIN_STREAM
         if not self._host.blocks:

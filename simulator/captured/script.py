@@ -23,8 +23,8 @@ from scaleproof.simulator.captured.trace import (
     IssuedCollective,
     IssuedMessage,
     Launch,
+    RankTrace,
     Recorded,
-    Trace,
     Wait,
 )
 from scaleproof.simulator.common.errors import FieldError
@@ -125,14 +125,14 @@ class CapturedScript:
         traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
         return compile_traces(traces, job, host)
 
-    def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> Trace:
+    def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
         """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
         seconds = times.times([(one.work, one.precision) for one in of.operators])
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
         events = list(self._timed(of, seconds, to, number))
-        return Trace(of.name, ranks, self.replicas.moved(of.played, to), events)
+        return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events)
 
     def _timed(
         self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]

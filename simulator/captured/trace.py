@@ -87,7 +87,7 @@ class Free(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trace:
+class RankTrace:
     """Events of a rank class in the order of its host. ranks: of the class. played: the rank whose script ran."""
 
     name: str

@@ -20,7 +20,8 @@ ROWS: dict[str, str] = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", PAGE, 
 
 
 def test_the_page_lists_the_fields_of_every_measured_strategy() -> None:
-    assert set(ROWS) >= set(MEASURED) == set(KINDS.names())
+    # captured scripts train by themselves
+    assert set(ROWS) >= set(MEASURED) == {*KINDS.names()} - {"captured"}
     for kind, followed in MEASURED.items():
         fields = {(found := KINDS.find(kind)) and (found.model_fields[name].alias or name) for name in followed}
         named = re.findall(r"`(\w+)`", ROWS[kind])

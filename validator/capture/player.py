@@ -222,6 +222,6 @@ def play(job: CaptureJob, rank: int, folder: Path) -> NoReturn:
 
 def read_record(path: Path) -> RankRecord:
     """The record that a player of the same capture has written."""
-    record = pickle.loads(path.read_bytes())  # noqa: S301
+    record = pickle.loads(path.read_bytes())  # noqa: S301 - written by a rank of this capture
     assert isinstance(record, RankRecord)
     return record

@@ -159,7 +159,7 @@ class _Server:
                 os.dup2(log.fileno(), 2)
             from scaleproof.validator.capture.player import play
 
-            play(pickle.loads((self._folder / JOB).read_bytes()), rank, self._folder)  # noqa: S301
+            play(pickle.loads((self._folder / JOB).read_bytes()), rank, self._folder)  # noqa: S301 - written by this capture
         except BaseException:
             import traceback
 

@@ -76,9 +76,8 @@ def test_a_saved_table_is_refitted_without_measuring(capsys: pytest.CaptureFixtu
         (["--out", "c.yaml", "--groups", "1"], "--groups: a group needs at least 2 ranks"),
         (["--out", "c.yaml", "--on", "netlab"], "name the cluster with --cluster"),
         (["--out", "c.yaml", "--hosts", "3"], "--hosts 3: only a lab has hosts"),
-        (["--out", "c.yaml", "--on", "cluster"], "started by torchrun or srun"),
+        (["--out", "c.yaml", "--on", "cluster"], "started by torchrun, accelerate, srun or mpirun"),
         (["--out", "c.yaml", "--cluster", "nowhere"], "nowhere"),
-        (["--out", "c.yaml", "--model", "resnet50"], "--model: only gpt and mlp"),
         (["--out", "c.yaml", "--from", "none.parquet"], "none.parquet: No such file"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from scaleproof.simulator.captured.kernels import KernelTime, Known
 from scaleproof.simulator.captured.program import compile_traces
 from scaleproof.simulator.captured.rank_tasks import HostCosts, longest_s
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, Recorded, Trace, Wait
+from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.common import catalog
@@ -39,7 +39,7 @@ def all_reduce(size_bytes: float, ranks: Sequence[int], work: int = 0) -> Issued
 def timed(*traces: Sequence[Event], host: HostCosts = NO_HOST, ranks: int = 1, job: Job = JOB) -> Run:
     """The run of one class with each sequence of events; the classes have consecutive ranks."""
     classes = [
-        Trace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
+        RankTrace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
         for number, events in enumerate(traces)
     ]
     timeline = simulate_steady(compile_traces(classes, job, host), 4)
