@@ -27,7 +27,7 @@ def test_each_example_is_tested() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [8, 1024])
+@pytest.mark.parametrize("ranks", [8, pytest.param(1024, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_a_script_is_captured(name: str, ranks: int) -> None:
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:

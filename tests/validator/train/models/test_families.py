@@ -40,7 +40,7 @@ SMALL = [LLAMA, TIED, MIXED, COMPRESSED, NEOX, WINDOW, BERT, BERT | {"pretrainin
 LARGE = [
     {"kind": "vgg", "image": 32, "classes": 10},
     {"kind": "alexnet", "image": 67, "classes": 10, "grouped": True},
-    {"kind": "inception_v3", "image": 107, "classes": 10},
+    {"kind": "inception_v3", "image": 299, "classes": 10},
     {"kind": "siamese", "tower": {"kind": "resnet", "image": 32, "classes": 10}},
 ]
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 2}
