@@ -191,12 +191,10 @@ def test_missing_or_short_data_files_are_rejected(
         measure(make_scenario(RING, data=str(path)))
 
 
-def test_unsupported_models_precisions_and_data_are_rejected(
+def test_unsupported_precisions_and_data_are_rejected(
     make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_bytes(b"text" * 100)
-    with pytest.raises(InputError, match="model: a vgg can be predicted but not measured; give a gpt, an mlp or a resnet"):
-        measure(make_scenario(RING, {"kind": "vgg", "depth": 16}))
     with pytest.raises(InputError, match=r"training\.precision: fp16"):
         measure(make_scenario(RING, precision="fp16"))
     with pytest.raises(InputError, match="a model of kind mlp cannot read"):

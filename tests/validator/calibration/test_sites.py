@@ -66,7 +66,7 @@ def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> Non
     [
         ("netlab", None, "name the cluster with --cluster"),
         ("local", 4, "--hosts 4: only a lab"),
-        ("cluster", None, "started by torchrun or srun"),
+        ("cluster", None, "started by torchrun, accelerate, srun or mpirun"),
     ],
 )
 def test_invalid_places_are_rejected(on: Any, hosts: int | None, reported: str) -> None:

@@ -76,6 +76,11 @@ def _check_sharded(scenario: Scenario) -> None:
     if training.zero == 3 and training.accumulate_precision not in (None, training.precision) and plan.averages:
         message = f"with training.zero=3 is predicted but not measured: {refusals.ACCUMULATED_SHARDS}"
         raise InputError(f"training.accumulate_precision {message}; leave it out, or give zero 2")
+    if training.zero == 3 and plan.algorithm is not None:
+        raise InputError(
+            "strategy.algorithm with training.zero=3 is predicted but not measured: torch sums the gradients of shards by the "
+            "library's choice; leave the algorithm out, or give zero 2"
+        )
     if training.zero >= 2 and splits_backward(plan) and plan.averages:
         raise InputError(f"training.zero: {_no_gradient_hooks(plan)}")
 
