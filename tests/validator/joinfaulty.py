@@ -13,7 +13,7 @@ import scaleproof
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.train import train
-from scaleproof.validator.train.models import models
+from scaleproof.validator.train.trained_model import RealModel
 
 
 def fail() -> None:
@@ -31,7 +31,7 @@ def die() -> None:
 def main() -> int:
     """`joinfaulty.py FAULT ARGUMENT…`."""
     do: Callable[[], None] = {"fail": fail, "hang": hang, "die": die}[sys.argv[1]]
-    real_train, loss = train.train, models.loss
+    real_train, loss = train.train, RealModel.loss
 
     def faulty(scenario: Scenario, *args: Any) -> Any:
         def failing(*tensors: Any) -> Any:
@@ -39,7 +39,7 @@ def main() -> int:
                 do()
             return loss(*tensors)
 
-        models.loss = failing
+        RealModel.loss = failing  # type: ignore[method-assign]
         return real_train(scenario, *args)
 
     train.train = faulty

@@ -97,9 +97,10 @@ def test_peak_memory_of_a_worker_is_predicted(
     module = nn.Sequential(*models.build(scenario.model, range(len(scenario.model.build_layers())), seed=0))
     updates = build_optimizer(optimizer, module.parameters(), 0.01)
     inputs, targets = batch_of(scenario)
+    loss = models.family_of(scenario.model).loss
 
     def step() -> None:
-        models.loss(module(inputs), targets).backward()
+        loss(module(inputs), targets).backward()
         updates.step()
         updates.zero_grad()
 
@@ -158,6 +159,7 @@ def test_peak_memory_with_recomputation_is_predicted(
     ]
     updates = build_optimizer("momentum", nn.ModuleList(modules).parameters(), 0.01)
     inputs, targets = batch_of(scenario)
+    loss = models.family_of(scenario.model).loss
 
     def forward(passed: Tensor) -> Tensor:
         for is_pinned, part in parts:
@@ -165,7 +167,7 @@ def test_peak_memory_with_recomputation_is_predicted(
         return passed
 
     def step() -> None:
-        models.loss(forward(inputs), targets).backward()
+        loss(forward(inputs), targets).backward()
         updates.step()
         updates.zero_grad()
 
