@@ -48,7 +48,7 @@ def runs_table(record: FitRecord) -> Iterator[str]:
     for run in record.runs[:_MOST_RUNS]:
         ends = f"{format_time_s(run.low_s)} to {format_time_s(run.high_s)}"
         errors = format_change(run.error_before), format_change(run.error_after)
-        place = Path(run.place).name + ("" if run.is_given else " (check)")
+        place = run.short_place + ("" if run.is_given else " (check)")
         rows.append((place, str(run.gpus), run.layout, format_time_s(run.measured_s), *errors, ends))
     yield from table(rows, "<><>>>>", indent="  ")
     if len(record.runs) > _MOST_RUNS:

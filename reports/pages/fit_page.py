@@ -61,7 +61,7 @@ def _lede(record: FitRecord) -> str:
 def _scale(record: FitRecord) -> Section:
     rows = [
         (
-            Path(run.place).name,
+            run.short_place,
             f"{run.gpus:,}" + (", extrapolated" if run.is_extrapolated else ""),
             run.layout,
             format_time_s(run.measured_s),

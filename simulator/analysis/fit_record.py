@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 # File of a record in its folder.
 FILE: Final = "fit.json"
+# Folder of a measured run in that of its scenario.
+_MEASURED: Final = "measured"
 
 
 class _FitPart(BaseModel):
@@ -50,6 +53,12 @@ class FitRun(_FitPart):
     high_s: float
     is_given: bool = True
     is_extrapolated: bool = False
+
+    @property
+    def short_place(self) -> str:
+        """The name of its file, and the line; the scenario's name for a run that `measure` kept."""
+        place = Path(self.place)
+        return place.parent.name if place.name == _MEASURED else place.name
 
     @property
     def is_inside(self) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.simulator.common.units import format_bytes, format_percent, format_time_s
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -20,6 +21,10 @@ from scaleproof.validator.fitting.constants import priors
 
 # Two measurements of one configuration differ by at most this multiple of `repeats` in 99 of 100 cases.
 _REPEATS: Final = 2.576 * math.sqrt(2)
+# Largest ratio of measured and predicted step time, or its inverse: more is another unit (minutes for seconds are 60 times).
+_FARTHEST: Final = 30.0
+# Memory of a rank over its device's capacity that a run cannot have had; capacities are rounded.
+_TOO_LARGE: Final = 1.1
 _TENSOR: Final = "strategy.tensor"
 _SEQUENCE: Final = "strategy.sequence_parallel"
 
@@ -59,6 +64,8 @@ def observed(
         else:
             runs.append(logged_runs.read(place, reference, overrides, notes))
     check_consistent(runs)
+    for run in runs:
+        check_plausible(run)
     return tuple(runs)
 
 
@@ -88,6 +95,21 @@ def check_consistent(runs: Sequence[ObservedRun]) -> None:
                     f"{a.place} and {b.place}: the same configuration with steps of {times}; "
                     f"repeats differ by at most {format_percent(most - 1)}; remove one, or add the column that differs"
                 )
+
+
+def check_plausible(run: ObservedRun) -> None:
+    """Raises InputError for a step time or a memory that is so far from what is possible that its unit must be another one."""
+    try:
+        predicted_s = timed(run.scenario).step_time_s
+    except ScaleproofError as error:
+        raise InputError(f"{run.place}: {error}") from None
+    if not 1 / _FARTHEST < run.step_time_s / predicted_s < _FARTHEST:
+        times = f"a step of {format_time_s(run.step_time_s)}, but {format_time_s(predicted_s)} are predicted"
+        raise InputError(f"{run.place}: {times}; check its unit, and the model and batch of the scenario")
+    capacity_bytes = run.scenario.cluster.device.capacity_bytes
+    if run.memory_bytes is not None and run.memory_bytes > _TOO_LARGE * capacity_bytes:
+        sizes = f"{format_bytes(run.memory_bytes)} on a device with {format_bytes(capacity_bytes)}"
+        raise InputError(f"{run.place}: a memory of {sizes}; check its unit, and give that of one rank")
 
 
 def _in_folder(folder: Path) -> list[ObservedRun]:

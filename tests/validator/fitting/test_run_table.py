@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaleproof.simulator.analysis.fit_record import FitRun
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.observations import ObservedRun, observed
@@ -82,6 +83,10 @@ def test_tables_of_published_runs_need_no_scenario(tmp_path: Path) -> None:
         ("gpus,tp,dp,step_time\n8,1,16,2 s\n", "runs.csv:2: 8 GPUs contradict strategy.workers"),
         ("tp,memory,step_time\n1,40,2 s\n", "runs.csv:2: "),
         ("tp,memory,step_time\n1,0 GiB,2 s\n", "runs.csv:2: a memory of 0 bytes"),
+        # milliseconds as seconds, seconds as milliseconds, MiB as GiB
+        ("tp,step_time_s\n1,2\n2,2000\n", "runs.csv:3: a step of 33.3 min, but "),
+        ("tp,step_time_ms\n1,2\n", "runs.csv:2: a step of 2.00 ms, but "),
+        ("tp,memory_gib,step_time\n1,40960,2 s\n", "runs.csv:2: a memory of 40.0 TiB on a device with 79.1 GiB"),
     ],
 )
 def test_wrong_tables_are_refused_with_their_line(tmp_path: Path, text: str, said: str) -> None:
@@ -105,3 +110,11 @@ def test_runs_that_contradict_each_other_are_named(tmp_path: Path) -> None:
 
 def test_repeats_within_the_noise_are_all_used(tmp_path: Path) -> None:
     assert len(read(tmp_path, "tp,mbs,step_time\n1,1,2 s\n1,1,2.1 s\n")) == 2
+
+
+def test_a_run_that_measure_kept_is_named_by_its_scenario() -> None:
+    def run(place: str) -> FitRun:
+        return FitRun(place=place, layout="", gpus=2, group="", measured_s=1, before_s=1, after_s=1, low_s=1, high_s=1)
+
+    assert run("out/ring-2/measured").short_place == "ring-2"
+    assert run("out/runs.csv:3").short_place == "runs.csv:3"
