@@ -11,7 +11,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy
 
 __all__ = [
-    "HOLDERS", "MemoryUse", "RankMemory", "States", "kept", "memory", "segments", "size_bytes", "states",
+    "HOLDERS", "MemoryUse", "RankMemory", "States", "capacity_bytes", "kept", "memory", "segments", "size_bytes", "states",
     "working_elements",
 ]  # fmt: skip
 
@@ -22,12 +22,12 @@ def memory(scenario: Scenario) -> MemoryUse:
         # the allocator's own package imports this one
         from scaleproof.simulator.memory.captured import captured_ranks
 
-        return MemoryUse(captured_ranks(scenario), None, _capacity_bytes(scenario))
+        return MemoryUse(captured_ranks(scenario), None, capacity_bytes(scenario))
     setting = MemoryInputs(scenario)
-    return MemoryUse(ranks(setting), server(setting), _capacity_bytes(scenario))
+    return MemoryUse(ranks(setting), server(setting), capacity_bytes(scenario))
 
 
-def _capacity_bytes(scenario: Scenario) -> float:
+def capacity_bytes(scenario: Scenario) -> float:
     """Bytes that a rank can allocate: of its device, or its share of the machine's memory if ranks compute on CPU cores."""
     cluster, strategy = scenario.cluster, scenario.strategy
     if cluster.node.cores is None:

@@ -12,6 +12,7 @@ from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollecti
 from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
+from scaleproof.simulator.memory.inputs import is_gpu
 from scaleproof.simulator.memory.result import HOLDERS, RankMemory
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy
@@ -67,8 +68,7 @@ def captured_ranks(scenario: Scenario) -> tuple[RankMemory, ...]:
 
 def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
     """Bytes of the context and of libraries by holder; none where ranks compute on processors."""
-    kernels = scenario.cluster.device.kernels
-    if kernels is None or kernels.generation in ("cpu", "tpu"):
+    if not is_gpu(scenario.cluster.device):
         return {}
     collectives = [event for event in one.events if isinstance(event, IssuedCollective)]
     spans = {event.group: max(event.ranks) - min(event.ranks) + 1 for event in collectives if len(event.ranks) > 1}

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
-from scaleproof.simulator.cluster.device.device import is_narrow
+from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.memory.in_flight import WHOLE, MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
@@ -16,6 +16,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
+
+
+def is_gpu(device: Device) -> bool:
+    """Whether a device is a GPU, by its kernels or else by its name."""
+    return device.kernels.generation not in ("cpu", "tpu") if device.kernels else facts_of(device.name) is not None
 
 
 class MemoryInputs:
@@ -61,9 +66,8 @@ class MemoryInputs:
 
     @cached_property
     def is_gpu(self) -> bool:
-        """Whether the device is a GPU, by its kernels or else by its name."""
-        device = self.scenario.cluster.device
-        return device.kernels.generation not in ("cpu", "tpu") if device.kernels else facts_of(device.name) is not None
+        """Whether the device is a GPU."""
+        return is_gpu(self.scenario.cluster.device)
 
     @property
     def has_both(self) -> bool:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError
 from scaleproof.simulator.memory.allocator.passes import rank_passes
 from scaleproof.simulator.memory.allocator.step import StepMoment, TrainingSteps
 from scaleproof.simulator.memory.allocator.tensors import rank_tensors
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.scenario.schema import Scenario
@@ -88,12 +88,13 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
     PyTorch does; if that does not suffice, the result is that of a device with more memory. Raises InputError if the device of
     the scenario is no GPU.
     """
+    device = scenario.cluster.device
+    if not is_gpu(device):
+        text = f"cluster.device: {device.name} is no GPU, and only those have PyTorch's caching allocator; give another"
+        raise InputError(text)
     if isinstance(scenario.strategy, CapturedStrategy):
         return _of_script(scenario, expandable)
     setting, use = MemoryInputs(scenario), memory(scenario)
-    if not setting.is_gpu:
-        name = scenario.cluster.device.name
-        raise InputError(f"cluster.device: {name} is no GPU, and only those have PyTorch's caching allocator; give another")
     number = use.ranks.index(use.worst) if rank is None else rank
     outside_bytes = {holder: use.ranks[number].holders_bytes[holder] for holder in OUTSIDE}
     available_bytes = use.capacity_bytes - sum(outside_bytes.values())
@@ -125,21 +126,18 @@ def _of_script(scenario: Scenario, expandable: bool) -> AllocatorUse:
     """The memory that a captured script reserves on the rank that needs the most."""
     from scaleproof.simulator.memory.captured import classes_memory
 
-    use = memory(scenario)
+    device_bytes = capacity_bytes(scenario)
     one = max(classes_memory(scenario, expandable), key=lambda each: each.served.reserved_bytes)
     served, outside_bytes = one.served, {holder: one.outside_bytes.get(holder, 0.0) for holder in OUTSIDE}
-    if not one.outside_bytes:
-        name = scenario.cluster.device.name
-        raise InputError(f"cluster.device: {name} is no GPU, and only those have PyTorch's caching allocator; give another")
     return AllocatorUse(
         rank=one.name,
         expandable=expandable,
         allocated_bytes=served.allocated_bytes,
         reserved_bytes=served.reserved_bytes,
         outside_bytes=outside_bytes,
-        capacity_bytes=use.capacity_bytes,
+        capacity_bytes=device_bytes,
         retries=0,
-        fits=served.reserved_bytes + sum(outside_bytes.values()) <= use.capacity_bytes,
+        fits=served.reserved_bytes + sum(outside_bytes.values()) <= device_bytes,
         moment=StepMoment(served.phase, 0, 0, served.module),
         stage=0,
         chunks=1,
