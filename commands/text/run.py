@@ -272,7 +272,8 @@ def _memory(run: Run) -> Iterator[str]:
     need = f"{format_need(needed, run.capacity_bytes) if run.capacity_bytes else format_bytes(needed)} per {gpu(run)}"
     if len(run.memory_by_stage) > 1:
         most, least = (pick(run.memory_by_stage, key=lambda stage: stage.total_bytes) for pick in (max, min))
-        need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
+        if most.total_bytes > least.total_bytes:
+            need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
     if run.fits and run.fits_probability is not None and run.fits_probability < _SURELY_FITS:
         need += f"; fits with a probability of {format_percent(run.fits_probability, 0)}"
     yield need
