@@ -19,7 +19,9 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
-SCRIPTS: Final = Path(__file__).parent / "captured_scripts"
+_FOLDER: Final = Path(__file__).parent
+_GPT_SCRIPT: Final = _FOLDER / "gpt_with_masters.py"
+_LLAMA_SCRIPT: Final = _FOLDER.parent / "examples" / "captured" / "llama_fsdp2.py"
 # Collectives of fewer bytes than this, such as norms of gradients, are not in scenarios.
 _LEAST_BYTES: Final = 2**20
 _TIMEOUT_S: Final = 600
@@ -38,33 +40,38 @@ _LLAMA: Final = {
     "cluster": "dgx-h100", "strategy": {"kind": "data_parallel", "workers": 64}, "batch": {"per_worker": 2},
     "training": {"precision": "bf16", "optimizer": "adam", "zero": 3},
 }  # fmt: skip
+# The same model, sharded over all ranks.
+_LLAMA_ARGUMENTS: Final = (
+    "--layers", "8", "--width", "4096", "--heads", "32", "--kv-heads", "8", "--hidden", "14336", "--vocabulary", "32000",
+    "--length", "4096", "--batch", "2", "--shards", "64", "--no-recompute",
+)  # fmt: skip
 
 
 class Case(NamedTuple):
     """A script with its arguments, the number of ranks, and the scenario of the same training."""
 
     name: str
-    script: str
+    script: Path
     arguments: tuple[str, ...]
     ranks: int
     scenario: dict[str, Any]
 
 
 CASES: Final = (
-    Case("GPT, DDP, fp32", "gpt_ddp.py", (), 16, _GPT | {"training": {"precision": "fp32", "optimizer": "adam"}}),
+    Case("GPT, DDP, fp32", _GPT_SCRIPT, (), 16, _GPT | {"training": {"precision": "fp32", "optimizer": "adam"}}),
     Case(
-        "GPT, DDP, bf16 with masters", "gpt_ddp.py", ("--dtype", "bfloat16", "--master"), 16,
+        "GPT, DDP, bf16 with masters", _GPT_SCRIPT, ("--dtype", "bfloat16", "--master"), 16,
         _GPT | {"training": {"precision": "bf16", "optimizer": "adam"}},
     ),
-    Case("Llama, FSDP2, bf16", "llama_fsdp2.py", (), 64, _LLAMA),
+    Case("Llama, FSDP2, bf16", _LLAMA_SCRIPT, _LLAMA_ARGUMENTS, 64, _LLAMA),
 )  # fmt: skip
 
 
 def ratios(case: Case, folder: Path) -> dict[str, float]:
     """Ratios of the captured prediction to the scenario's."""
-    file = folder / f"{case.script.removesuffix('.py')}-{CASES.index(case)}.zip"
+    file = folder / f"{case.script.stem}-{CASES.index(case)}.zip"
     capture = ["capture", "--ranks", str(case.ranks), "--cluster", "dgx-h100", "--out", str(file), "--"]
-    command = [sys.executable, "-m", "scaleproof", *capture, "python", str(SCRIPTS / case.script), *case.arguments]
+    command = [sys.executable, "-m", "scaleproof", *capture, "python", str(case.script), *case.arguments]
     subprocess.run(command, check=True, timeout=_TIMEOUT_S, stdout=subprocess.DEVNULL)
     written, captured = load({"name": "written", **case.scenario}), load(file)
     runs = predict(captured, interval=False), predict(written, interval=False)

@@ -89,6 +89,7 @@ def main() -> None:
     sizes = {"layers": 16, "width": 2048, "heads": 32, "kv-heads": 8, "hidden": 8192, "vocabulary": 128256, "length": 4096}
     for name, value in (sizes | {"batch": 1, "shards": 8}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -99,7 +100,8 @@ def main() -> None:
         model = Llama(options.layers, options.width, options.heads, options.kv_heads, options.hidden, options.vocabulary)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for place, layer in enumerate(model.layers):
-        model.layers[place] = fully_shard(checkpoint_wrapper(layer), mesh=mesh, mp_policy=policy)
+        block = checkpoint_wrapper(layer) if options.recompute else layer
+        model.layers[place] = fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     model.to_empty(device="cuda")
     model.init_weights()
