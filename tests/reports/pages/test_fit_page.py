@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.full
 def test_it_shows_predictions_by_scale_constants_choice_and_next_run(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert "<h1>ultrascale-0072 on 32 GPUs: " in page

@@ -104,6 +104,7 @@ def test_operators_are_of_modules_passes_and_lines(gpt: Capture) -> None:
     assert [phases[row] for row in optimizers] == [TrainingPass.OPTIMIZER]
 
 
+@pytest.mark.full
 def test_replicas_of_a_script_without_printing_are_one_class(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text((EXAMPLES / "gpt_ddp.py").read_text().replace("dist.get_rank() == 0", "False"))

@@ -35,6 +35,7 @@ def test_a_run_that_shares_nothing_with_the_target_teaches_nothing_about_it() ->
     assert exact < rough < 0.3
 
 
+@pytest.mark.full
 def test_candidates_are_unmeasured_layouts_on_few_gpus_the_best_first(tmp_path: Path) -> None:
     runs = observed([table(tmp_path / "runs.csv", {}, LAYOUTS[:1])], REFERENCE, [], ImportNotes())
     found = ranked(fitted(runs), load(REFERENCE), runs)

@@ -69,6 +69,7 @@ def test_perfect_predictions_change_nothing(tmp_path: Path) -> None:
     assert posterior.model_error < 1
 
 
+@pytest.mark.full
 def test_one_run_is_enough_and_teaches_less_than_five(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, TRUTH)
     one, five = fitted(runs[:1]), fitted(runs)
@@ -79,6 +80,7 @@ def test_one_run_is_enough_and_teaches_less_than_five(tmp_path: Path) -> None:
     assert not one.has_moved(names.index("network.bandwidth")), "the run stays inside a node"
 
 
+@pytest.mark.full
 def test_a_run_that_is_far_off_hardly_moves_the_others(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, {})
     sick = (*runs[:-1], replace(runs[-1], step_time_s=4 * runs[-1].step_time_s))

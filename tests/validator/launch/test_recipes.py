@@ -125,6 +125,7 @@ def test_ray_ranks_are_numbered_by_host() -> None:
     check_command(module.command(["ring.yaml"]))
 
 
+@pytest.mark.full
 def test_ranks_of_mpirun_meet_at_the_given_address_and_train(tmp_path: Path) -> None:
     scenario = tmp_path / "ring.yaml"
     scenario.write_text(
