@@ -11,6 +11,7 @@ from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.run.run import Run
     from scaleproof.simulator.scenario.schema import Scenario
 
 # Exit code for a scenario that does not fit into memory.
@@ -44,24 +45,30 @@ def _allocator(scenario: Scenario) -> tuple[dict[str, Any], str]:
     return plain, describe_allocator(fixed, expandable)
 
 
+def write(scenario: Scenario, run: Run, folder: Path) -> None:
+    """Writes a scenario and its predicted run to a folder, as a page needs them."""
+    from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
+    from scaleproof.simulator.run.files import save
+    from scaleproof.simulator.scenario import dump
+
+    with locked_folder(folder, "predict", PATIENCE_S):
+        dump.keep(scenario, folder)
+        save(run, folder / "predicted")
+
+
 def _predict(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.run import describe, describe_evidence, describe_steps, describe_totals
     from scaleproof.simulator.analysis.evidence import evidence
-    from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.run import chrome_trace
-    from scaleproof.simulator.run.files import save
     from scaleproof.simulator.run.totals import TrainingTotals
-    from scaleproof.simulator.scenario import dump
     from scaleproof.simulator.uncertainty.error_model import RAW
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
     say_precision(scenario)
     run = predict(scenario, errors=RAW if options.raw else None)
     if options.out:
-        with locked_folder(options.out, "predict", PATIENCE_S):
-            dump.keep(scenario, options.out)
-            save(run, options.out / "predicted")
+        write(scenario, run, options.out)
     if options.trace:
         chrome_trace.write(run, options.trace)
     data, text = run.summary(), describe(run)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.text.tables import table
+from scaleproof.simulator.captured.live_memory import LiveMemory, PeakMemory
+from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.units import format_bytes, format_short
 
@@ -79,27 +81,45 @@ def _decisions(capture: Capture) -> list[str]:
 
 def memory_plain(capture: Capture) -> list[dict[str, Any]]:
     """The peaks of all classes as plain data."""
-    from scaleproof.validator.capture.peak import peak_memory
+    return [_memory_plain(one) for one in capture.classes]
 
-    return [{"name": one.name, "ranks": len(one), **peak_memory(one)._asdict()} for one in capture.classes]
+
+def _memory_plain(one: RecordedRanks) -> dict[str, Any]:
+    peak = _peak(one)
+    return {
+        "name": one.name,
+        "ranks": len(one),
+        "size_bytes": peak.size_bytes,
+        "setup_bytes": one.peak_bytes[0],
+        "categories": dict(peak.holders_bytes),
+        "modules": dict(peak.modules_bytes),
+        "lines": dict(peak.lines_bytes),
+        "last_line": peak.last.line if peak.last else "",
+        "last_bytes": peak.last.size_bytes if peak.last else 0,
+    }
 
 
 def describe_memory(capture: Capture, limit_bytes: int) -> str:
     """The peak of each class by category, module and line."""
-    from scaleproof.validator.capture.peak import peak_memory
-
     lines = [f"{capture.script}: peak memory of a step of {capture.world_size} ranks on {capture.cluster or capture.device}"]
     for one in capture.classes:
-        peak = peak_memory(one)
+        peak = _peak(one)
         share = peak.size_bytes / limit_bytes
         fits = "" if share <= 1 else ": out of memory"
         lines.append(f"{one.name}: {format_bytes(peak.size_bytes)}, {share:.0%} of the device{fits}")
-        if peak.setup_bytes > peak.size_bytes:
-            lines.append(f"  before this step: {format_bytes(peak.setup_bytes)}")
-        lines.append(f"  reached at {peak.last_line or 'a library'}, which allocates {format_bytes(peak.last_bytes)}")
-        for title, sizes in (("category", peak.categories), ("module", peak.modules), ("line", peak.lines)):
+        if one.peak_bytes[0] > peak.size_bytes:
+            lines.append(f"  before this step: {format_bytes(one.peak_bytes[0])}")
+        if peak.last is not None:
+            lines.append(f"  reached at {peak.last.line or 'a library'}, which allocates {format_bytes(peak.last.size_bytes)}")
+        by_holder = {holder.replace("_", " "): size for holder, size in peak.holders_bytes.items()}
+        for title, sizes in (("category", by_holder), ("module", peak.modules_bytes), ("line", peak.lines_bytes)):
             lines += table([(title, "bytes", "share"), *_largest(sizes)])
     return "\n".join(lines)
+
+
+def _peak(one: RecordedRanks) -> PeakMemory:
+    """The peak of a class's step, without what the allocator rounds and keeps."""
+    return LiveMemory.of(*allocations_of(one)).peak
 
 
 def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
@@ -107,7 +127,7 @@ def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
     items = list(sizes.items())
     rest = sum(size for _, size in items[_MOST:])
     shown = items[:_MOST] + ([("others", rest)] if rest else [])
-    return [(name or "elsewhere", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
+    return [(name or "libraries", format_bytes(size), f"{size / total:.0%}") for name, size in shown]
 
 
 def _flops(one: RecordedRanks) -> float:

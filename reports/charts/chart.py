@@ -47,13 +47,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Band:
-    """The area between low and high along x."""
+    """The area between low and high along x. solid: part of a stack; otherwise what is behind it shows through."""
 
     name: str
     colour: str
     x: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    solid: bool = False
 
 
 @dataclass(frozen=True)

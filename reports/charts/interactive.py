@@ -96,7 +96,8 @@ def _trace(mark: Mark) -> dict[str, Any]:
     common: dict[str, Any] = {"name": _text(mark.name), "meta": mark.name, "showlegend": False}
     if isinstance(mark, Band):
         edge = [*mark.x, *reversed(mark.x)], [*mark.high, *reversed(mark.low)]
-        fill = {"fill": "toself", "fillcolor": _themed(mark.colour), "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip"}
+        fill: dict[str, Any] = {"fill": "toself", "fillcolor": _themed(mark.colour), "opacity": 1.0 if mark.solid else 0.18}
+        fill |= {"line": {"width": 0}, "hoverinfo": "skip"}
         return common | {"type": "scatter", "mode": "lines", "x": _numbers(edge[0]), "y": _numbers(edge[1]), **fill}
     hover = {"text": [_text(text) for text in mark.texts], "hovertemplate": "%{text}<extra></extra>"} if mark.texts else {}
     common |= hover or {"hoverinfo": "skip"}

@@ -98,7 +98,8 @@ def _axis(axes: Axes, axis: ChartAxis, which: str) -> None:
 def _mark(axes: Axes, mark: Mark) -> Any:
     """Draws it; what stands for it in a legend."""
     if isinstance(mark, Band):
-        return axes.fill_between(mark.x, mark.low, mark.high, color=mark.colour, alpha=0.18, linewidth=0)
+        alpha = 1.0 if mark.solid else 0.18
+        return axes.fill_between(mark.x, mark.low, mark.high, color=mark.colour, alpha=alpha, linewidth=0)
     if isinstance(mark, Boxes):
         return _boxes(axes, mark)
     look: dict[str, Any] = {"color": mark.colour, "linestyle": "-" if mark.joined else "none", "linewidth": 1.6}

@@ -73,7 +73,7 @@ def _scale(record: FitRecord) -> Section:
     titles = "Run", "GPUs", "Layout", "Measured", "Predicted, 90 %", "Error before → after"
     data = {"titles": titles, "rows": rows, "words": (1, 2)}
     pictures = pictured(charts.by_scale(record))
-    return Section("scale", "By scale", "Predicted against measured", pictures=pictures, after="fit.html", data=data)
+    return Section("scale", "By scale", "Predicted against measured", pictures=pictures, after="rows.html", data=data)
 
 
 def _constants(record: FitRecord) -> Section:
@@ -88,7 +88,7 @@ def _constants(record: FitRecord) -> Section:
     titles = "Constant", "Before, 90 %", "After, 90 %"
     data = {"titles": titles, "rows": rows, "words": ()}
     pictures = pictured(charts.constants(record))
-    return Section("constants", "Constants", "What the runs taught", pictures=pictures, after="fit.html", data=data)
+    return Section("constants", "Constants", "What the runs taught", pictures=pictures, after="rows.html", data=data)
 
 
 def _regret(record: FitRecord) -> Iterator[Section]:
@@ -100,7 +100,7 @@ def _regret(record: FitRecord) -> Iterator[Section]:
     intro = f"Regret is the measured time of the chosen layout over that of the fastest one, less one: mean {percent(mean)}, "
     intro += f"worst {percent(worst)}."
     data = {"titles": ("Group", "Layouts", "Chosen", "Fastest", "Regret"), "rows": rows, "words": (2, 3)}
-    yield Section("regret", "Choice", "The choice among measured layouts", intro, after="fit.html", data=data)
+    yield Section("regret", "Choice", "The choice among measured layouts", intro, after="rows.html", data=data)
 
 
 def _next(record: FitRecord) -> Iterator[Section]:
@@ -122,7 +122,7 @@ def _next(record: FitRecord) -> Iterator[Section]:
     intro += f"{charts.narrowing(record)}."
     titles = "Layout", "GPUs", "Predicted step", "Target after it", "Fields of the scenario"
     data = {"titles": titles, "rows": rows, "words": (4,), "code": 4}
-    yield Section("next", "Next run", "The run to measure next", intro, after="fit.html", data=data)
+    yield Section("next", "Next run", "The run to measure next", intro, after="rows.html", data=data)
 
 
 def _run_rows(record: FitRecord) -> list[list[str | float | int | None]]:

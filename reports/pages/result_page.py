@@ -11,6 +11,7 @@ from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.charts.runs import steps as step_charts
 from scaleproof.reports.charts.runs.waterfall import waterfall
 from scaleproof.reports.pages import result_text, text
+from scaleproof.reports.pages.capture_sections import capture_sections
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
@@ -24,6 +25,7 @@ from scaleproof.simulator.run.step_distribution import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
 
 # a page with more timelines than this is too heavy to open; every case is in the tables
 _MOST_TIMELINES: Final = 32
@@ -74,6 +76,7 @@ def sections(found: Results) -> list[Section]:
     memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
     if memory:
         made.append(Section("memory", "Memory", "What fits", pictures=memory))
+    made += _captured(cases)
     made += _evidence(cases)
     timelines = _timelines(cases)
     if timelines:
@@ -164,6 +167,12 @@ def _step_rows(case: Case) -> list[tuple[str, list[float | None], str]]:
         words = f"KS distance {compared.distance:.2f}, of shapes {compared.distance_of_shapes:.2f}"
         rows.append(("measured", list(compared.measured_s.values()), f"{words}, {compared.steps} steps"))
     return rows
+
+
+def _captured(cases: Sequence[Case]) -> list[Section]:
+    """Streams and memory over the step of a captured script; nothing where several scenarios are compared."""
+    scenario = _scenario(cases[0]) if len(cases) == 1 and cases[0].predicted else None
+    return capture_sections(scenario) if scenario is not None and isinstance(scenario.strategy, CapturedStrategy) else []
 
 
 def _evidence(cases: Sequence[Case]) -> list[Section]:

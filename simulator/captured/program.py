@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.rank_tasks import HostCosts, KernelBlock, RankTasks
+from scaleproof.simulator.captured.rank_tasks import HostCosts, RankTasks
 from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, RankTrace
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
@@ -49,21 +49,26 @@ def compile_traces(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_
 
     Raises InputError for messages without counterpart.
     """
-    built = _Assembly(traces, job, host, main_stream, {})
+    return assembled(traces, job, host, main_stream).program
+
+
+def assembled(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Assembly:
+    """The same, with the tasks of each class. Raises InputError for messages without counterpart."""
+    built = Assembly(traces, job, host, main_stream, {})
     resources = ContendedResources.of(job)
     if resources is None or not built.issued:
-        return built.program
-    longer_s = _longer_s(built, resources)
-    return _Assembly(traces, job, host, main_stream, longer_s).program
+        return built
+    return Assembly(traces, job, host, main_stream, _longer_s(built, resources))
 
 
-class _Assembly:
-    """Adds all traces to a program. longer_s: seconds by which the blocks of each class take longer."""
+class Assembly:
+    """Adds all traces to a program. longer_s: seconds by which the blocks of each class take longer. traces, tasks: those of
+    each class."""
 
     def __init__(
         self, traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int, longer_s: dict[int, Sequence[float]]
     ) -> None:
-        self._job, self._traces, self._devices = job, traces, job.cluster.node.devices
+        self._job, self.traces, self._devices = job, traces, job.cluster.node.devices
         self._builder = ProgramBuilder()
         self._resource_map = ResourceMap(job.cluster, self._builder)
         self._class_of = {rank: number for number, trace in enumerate(traces) for rank in trace.ranks}
@@ -72,7 +77,7 @@ class _Assembly:
         self._counts: Counter[tuple[object, ...]] = Counter()
         self._ends: defaultdict[tuple[object, ...], set[bool]] = defaultdict(set)
         self.issued: list[_Added] = []
-        self.blocks: dict[int, list[KernelBlock]] = {}
+        self.tasks: list[RankTasks] = []
         ranks = [self._add_rank(trace) for trace in traces]
         for number, trace in enumerate(traces):
             tasks = RankTasks(
@@ -80,7 +85,7 @@ class _Assembly:
                 lambda event, after, number=number: self._communicate(number, event, after),  # type: ignore[misc]
             )  # fmt: skip
             tasks.add(trace, main_stream)
-            self.blocks[number] = tasks.blocks
+            self.tasks.append(tasks)
         self._check_messages()
         self.program = self._builder.build()
 
@@ -108,7 +113,7 @@ class _Assembly:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
         group = Group.of(list(event.ranks), self._devices)
-        nodes = sorted({self._traces[one].played // self._devices for one in classes})
+        nodes = sorted({self.traces[one].played // self._devices for one in classes})
         size_bytes, path = self._resource_map.collective(
             event.op, group, event.size_bytes, nodes, self._concurrent(number, group)
         )
@@ -124,8 +129,8 @@ class _Assembly:
 
     def _concurrent(self, number: int, group: Group) -> int:
         """Number of equivalent groups, of other ranks of the same nodes, that communicate at the same time."""
-        node = self._traces[number].played // self._devices
-        here = sum(rank // self._devices == node for rank in self._traces[number].ranks)
+        node = self.traces[number].played // self._devices
+        here = sum(rank // self._devices == node for rank in self.traces[number].ranks)
         own = sum(rank // self._devices == node and self._class_of[rank] == number for rank in group.ranks)
         return max(1, here // max(1, own))
 
@@ -140,7 +145,7 @@ class _Assembly:
     def _message(self, number: int, event: IssuedMessage, after: Sequence[int]) -> int:
         """Adds a message, or what this side of it follows if the other side has added it."""
         if event.peer not in self._class_of:
-            raise InputError(f"{self._traces[number].name} exchanges a message with rank {event.peer}, which no class has")
+            raise InputError(f"{self.traces[number].name} exchanges a message with rank {event.peer}, which no class has")
         peer = self._class_of[event.peer]
         ends = (number, peer) if event.sends else (peer, number)
         side = (*ends, event.tag, event.sends)
@@ -150,11 +155,11 @@ class _Assembly:
         if key in self._matched:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
-        source, target = (self._place(self._traces[one].played) for one in ends)
+        source, target = (self._place(self.traces[one].played) for one in ends)
         if ends[0] == ends[1]:
-            played = self._traces[number].played
+            played = self.traces[number].played
             source, target = (self._place(rank) for rank in ((played, event.peer) if event.sends else (event.peer, played)))
-        concurrent = sum(rank // self._devices == source[0] for rank in self._traces[ends[0]].ranks)
+        concurrent = sum(rank // self._devices == source[0] for rank in self.traces[ends[0]].ranks)
         stall_s = self._job.framework.stall_s(-(-len(self._class_of) // self._devices))
         path = self._resource_map.concurrent_messages(source, target, event.size_bytes, concurrent, stall_s)
         row = self._builder.transfer(
@@ -172,17 +177,17 @@ class _Assembly:
         """Raises InputError if a message is sent and not received, or the reverse."""
         for (source, target, _, _), sides in self._ends.items():
             if len(sides) == 1:
-                names = self._traces[source].name, self._traces[target].name  # type: ignore[call-overload]
+                names = self.traces[source].name, self.traces[target].name  # type: ignore[call-overload]
                 missing = "receives" if True in sides else "sends"
                 raise InputError(f"a message from {names[0]} to {names[1]}: nobody {missing} it; capture both in the same step")
 
 
-def _longer_s(built: _Assembly, resources: ContendedResources) -> dict[int, Sequence[float]]:
+def _longer_s(built: Assembly, resources: ContendedResources) -> dict[int, Sequence[float]]:
     """Seconds by which each block of each class takes longer next to collectives, by class."""
     timeline = replay.simulate(built.program, _STEPS)
     start_s, end_s = timeline.start_s[-1], timeline.end_s[-1]
     result: dict[int, Sequence[float]] = {}
-    for number, blocks in built.blocks.items():
+    for number, blocks in enumerate(tasks.blocks for tasks in built.tasks):
         rows = np.array([block.row for block in blocks], dtype=np.int64)
         work_s = np.array([block.kernels_s for block in blocks])
         bound = np.array([block.moves for block in blocks])

@@ -35,13 +35,19 @@ class HostCosts(NamedTuple):
 
 
 class KernelBlock(NamedTuple):
-    """A block of kernels: its task on its stream, its seconds there, the share of them that memory bandwidth bounds, and
-    whether it is on the main stream."""
+    """A block of kernels: its task on its stream, the seconds of each kernel, their share that memory bandwidth bounds, whether
+    it is on the main stream, and the numbers of the trace's events that launch them."""
 
     row: int
-    kernels_s: float
+    seconds: Sequence[float]
     moves: float
     is_main: bool
+    events: range
+
+    @property
+    def kernels_s(self) -> float:
+        """Seconds of all kernels."""
+        return sum(self.seconds)
 
 
 class _Chain:
@@ -58,7 +64,8 @@ class RankTasks:
     """Adds the tasks of a rank class to a program.
 
     longer_s: seconds by which each block takes longer, in order; none if empty. scale: factor on the seconds of kernels.
-    communicate: adds a collective or a message after some tasks, and returns its row. blocks: those added so far.
+    communicate: adds a collective or a message after some tasks, and returns its row. blocks: those added so far;
+    streams: numbers in the program of recorded streams.
     """
 
     def __init__(
@@ -72,23 +79,24 @@ class RankTasks:
     ) -> None:
         self._builder, self._rank, self._host, self._scale, self._communicate = builder, rank, host, scale, communicate
         self._longer_s = itertools.chain(longer_s, itertools.repeat(0.0))
-        self._streams: dict[int, int] = {}
+        self.streams: dict[int, int] = {}
         self._chains: defaultdict[int, _Chain] = defaultdict(_Chain)
         self._open: list[Launch] = []
         self._works: dict[int, tuple[list[int], Phase]] = {}
         self._recorded: dict[int, tuple[list[int], Phase | None]] = {}
         self._later: list[tuple[int, str, int]] = []
-        self._host_row = -1
+        self._host_row = self._event = -1
         self.blocks: list[KernelBlock] = []
 
     def add(self, trace: RankTrace, main: int) -> None:
         """Adds the events of a trace. main: number of the stream with the main work."""
-        self._streams[main] = MAIN_STREAM
+        self.streams[main] = MAIN_STREAM
         if not self._host.blocks:
             # follows the host's last task of the previous step
             self._host_row = self._builder.compute(self._rank, Phase.WAIT, 0.0, stream=HOST_STREAM)
-        for event in trace.events:
+        for self._event, event in enumerate(trace.events):
             self._add(event)
+        self._event += 1
         self._close()
         self._finish()
 
@@ -122,9 +130,8 @@ class RankTasks:
         after = self._announced(chain, stream)
         row = self._task(stream, phase, total_s + longer_s, after)
         moved_s = sum(one_s for one_s, one in zip(seconds, launches, strict=True) if one.time.moves)
-        self.blocks.append(
-            KernelBlock(row, total_s, moved_s / total_s if total_s else 0.0, self._number(stream) == MAIN_STREAM)
-        )
+        share, events = moved_s / total_s if total_s else 0.0, range(self._event - len(launches), self._event)
+        self.blocks.append(KernelBlock(row, seconds, share, self._number(stream) == MAIN_STREAM, events))
         chain.rows, chain.communicates = [row], None
         if not self._host.blocks:
             path_s = longest_s(seconds, kernel_s) + longer_s
@@ -150,9 +157,9 @@ class RankTasks:
 
     def _number(self, stream: int) -> int:
         """The number of a recorded stream in the program."""
-        if stream not in self._streams:
-            self._streams[stream] = min(_MOST_STREAMS, _FIRST_SIDE + len(self._streams))
-        return self._streams[stream]
+        if stream not in self.streams:
+            self.streams[stream] = min(_MOST_STREAMS, _FIRST_SIDE + len(self.streams))
+        return self.streams[stream]
 
     def _issue(self, event: IssuedCollective | IssuedMessage) -> None:
         """Issues communication, which follows the stream that it is issued on."""
@@ -196,7 +203,7 @@ class RankTasks:
         """Makes the host wait, and with it all later launches."""
         if self._host.blocks:
             # all streams are the host's own
-            main = self._chains[next(iter(self._streams))]
+            main = self._chains[next(iter(self.streams))]
             main.rows = list(dict.fromkeys([*main.rows, *rows]))
             return
         self._host_row = self._builder.compute(self._rank, Phase.WAIT, 0.0, [self._host_row, *rows], stream=HOST_STREAM)

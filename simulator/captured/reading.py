@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ _USUAL_OPTIMIZER: Final = "adam"
 _COPIES: Final = ("host to device", "device to host")
 # Operators of embeddings, also of their gradients: others look up rows as well, and are no sign of tokens.
 _EMBEDDING: Final = "embedding"
+# A row after all others.
+_AFTER_ALL: Final = 1 << 62
 
 
 @functools.lru_cache(maxsize=8)
@@ -115,20 +118,25 @@ def _policies(capture: Capture) -> Iterator[str]:
 
 def _class_of(one: RecordedRanks, roles: GroupRoles) -> CapturedClass:
     reader = _StepReader(one, roles)
-    events = list(reader.events())
+    rows, events = _columns_of(reader.with_last_waits(list(reader.events())))
     streams = Counter(
         event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
     )
+    before, allocations = allocations_of(one, rows)
     return CapturedClass(
         name=one.name,
         ranks=[rank for ranks in one.ranks for rank in ranks],
         played=one.played,
         main_stream=streams.most_common(1)[0][0] if streams else 0,
         operators=reader.operators,
-        events=reader.with_last_waits(events),
-        before=list(_allocations(one, before=True)),
-        allocations=list(_allocations(one, before=False)),
+        events=events,
+        before=before,
+        allocations=allocations,
     )
+
+
+def _columns_of(pairs: Sequence[tuple[int, _Event]]) -> tuple[list[int], list[_Event]]:
+    return [row for row, _ in pairs], [event for _, event in pairs]
 
 
 class _StepReader:
@@ -141,23 +149,26 @@ class _StepReader:
         self._numbers: dict[tuple[object, ...], int] = {}
         self.operators: list[Operator] = []
 
-    def events(self) -> Iterator[_Event]:
-        """The events of the step in order."""
-        launches = (EventKind.OPERATOR, EventKind.COPY)
+    def events(self) -> Iterator[tuple[int, _Event]]:
+        """Rows and events of the step in order."""
         for row in self._one.rows(*EventKind).tolist():
             kind = EventKind(self._columns["kind"][row])
             # what is outside of the passes counts with the pass before it
             self._phase = _PHASES.get(self._columns["phase"][row], self._phase)
-            if kind in launches:
-                yield self._operation(row, kind)
-            elif kind == EventKind.COLLECTIVE:
-                yield self._collective(row)
-            elif kind in (EventKind.SEND, EventKind.RECEIVE):
-                yield self._message(row, kind)
-            elif kind == EventKind.EVENT_RECORD:
-                yield Recorded(self._of("stream", row), self._of("event", row))
-            else:
-                yield from self._waits(row, kind)
+            yield from ((row, event) for event in self._event(row, kind))
+
+    def _event(self, row: int, kind: EventKind) -> Iterator[_Event]:
+        """The event of a row, if it is one."""
+        if kind in (EventKind.OPERATOR, EventKind.COPY):
+            yield self._operation(row, kind)
+        elif kind == EventKind.COLLECTIVE:
+            yield self._collective(row)
+        elif kind in (EventKind.SEND, EventKind.RECEIVE):
+            yield self._message(row, kind)
+        elif kind == EventKind.EVENT_RECORD:
+            yield Recorded(self._of("stream", row), self._of("event", row))
+        else:
+            yield from self._waits(row, kind)
 
     def _of(self, column: str, row: int) -> int:
         return int(self._columns[column][row])
@@ -169,7 +180,8 @@ class _StepReader:
         if key not in self._numbers:
             self._numbers[key] = len(self.operators)
             self.operators.append(self._operator(row, kind, float(moved_bytes)))
-        return Operation(self._of("stream", row), self._phase, self._numbers[key], bool(self._of("recomputed", row) == 1))
+        again, module = self._of("recomputed", row) == 1, self._one.text("module", row)
+        return Operation(self._of("stream", row), self._phase, self._numbers[key], again, module)
 
     def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
         name = self._one.text("name", row)
@@ -220,21 +232,21 @@ class _StepReader:
             else:
                 yield Wait(None, "stream", other)
 
-    def with_last_waits(self, events: Sequence[_Event]) -> list[_Event]:
-        """The events, with waits for collectives of the backward pass that the script never waits for itself, as those of DDP's
-        reducer: before the optimizer's first kernel."""
-        waited = {event.number for event in events if isinstance(event, Wait) and event.on == "work"}
+    def with_last_waits(self, events: Sequence[tuple[int, _Event]]) -> list[tuple[int, _Event]]:
+        """Rows and events, with waits for collectives of the backward pass that the script never waits for itself, as those of
+        DDP's reducer: before the optimizer's first kernel."""
+        waited = {event.number for _, event in events if isinstance(event, Wait) and event.on == "work"}
         left = [
             event.work
-            for event in events
+            for _, event in events
             if isinstance(event, IssuedCollective) and event.phase == Phase.BACKWARD and event.work not in waited
         ]
         updates = (
-            place for place, event in enumerate(events) if isinstance(event, Operation) and event.phase == Phase.OPTIMIZER
+            place for place, (_, event) in enumerate(events) if isinstance(event, Operation) and event.phase == Phase.OPTIMIZER
         )
         first = next(updates, len(events))
-        stream = cast(Operation, events[first]).stream if first < len(events) else 0
-        return [*events[:first], *(Wait(stream, "work", work) for work in left), *events[first:]]
+        row, stream = (events[first][0], cast(Operation, events[first][1]).stream) if first < len(events) else (_AFTER_ALL, 0)
+        return [*events[:first], *((row, Wait(stream, "work", work)) for work in left), *events[first:]]
 
 
 def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
@@ -250,22 +262,27 @@ def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
     return max(read, written)
 
 
-def _allocations(one: RecordedRanks, before: bool) -> Iterator[Allocation | Free]:
-    """Allocations and frees before the step, or in it, in order."""
-    rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=not before).tolist()
+def allocations_of(
+    one: RecordedRanks, event_rows: Sequence[int] = ()
+) -> tuple[list[Allocation | Free], list[Allocation | Free]]:
+    """Allocations and frees of a class before its step and in it, in order. event_rows: rows of the step's other events."""
+    rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=False).tolist()
     begin = int(one.rows(EventKind.STEP)[0]) if len(one.rows(EventKind.STEP)) else 0
     columns = {name: one.columns[name].tolist() for name in ("kind", "allocation", "size", "stream", "category", "phase")}
-    phase = "start" if before else Phase.FORWARD.label
+    phase = "start"
+    result: tuple[list[Allocation | Free], list[Allocation | Free]] = [], []
     for row in rows:
-        if before and row >= begin:
-            return
-        number = columns["allocation"][row]
-        if not before and columns["phase"][row] in _PHASES:
-            phase = _PHASES[columns["phase"][row]].label
+        in_step = row >= begin
+        if in_step:
+            phase = _PHASES[known].label if (known := columns["phase"][row]) in _PHASES else phase
+            phase = Phase.FORWARD.label if phase == "start" else phase
+        number, at = columns["allocation"][row], bisect.bisect_left(event_rows, row)
         if columns["kind"][row] == EventKind.FREE:
-            yield Free(number)
+            result[in_step].append(Free(number, at))
             continue
         holder = _HOLDERS[Category(max(0, columns["category"][row]))]
-        yield Allocation(
-            number, columns["size"][row], columns["stream"][row], holder, one.text("module", row), one.text("line", row), phase
+        module, line = one.text("module", row), one.text("line", row)
+        result[in_step].append(
+            Allocation(number, columns["size"][row], columns["stream"][row], holder, module, line, phase, at)
         )
+    return result

@@ -13,7 +13,7 @@ import numpy as np
 
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
 from scaleproof.simulator.captured.operators import Work
-from scaleproof.simulator.captured.program import compile_traces
+from scaleproof.simulator.captured.program import Assembly, assembled
 from scaleproof.simulator.captured.rank_tasks import HostCosts
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import (
@@ -35,12 +35,13 @@ from scaleproof.simulator.strategy.job import Job
 
 class Operation(NamedTuple):
     """An operator that the host launches on a stream. operator: index into the operators of its class. again: whether it
-    repeats one of the forward pass."""
+    repeats one of the forward pass. module: its path."""
 
     stream: int
     phase: Phase
     operator: int
     again: bool
+    module: str = ""
 
 
 class Operator(NamedTuple):
@@ -118,12 +119,16 @@ class CapturedScript:
 
     def compile(self, job: Job, replicas: int) -> Program:
         """The program of a step on a job's cluster, with a number of replicas."""
+        return self.assembled(job, replicas).program
+
+    def assembled(self, job: Job, replicas: int) -> Assembly:
+        """The same, with the tasks of each rank class."""
         times = KernelTimes(job.cluster.device, job.framework)
         host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host)
         to = Replicas(replicas, self.replicas.inner)
         ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
         traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
-        return compile_traces(traces, job, host)
+        return assembled(traces, job, host)
 
     def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
         """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
@@ -131,29 +136,31 @@ class CapturedScript:
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
-        events = list(self._timed(of, seconds, to, number))
-        return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events)
+        timed = list(self._timed(of, seconds, to, number))
+        places, events = [place for place, _ in timed], [event for _, event in timed]
+        return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events, places)
 
     def _timed(
         self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]
-    ) -> Iterator[Event]:
+    ) -> Iterator[tuple[int, Event]]:
+        """Places and events of a class, without operators that take no time."""
         resized: dict[int, Sequence[int]] = {}
-        for event in of.events:
+        for place, event in enumerate(of.events):
             if isinstance(event, Operation):
                 if seconds[event.operator].seconds:
-                    yield Launch(number(event.stream), event.phase, seconds[event.operator])
+                    yield place, Launch(number(event.stream), event.phase, seconds[event.operator])
             elif isinstance(event, IssuedCollective):
                 key = id(event.ranks)
                 if key not in resized:
                     resized[key] = self.replicas.resized(event.ranks, to)
-                yield event._replace(stream=number(event.stream), ranks=resized[key])
+                yield place, event._replace(stream=number(event.stream), ranks=resized[key])
             elif isinstance(event, IssuedMessage):
-                yield event._replace(stream=number(event.stream), peer=self.replicas.moved(event.peer, to))
+                yield place, event._replace(stream=number(event.stream), peer=self.replicas.moved(event.peer, to))
             elif isinstance(event, Recorded):
-                yield event._replace(stream=number(event.stream))
+                yield place, event._replace(stream=number(event.stream))
             else:
                 on = number(event.number) if event.on == "stream" and event.number >= 0 else event.number
-                yield event._replace(stream=None if event.stream is None else number(event.stream), number=on)
+                yield place, event._replace(stream=None if event.stream is None else number(event.stream), number=on)
 
     def flops(self, replicas: int) -> tuple[float, float]:
         """FLOPs of a step of all ranks: those of the model, and those of recomputation."""

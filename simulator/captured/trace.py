@@ -69,7 +69,7 @@ Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
 
 class Allocation(NamedTuple):
     """An allocation: its number, bytes, stream, the holder, module and line of the script that it belongs to, and the phase of
-    the step in which it is made, "start" before the step."""
+    the step in which it is made, "start" before the step. at: number of the step's other events before it."""
 
     number: int
     size_bytes: int
@@ -78,19 +78,23 @@ class Allocation(NamedTuple):
     module: str
     line: str
     phase: str = "start"
+    at: int = 0
 
 
 class Free(NamedTuple):
-    """The end of an allocation."""
+    """The end of an allocation. at: number of the step's other events before it."""
 
     number: int
+    at: int = 0
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """Events of a rank class in the order of its host. ranks: of the class. played: the rank whose script ran."""
+    """Events of a rank class in the order of its host. ranks: of the class. played: the rank whose script ran. places: of
+    events among all recorded ones, of which those without duration are left out."""
 
     name: str
     ranks: Sequence[int]
     played: int
     events: Sequence[Event]
+    places: Sequence[int] = ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaleproof.simulator.captured.live_memory import LiveMemory, live_after
 from scaleproof.simulator.captured.script import CapturedClass
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective
 from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
@@ -21,15 +22,11 @@ from scaleproof.simulator.strategy import CapturedStrategy
 @dataclass(frozen=True)
 class ReplayedMemory:
     """Memory of one rank. allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and max_memory_reserved
-    report them. holders_bytes, modules_bytes, lines_bytes: allocated bytes at the peak, which is in `phase` in `module`."""
+    report them. live: bytes of its tensors over the step."""
 
     allocated_bytes: int
     reserved_bytes: int
-    holders_bytes: Mapping[str, int]
-    modules_bytes: Mapping[str, int]
-    lines_bytes: Mapping[str, int]
-    phase: str
-    module: str
+    live: LiveMemory
 
 
 @dataclass(frozen=True)
@@ -44,10 +41,9 @@ class ClassMemory:
         """The same as the memory of a kind of rank. scale: factor on all bytes, from calibration."""
         served = self.served
         holders = dict.fromkeys(HOLDERS, 0.0) | dict(self.outside_bytes)
-        for holder, size in served.holders_bytes.items():
-            holders[holder if holder in holders else "working"] += size
-        inside_bytes = sum(served.holders_bytes.values())
-        holders["fragmentation"] += max(0, served.reserved_bytes - inside_bytes)
+        for holder, size in served.live.peak.holders_bytes.items():
+            holders[holder] += size
+        holders["fragmentation"] += max(0, served.reserved_bytes - served.live.peak.size_bytes)
         return RankMemory(self.name, {holder: scale * size for holder, size in holders.items()})
 
 
@@ -85,31 +81,19 @@ def replayed(
 ) -> ReplayedMemory:
     """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
     allocator = CachingAllocator(math.inf, expandable)
-    events = [*before, *step, *_repeated(before, step)]
     blocks: dict[int, MemoryBlock] = {}
-    until_peak = 0
-    for place, event in enumerate(events, start=1):
+    for event in (*before, *step, *_repeated(before, step)):
         if event.number in blocks:
             allocator.free(blocks.pop(event.number))
         if isinstance(event, Allocation) and event.size_bytes > 0:
-            highest_bytes = allocator.peak_allocated_bytes
             blocks[event.number] = allocator.allocate(event.size_bytes, event.stream)
-            until_peak = place if allocator.peak_allocated_bytes > highest_bytes else until_peak
-    peak = _live_after(events[:until_peak])
-    return ReplayedMemory(
-        allocator.peak_allocated_bytes,
-        allocator.peak_reserved_bytes,
-        _by(peak, "holder"),
-        _by(peak, "module"),
-        _by(peak, "line"),
-        *_moment(events[:until_peak]),
-    )
+    return ReplayedMemory(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, LiveMemory.of(before, step))
 
 
 def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:
     """The next step: it frees what the step has left where that step freed allocations of the same size from before it."""
-    left = {event.number: event for event in _live_after(step)}
-    earlier = {event.number: event for event in _live_after(before)}
+    left = {event.number: event for event in live_after(step)}
+    earlier = {event.number: event for event in live_after(before)}
     successors: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
     for event in left.values():
         successors[event.size_bytes, event.stream].append(event.number)
@@ -119,28 +103,3 @@ def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | F
         queue = successors[of.size_bytes, of.stream] if of is not None else None
         events.append(Free(queue.popleft()) if queue else each)
     return events
-
-
-def _moment(events: Sequence[Allocation | Free]) -> tuple[str, str]:
-    """The phase and the module of the last of some events, an allocation."""
-    last = events[-1] if events else None
-    return (last.phase, last.module) if isinstance(last, Allocation) else ("start", "")
-
-
-def _live_after(events: Sequence[Allocation | Free]) -> list[Allocation]:
-    """Allocations that are live after some events."""
-    live: dict[int, Allocation] = {}
-    for event in events:
-        if isinstance(event, Free):
-            live.pop(event.number, None)
-        else:
-            live[event.number] = event
-    return list(live.values())
-
-
-def _by(allocations: Sequence[Allocation], field: str) -> dict[str, int]:
-    """Bytes of allocations by one of their fields, the largest first."""
-    total: Counter[str] = Counter()
-    for one in allocations:
-        total[getattr(one, field)] += one.size_bytes
-    return dict(total.most_common())

@@ -128,7 +128,8 @@ def _of_script(scenario: Scenario, expandable: bool) -> AllocatorUse:
 
     device_bytes = capacity_bytes(scenario)
     one = max(classes_memory(scenario, expandable), key=lambda each: each.served.reserved_bytes)
-    served, outside_bytes = one.served, {holder: one.outside_bytes.get(holder, 0.0) for holder in OUTSIDE}
+    served, last = one.served, one.served.live.peak.last
+    outside_bytes = {holder: one.outside_bytes.get(holder, 0.0) for holder in OUTSIDE}
     return AllocatorUse(
         rank=one.name,
         expandable=expandable,
@@ -138,10 +139,10 @@ def _of_script(scenario: Scenario, expandable: bool) -> AllocatorUse:
         capacity_bytes=device_bytes,
         retries=0,
         fits=served.reserved_bytes + sum(outside_bytes.values()) <= device_bytes,
-        moment=StepMoment(served.phase, 0, 0, served.module),
+        moment=StepMoment(last.phase, 0, 0, last.module) if last is not None else StepMoment("start", 0, 0, ""),
         stage=0,
         chunks=1,
-        holders_bytes=served.holders_bytes,
+        holders_bytes=served.live.peak.holders_bytes,
     )
 
 

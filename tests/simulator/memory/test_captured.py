@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaleproof.simulator.captured.live_memory import LiveMemory
 from scaleproof.simulator.captured.trace import Allocation, Free
 from scaleproof.simulator.memory.captured import replayed
 
@@ -17,7 +18,7 @@ def test_the_peak_is_the_largest_sum_of_live_allocations() -> None:
     step = [allocation(1, 32 * MIB), Free(1), allocation(2, 16 * MIB, "gradients"), allocation(3, 24 * MIB), Free(3), Free(2)]
     memory = replayed(before, step)
     assert memory.allocated_bytes == (64 + 24 + 16) * MIB
-    assert memory.holders_bytes == {"parameters": 64 * MIB, "activations": 24 * MIB, "gradients": 16 * MIB}
+    assert memory.live.peak.holders_bytes == {"parameters": 64 * MIB, "activations": 24 * MIB, "gradients": 16 * MIB}
     assert memory.reserved_bytes >= memory.allocated_bytes
 
 
@@ -39,4 +40,14 @@ def test_what_a_step_leaves_is_freed_where_it_freed_that_of_the_step_before() ->
 
 def test_lines_of_the_script_are_those_of_the_peak() -> None:
     step = [allocation(1, 64 * MIB, line="train.py:10"), Free(1), allocation(2, 96 * MIB, line="train.py:20"), Free(2)]
-    assert replayed([], step).lines_bytes == {"train.py:20": 96 * MIB}
+    assert LiveMemory.of([], step).peak.lines_bytes == {"train.py:20": 96 * MIB}
+
+
+def test_live_bytes_are_those_of_each_moment_of_the_step() -> None:
+    before = [allocation(0, 4, "parameters"), allocation(1, 8, "gradients")]
+    step = [Free(1, at=1), allocation(2, 32, line="train.py:20")._replace(at=2), Free(2, at=5)]
+    live = LiveMemory.of(before, step)
+    assert live.holders == ("parameters", "gradients", "activations")
+    assert live.live_bytes.tolist() == [[4, 4, 4, 4], [8, 0, 0, 0], [0, 0, 32, 0]]
+    assert live.at.tolist() == [0, 1, 2, 5]
+    assert (live.peak_place, live.peak.size_bytes, live.peak.last) == (2, 36, step[1])

@@ -14,12 +14,13 @@ from typing import Final
 import numpy as np
 import pytest
 
+from scaleproof.simulator.captured.live_memory import LiveMemory
+from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, Category, EventKind, TrainingPass
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.validator.capture.capture import CaptureOptions, capture
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
-from scaleproof.validator.capture.peak import peak_memory
 
 EXAMPLES: Final = Path(__file__).parents[3] / "examples" / "captured"
 DEVICE: Final = DeviceProperties("NVIDIA H100", int(parse_bytes("80 GiB")), 132, 50 << 20, (9, 0))
@@ -75,9 +76,10 @@ def test_memory_of_states_is_that_of_theory(gpt: Capture) -> None:
     tensors = 5 + 12 * LAYERS
     # Adam's two moments, and a number of steps per tensor
     assert size_bytes(at_begin, Category.OPTIMIZER_STATES) == 8 * PARAMETERS + 4 * tensors
-    peak = peak_memory(one)
-    assert peak.categories["parameters"] == 4 * PARAMETERS
-    assert peak.size_bytes == sum(peak.categories.values()) == sum(peak.lines.values()) == sum(peak.modules.values())
+    peak = LiveMemory.of(*allocations_of(one)).peak
+    assert peak.holders_bytes["parameters"] == 4 * PARAMETERS
+    assert peak.size_bytes == sum(peak.holders_bytes.values()) == sum(peak.lines_bytes.values())
+    assert peak.size_bytes == sum(peak.modules_bytes.values())
     assert peak.size_bytes == one.peak_bytes[1]
 
 

@@ -1,0 +1,58 @@
+"""Sections of predictions of captured scripts: streams of a step, live bytes over it, and what holds the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
+from scaleproof.reports.charts.runs.streams import stream_chart
+from scaleproof.reports.pages.sections import Section, pictured, slug
+from scaleproof.reports.pages.text import percent
+from scaleproof.simulator.captured.streams import class_streams
+from scaleproof.simulator.common.units import counted, format_bytes
+from scaleproof.simulator.memory import capacity_bytes
+from scaleproof.simulator.memory.captured import classes_memory
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import CapturedStrategy
+
+# Kinds of ranks that are shown, those with most memory first; modules and lines of the peak.
+_MOST_CLASSES: Final = 8
+_MOST_ROWS: Final = 12
+_LIBRARY: Final = "libraries"
+
+
+def capture_sections(scenario: Scenario) -> list[Section]:
+    """The sections of a scenario of a captured script."""
+    strategy = scenario.strategy
+    assert isinstance(strategy, CapturedStrategy)
+    streams = class_streams(strategy.script, scenario.job(), strategy.workers)
+    lives = [one.served.live for one in classes_memory(scenario)]
+    curves = [RankCurve(*pair) for pair in zip(streams, lives, strict=True)]
+    fullest = max(curves, key=lambda one: one.live.peak.size_bytes)
+    curves = [fullest, *(one for one in curves if one is not fullest)][:_MOST_CLASSES]
+    name, of = slug(scenario.name), scenario.name
+    kinds = counted(len(streams), "kind") + " of ranks"
+    intro = f"{kinds}, of which one is shown at a time." if len(curves) > 1 else ""
+    drawn_streams = pictured(stream_chart(f"streams-{name}", of, [one.streams for one in curves]))
+    drawn_curve = pictured(memory_curve(f"memory-curve-{name}", of, curves, capacity_bytes(scenario)))
+    return [
+        Section("streams", "Streams", "One step, stream by stream", intro, drawn_streams),
+        Section("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
+        Section("peak", "Peak", "What the peak holds", after="tables.html", data={"tables": list(_tables(fullest))}),
+    ]
+
+
+def _tables(one: RankCurve) -> Iterator[dict[str, Any]]:
+    """Tables of bytes at the peak by line and by module."""
+    peak = one.live.peak
+    for title, sizes in (("Line", peak.lines_bytes), ("Module", peak.modules_bytes)):
+        yield {"heading": f"By {title.lower()}", "titles": (title, "Bytes", "Share"), "rows": _rows(sizes)}
+
+
+def _rows(sizes: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    total = sum(sizes.values()) or 1
+    items = list(sizes.items())
+    rest = sum(size for _, size in items[_MOST_ROWS:])
+    shown = items[:_MOST_ROWS] + ([(f"{len(items) - _MOST_ROWS} others", rest)] if rest else [])
+    return [(name or _LIBRARY, format_bytes(size), percent(size / total)) for name, size in shown]
