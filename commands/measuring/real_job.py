@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from scaleproof.simulator.run.records import CommunicationPart
     from scaleproof.simulator.run.run import Run
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
-    from scaleproof.validator.reconciliation.jobs.job import MeasuredJob
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 # error: of a total, relative to the measured value; of a phase, relative to the measured step
@@ -54,21 +53,23 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     for note in job.notes:
         print(note, file=sys.stderr)
     if options.json:
-        print_json(_plain(case, job))
+        print_json(plain(case) | {"notes": list(job.notes)})
     else:
-        print(_describe(case, options.steps))
+        by = ", ".join(text for name, text in measured.provenance.items() if name in ("trace", "log"))
+        print(describe(case, options.steps, by))
     return [case]
 
 
-def _plain(case: ReconciledCase, job: MeasuredJob) -> dict[str, Any]:
+def plain(case: ReconciledCase) -> dict[str, Any]:
+    """The case and its phases as plain data for JSON."""
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
     assert case.measured is not None
     found = [phase.plain() for phase in phases(case.predicted, case.measured)]
-    return case.plain() | {"phases": found, "notes": list(job.notes)}
+    return case.plain() | {"phases": found}
 
 
-def _describe(case: ReconciledCase, steps: bool) -> str:
+def describe(case: ReconciledCase, steps: bool, measured_by: str) -> str:
     """Console text: totals, phases and communication of both sides, and what the differences suggest; single steps, if
     `steps`."""
     from scaleproof.commands.text.runs import describe_steps
@@ -77,7 +78,6 @@ def _describe(case: ReconciledCase, steps: bool) -> str:
 
     assert case.measured is not None
     found = phases(case.predicted, case.measured)
-    measured_by = ", ".join(text for name, text in case.measured.provenance.items() if name in ("trace", "log"))
     lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
     lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
     lines += _communication(case.predicted, case.measured)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.arguments import Command, number
+from scaleproof.commands.arguments import Command, number, positive
 from scaleproof.commands.measuring.measure import add_place_arguments
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.common.units import format_change, format_percent
@@ -30,6 +30,7 @@ _WIDTHS: Final = (24, 10, 10, 7, 7)
 _LOG_FORMATS: Final = (
     "torchtitan", "megatron-lm", "nemo", "deepspeed", "nanotron", "lightning", "hf-trainer", "wandb-csv",
 )  # fmt: skip
+_SCRIPT_STEPS: Final = 10
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
@@ -53,7 +54,13 @@ def mount(commands: Any) -> None:
         type=Path,
     )
     reconcile.add("--log-format NAME", "format of the log, if it is not found", choices=_LOG_FORMATS)
-    reconcile.add("--json", "print the comparison as JSON, with --trace or --log")
+    reconcile.add("--script", "the words after -- start a training script: capture it, run it, predict it and compare")
+    reconcile.add("--ranks N", "ranks of that script, on this machine", type=positive)
+    reconcile.add("--cluster NAME", "description of where it runs (for local the machine, measured; for netlab the network)")
+    reconcile.add(
+        "--script-steps N", f"steps of that script that are measured ({_SCRIPT_STEPS})", type=positive, default=_SCRIPT_STEPS
+    )
+    reconcile.add("--json", "print the comparison as JSON, with --trace, --log or --script")
     reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
     reconcile.add("--explain", "print all components of each difference")
     reconcile.add("--steps", "also compare the distributions of the times of single steps")
@@ -62,6 +69,8 @@ def mount(commands: Any) -> None:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
+    if options.script:
+        return _reconcile_script(options)
     if options.trace or options.log is not None:
         return _reconcile_job(options)
     from scaleproof.commands.measuring.session import Session
@@ -75,6 +84,14 @@ def _reconcile_job(options: argparse.Namespace) -> int:
     from scaleproof.commands.measuring.real_job import reconcile_job
 
     cases = reconcile_job(options)
+    _remember(cases, options)
+    return _exit_code(cases, options.max_error)
+
+
+def _reconcile_script(options: argparse.Namespace) -> int:
+    from scaleproof.commands.measuring.script_job import reconcile_script_job
+
+    cases = reconcile_script_job(options)
     _remember(cases, options)
     return _exit_code(cases, options.max_error)
 

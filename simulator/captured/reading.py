@@ -25,7 +25,7 @@ _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
 }  # fmt: skip
 # Collectives by their names in records. A barrier is a sum of nothing.
-_OPS: Final[Mapping[str, Op]] = {
+COLLECTIVES: Final[Mapping[str, Op]] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
     "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
 }  # fmt: skip
@@ -195,9 +195,9 @@ class _StepReader:
 
     def _collective(self, row: int) -> IssuedCollective:
         name, group = self._one.text("name", row), self._of("group", row)
-        op = _OPS.get(name)
+        op = COLLECTIVES.get(name)
         if op is None:
-            raise InputError(f"a collective {name!r}, whose time is not known; those known are {', '.join(_OPS)}")
+            raise InputError(f"a collective {name!r}, whose time is not known; those known are {', '.join(COLLECTIVES)}")
         ranks = self._one.groups[group].ranks
         read, written = (max(0, self._of(column, row)) for column in ("bytes_read", "bytes_written"))
         return IssuedCollective(

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
 
@@ -60,7 +60,7 @@ class Player:
         """Runs the script until enough steps are recorded, and ends this process."""
         try:
             self._install()
-            self._run()
+            run_script(self._job.script)
         except BaseException as error:
             self._fail(error)
         self._finish()
@@ -69,7 +69,7 @@ class Player:
         job, rank = self._job, self._rank
         self._set_environment()
         abi.install_device(min(job.ranks_per_node, job.world_size), self._local)
-        self._context = ScriptContext(_folder_of(job.script))
+        self._context = ScriptContext(folder_of(job.script))
         self._trace = RankTrace(self._context)
         arena = Arena(self._local, self._trace)
         arena.install_storage()
@@ -93,16 +93,6 @@ class Player:
             OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="capture",
         )  # fmt: skip
         torch.set_num_threads(1)
-
-    def _run(self) -> None:
-        script = self._job.script
-        sys.argv = [script.target, *script.arguments]
-        if script.is_module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(script.target).resolve().parent))
-            runpy.run_path(script.target, run_name="__main__")
 
     def _finish(self) -> NoReturn:
         """Writes the record, and ends this process, whatever the script still does."""
@@ -152,10 +142,7 @@ class Player:
         write_atomically(self._folder / PLACE.format(self._rank), json.dumps(plain).encode())
 
     def _write_failure(self, error: BaseException) -> None:
-        line = _own_line(error, getattr(self, "_context", None))
-        is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
-        text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
-        plain = {"line": line, "text": text, "kind": _kind(error), "rank": self._rank, "ours": is_ours}
+        plain = failure_plain(error, getattr(self, "_context", None), self._rank)
         write_atomically(self._folder / FAILURE.format(self._rank), json.dumps(plain).encode())
 
 
@@ -172,7 +159,25 @@ class NoStepError(Exception):
     """The script ended without a training step."""
 
 
-def _folder_of(script: Script) -> Path:
+def run_script(script: Script) -> None:
+    """Runs a script in this process as Python does."""
+    sys.argv = [script.target, *script.arguments]
+    if script.is_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(script.target).resolve().parent))
+        runpy.run_path(script.target, run_name="__main__")
+
+
+def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
+    """Why a script failed, as `failures.sentence` reads it."""
+    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
+    text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
+    return {"line": _own_line(error, context), "text": text, "kind": _kind(error), "rank": rank, "ours": is_ours}
+
+
+def folder_of(script: Script) -> Path:
     """Folder of the script's own files."""
     if script.is_module:
         return Path.cwd()

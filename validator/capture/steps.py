@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -93,13 +93,7 @@ class Steps:
         return kept.is_steady or self.count >= self._wanted + _MORE_STEPS
 
     def _period(self) -> int:
-        """Steps of optimizers in a step of the script: the shortest sequence that repeats, 0 as long as none does."""
-        sequence = [mark.optimizer for mark in self._marks]
-        for length in range(1, len(sequence) // 2 + 1):
-            last = sequence[-length:]
-            if last == sequence[-2 * length : -length] and set(last) == set(sequence):
-                return length
-        return 0
+        return shortest_period([mark.optimizer for mark in self._marks])
 
     def kept(self) -> KeptStep | None:
         """The last step; None where no optimizer has taken a step."""
@@ -145,6 +139,15 @@ class Steps:
         block = self._arena.block(local) if local.is_cuda else None
         if block is not None:
             self._trace.holds(block.number, category, module)
+
+
+def shortest_period(optimizers: Sequence[int]) -> int:
+    """Steps of optimizers in a step of the script: the shortest sequence that repeats, 0 as long as none does."""
+    for length in range(1, len(optimizers) // 2 + 1):
+        last = optimizers[-length:]
+        if last == optimizers[-2 * length : -length] and set(last) == set(optimizers):
+            return length
+    return 0
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,9 @@ def rank_names(strategy: Strategy) -> tuple[str, ...]:
     named = [axis for axis, size in sizes.items() if size > 1] or ["workers"]
     outermost_first = plan.order[::-1]
     names = []
+    if strategy.training_ranks != strategy.plan.ranks:
+        # what a captured script divides among ranks is in its groups
+        return tuple(f"rank {rank}" for rank in range(strategy.ranks))
     for place in product(*(range(sizes[axis]) for axis in outermost_first)):
         number = dict(zip(outermost_first, place, strict=True))
         names.append(" ".join(f"{axis.removesuffix('s')} {number[axis]}" for axis in sizes if axis in named))
@@ -155,7 +158,10 @@ def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenar
     began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
-    columns = Spans.of({name: spans[name] for name in SPAN_COLUMNS if name in (spans.dtype.names or ())})
+    named = {name: spans[name] for name in SPAN_COLUMNS if name in (spans.dtype.names or ())}
+    # a span of the communication stream is one message or collective
+    named["calls"] = (spans["stream"] == Stream.COMMUNICATION) & (spans["communication"] >= 0)
+    columns = Spans.of(named | {"message_bytes": np.where(named["calls"], spans["size_bytes"], 0.0)})
     times = from_spans(columns, step_ends_s - zero_s, servers=servers, elapsed_s=ended_s - began_s)
     times = replace(times, step_time_interval_s=slope_interval_s(step_ends_s)).divided(scenario.strategy.program_steps)
     return Run(**vars(times), samples=scenario.total_samples, **fields)

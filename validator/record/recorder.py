@@ -17,6 +17,7 @@ from scaleproof.validator.record.device_clock import CpuClock, DeviceClock
 
 # A span as a rank records it. peer, group and match identify its counterparts on other ranks: spans with equal (step, match)
 # that are each other's peer are the two sides of one message; spans with equal (step, group, match) are one collective.
+# communication: its dimension and collective as in `Spans`, −1 where the recorder does not know it.
 RAW_SPAN: Final = np.dtype(
     [
         ("step", np.int32),
@@ -31,6 +32,7 @@ RAW_SPAN: Final = np.dtype(
         ("peer", np.int32),
         ("group", np.int32),
         ("match", np.int32),
+        ("communication", np.int16),
     ]
 )
 # Fields of a row with its three times.
@@ -95,12 +97,12 @@ class Recorder:
         if phase in _PASSES:
             for begins_s, ends_s in self._interruptions:
                 times_s = (arrival_s, arrival_s, begins_s)
-                self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, 0.0, -1, -1, -1))
+                self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, 0.0, -1, -1, -1, -1))
                 arrival_s = ends_s
             self._interruptions.clear()
         start_s = arrival_s if start_s is None else start_s
         times_s = (arrival_s, start_s, end_s)
-        self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, size_bytes, peer, group, match))
+        self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, size_bytes, peer, group, match, -1))
 
     @contextmanager
     def interruption(self, **labels: Any) -> Iterator[None]:
