@@ -14,28 +14,48 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json, progress
 
 if TYPE_CHECKING:
-    from scaleproof.validator.experiments.proving.families import Compute
     from scaleproof.validator.experiments.proving.figures import CaseOutcome
+    from scaleproof.validator.experiments.proving.models import Compute
 
 
 class _Size(NamedTuple):
     """The size of a test.
 
     groups: number of groups of four cases by kind of compute. budget_s: calibration time. patience_s: time for repeating
-    disturbed runs. fitted_groups: number of groups that are predicted with --fit.
+    disturbed runs. longest_step_s, longest_fitted_step_s: of predictions without and with --fit.
+    fitted_groups: number of groups that are predicted with --fit. seeds: number of faults of each kind.
     """
 
     groups: Mapping[Compute, int]
     budget_s: float
     patience_s: float
     longest_step_s: float
+    longest_fitted_step_s: float
     fitted_groups: int
+    seeds: int
 
 
-_FULL: Final = _Size({"paced": 20, "real": 6}, budget_s=120.0, patience_s=1800.0, longest_step_s=2.0, fitted_groups=3)
-_SHORT: Final = _Size({"paced": 3, "real": 1}, budget_s=30.0, patience_s=40.0, longest_step_s=1.3, fitted_groups=1)
+_FULL: Final = _Size(
+    {"paced": 20, "real": 6},
+    budget_s=120.0,
+    patience_s=1800.0,
+    longest_step_s=1.5,
+    longest_fitted_step_s=2.0,
+    fitted_groups=3,
+    seeds=3,
+)
+_SHORT: Final = _Size(
+    {"paced": 3, "real": 1},
+    budget_s=30.0,
+    patience_s=40.0,
+    longest_step_s=1.2,
+    longest_fitted_step_s=1.3,
+    fitted_groups=1,
+    seeds=1,
+)
 # Least of --hosts, without and with --fit.
 _LEAST_HOSTS: Final = {False: 3, True: 5}
+_USUAL_HOSTS: Final = {False: 16, True: 8}
 
 
 def mount(commands: Any) -> None:
@@ -46,12 +66,14 @@ def mount(commands: Any) -> None:
         "Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, link rate and "
         "number of hosts, and print the prediction errors. With --fit, nothing is calibrated: three runs on 2 to 4 hosts are "
         "measured, constants are fitted to them as `fit` does, and twelve runs of other strategies and models on 8 hosts are "
-        "predicted before and after the fit, and measured."
+        "predicted before and after the fit, and measured. With --faults, faults of eight kinds are planted in a lab, "
+        "with three seeds each, to see whether `reconcile` names them, and whether it names any in the same runs without them."
     )
     prove.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
     prove.add("--fit", "fit constants to three runs on 2 to 4 hosts, and predict twelve others on --hosts hosts")
-    prove.add("--hosts N", "maximum number of hosts of a case (8); with --fit, of the predicted runs", type=int, default=8)
-    prove.add("--short", "run 16 cases instead of 104; with --fit, predict 4 runs instead of 12")
+    prove.add("--hosts N", "maximum number of hosts of a case (16); with --fit, of the predicted runs (8)", type=int)
+    prove.add("--faults", "plant 24 faults, and test whether `reconcile` names them and accuses nothing else")
+    prove.add("--short", "run 16 cases instead of 104; with --fit, predict 4 runs instead of 12; with --faults, plant 8 faults")
     prove.add("--seed N", "random seed of the cases (1)", type=int, default=1)
     prove.add("--out DIR", "write the calibration, or the runs and the fit, and the outcome of each case to DIR", type=Path)
     prove.add("--resume", "continue with the cases in --out")
@@ -63,7 +85,11 @@ def _prove(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.validator.netlab.lab import require
 
+    if options.faults:
+        return _prove_faults(options)
     least = _LEAST_HOSTS[options.fit]
+    if options.hosts is None:
+        options.hosts = _USUAL_HOSTS[options.fit]
     if options.hosts < least:
         raise InputError(f"--hosts {options.hosts}: the maximum number of hosts must be {least} or more")
     if options.resume and options.out is None:
@@ -74,7 +100,9 @@ def _prove(options: argparse.Namespace) -> int:
     for outcome in outcomes:
         if outcome.measured_s is None:
             print(f"{outcome.name} could not be measured: {outcome.failure}", file=sys.stderr)
-    return 1 if any(outcome.measured_s is None for outcome in outcomes) else 0
+        if outcome.trained_wrongly:
+            print(f"{outcome.name} trained other parameters than one process", file=sys.stderr)
+    return 1 if any(outcome.measured_s is None or outcome.trained_wrongly for outcome in outcomes) else 0
 
 
 def _prove_calibrated(options: argparse.Namespace) -> Sequence[CaseOutcome]:
@@ -83,7 +111,6 @@ def _prove_calibrated(options: argparse.Namespace) -> Sequence[CaseOutcome]:
     from scaleproof.validator.experiments.proving import prove
     from scaleproof.validator.experiments.proving.cases import Draw
     from scaleproof.validator.experiments.proving.families import FAMILIES_A_GROUP
-    from scaleproof.validator.experiments.proving.faults import find_faults
     from scaleproof.validator.experiments.proving.figures import figures
     from scaleproof.validator.experiments.proving.lab import calibrated
 
@@ -93,14 +120,33 @@ def _prove_calibrated(options: argparse.Namespace) -> Sequence[CaseOutcome]:
         drawn = Draw(options.seed, size.groups, options.hosts, size.longest_step_s, lab.at)
         known, record = _recorded(options, FAMILIES_A_GROUP * sum(size.groups.values()), report)
         outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, record, size.patience_s)
-        planted = [] if options.short else find_faults(report)
     if options.json:
-        print_json(figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {}))
+        print_json(figures(outcomes))
     else:
         print(describe(outcomes))
-        for one in planted:
-            print(f"planted: {one.name}; found: {one.named or 'not found'}")
     return outcomes
+
+
+def _prove_faults(options: argparse.Namespace) -> int:
+    """Plants faults and prints which `reconcile` names; 0."""
+    from scaleproof.commands.text.planted import describe, line
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.validator.experiments.planted.find import figures, find_faults
+    from scaleproof.validator.experiments.planted.plant import measured
+    from scaleproof.validator.netlab.lab import require
+
+    given = [name for name in ("fit", "resume", "out") if getattr(options, name)]
+    if given:
+        raise InputError(f"--faults has no cases to be fitted, resumed or written; leave out --{' and --'.join(given)}")
+    require()
+    seeds = range(options.seed, options.seed + _size(options).seeds)
+    with progress("planting") as report:
+        results = find_faults(seeds, measured, lambda one: report(line(one)))
+    if options.json:
+        print_json(figures(results))
+    else:
+        print(describe(results))
+    return 0
 
 
 def _prove_fit(options: argparse.Namespace) -> Sequence[CaseOutcome]:
@@ -113,7 +159,7 @@ def _prove_fit(options: argparse.Namespace) -> Sequence[CaseOutcome]:
     from scaleproof.validator.fitting import record as fit_record
 
     size = _size(options)
-    draw = SmallToLarge(options.seed, "real", options.hosts, size.fitted_groups, size.longest_step_s)
+    draw = SmallToLarge(options.seed, "real", options.hosts, size.fitted_groups, size.longest_fitted_step_s)
     with progress("measuring") as report, _folder(options.out) as folder:
         total = len(GIVEN_HOSTS) + FAMILIES_A_GROUP * size.fitted_groups
         known, record = _recorded(options, total, report)

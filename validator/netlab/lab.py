@@ -76,10 +76,13 @@ class Netlab:
 
     def limit(self, host: int, rate_Bps: float) -> None:
         """Changes the rate of a host's link in both directions. Raises RunError where the lab is not up."""
-        namespace = self.namespace(host)
+        self.limit_upload(host, rate_Bps)
         assert self._holder is not None, "the lab is up"
         _batch("tc", self._holder.paths[0], [wiring.changed_limit(f"host{host}", rate_Bps)])
-        _batch("tc", namespace, [wiring.changed_limit(self.interface, rate_Bps)])
+
+    def limit_upload(self, host: int, rate_Bps: float) -> None:
+        """Changes the rate at which a host sends. Raises RunError where the lab is not up."""
+        _batch("tc", self.namespace(host), [wiring.changed_limit(self.interface, rate_Bps)])
 
     def self_test(self) -> LabReport:
         """Measures the lab within seconds: each link alone, all links at once, and the round-trip time."""

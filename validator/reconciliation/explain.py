@@ -44,6 +44,8 @@ _FAULTY: Final = {
     "compute": "find out what else runs there, or describe it in unevenness.stragglers",
     "messages": f"check that link, or describe it in the network's exceptions; {_PROBE} message",
     "updates": f"find out what else runs there; {_PROBE} update",
+    "jitter": "find out what else runs there at times, or describe it in unevenness (noise, tail)",
+    "input": "look at its storage and at the processes that prepare its samples",
 }
 # share of a wait's difference from which on another part counts as its cause
 _CAUSES: Final = 0.25
@@ -98,8 +100,10 @@ def explain(predicted: Run, measured: Run) -> Explanation:
     difference_s = predicted.step_time_s - measured.step_time_s
     words = _Sentences(predicted, measured, matched, parts)
     # faults come first, because parts may follow from them
-    sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in detected]
-    sentences = [words.sum(), *sentences, *([] if words.agree else [words.largest()]), *words.warned()]
+    sentences = [f"{fault.words}: {words.remedy(fault)}" for fault in detected]
+    # a slow network is the rate's error already
+    is_said = any(fault.kind == "network" for fault in detected) and words.largest_part().name == "rate"
+    sentences = [words.sum(), *sentences, *([] if words.agree or is_said else [words.largest()]), *words.warned()]
     return Explanation(difference_s, parts, detected, divergences, tuple(sentences))
 
 
@@ -155,16 +159,23 @@ class _Sentences:
 
     def largest(self) -> str:
         """The part with the largest contribution, where it is, its cause, and what to do."""
-        groups_s = self._groups_s()
-        cancel = abs(self._off_s) < _AGREES * self._measured.step_time_s
-        largest = max(groups_s, key=lambda name: abs(groups_s[name]))
-        sign = _sign(groups_s[largest] if cancel else self._off_s)
-        group = max(groups_s, key=lambda name: sign * groups_s[name])
-        part = max((self._parts[name] for name in GROUPS[group]), key=lambda part: sign * part.difference_s)
-        cause = self._cause(part, sign)
+        part = self.largest_part()
+        cause = self._cause(part, self._direction())
         if cause is None:
             return f"{self._finding(part)}{self._where(part)}: {self._advice(part)}"
         return f"{self._finding(part)}, since {self._finding(cause)}{self._where(cause)}: {self._advice(cause)}"
+
+    def largest_part(self) -> ErrorPart:
+        """The part with the largest contribution to the error, of the group with the largest one."""
+        groups_s, sign = self._groups_s(), self._direction()
+        group = max(groups_s, key=lambda name: sign * groups_s[name])
+        return max((self._parts[name] for name in GROUPS[group]), key=lambda part: sign * part.difference_s)
+
+    def _direction(self) -> float:
+        """Sign of the error, or of its largest group if the groups cancel."""
+        groups_s = self._groups_s()
+        cancel = abs(self._off_s) < _AGREES * self._measured.step_time_s
+        return _sign(max(groups_s.values(), key=abs) if cancel else self._off_s)
 
     def _cause(self, part: ErrorPart, sign: float) -> ErrorPart | None:
         """The cause of a wait for other ranks: the part of computing or communication with the largest error in the same
@@ -211,6 +222,10 @@ class _Sentences:
             return ""
         own = [pair for pair in own if pair.kind.rank == rank]
         return f", most of it on {self._predicted.rank_names[rank]}{_microbatch_text(own)}"
+
+    def remedy(self, fault: DetectedFault) -> str:
+        """What to do about a fault."""
+        return _FAULTY[fault.kind] if fault.kind in _FAULTY else self._advice(self._parts["rate"])
 
     def _advice(self, part: ErrorPart) -> str:
         if part.group == "compute" and self._measured.compute == "paced":

@@ -12,11 +12,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.units import format_percent
+from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run
 from scaleproof.validator.reconciliation.links import slow_links
+from scaleproof.validator.reconciliation.match import match
 from scaleproof.validator.reconciliation.members import class_of_ranks
+from scaleproof.validator.reconciliation.parts import moving_s, volume_ratio
 from scaleproof.validator.reconciliation.tally import Seconds, Tally, tally
+from scaleproof.validator.reconciliation.variation import varying_rank
 
 # ratios to others above which something counts as slow: equivalent ranks that share a machine vary by less
 _SLOW: Final = 1.3
@@ -27,11 +30,13 @@ _SLOW_ALONE: Final = 2.0
 # smallest share of the step time that a fault costs
 _NOTICED: Final = 0.02
 _NOTICED_ALONE: Final = 0.05
+# all communication relative to the prediction: predictions of a described, not calibrated, network are less wrong than that
+_SLOW_NETWORK: Final = 1.45
 
 
 class DetectedFault(NamedTuple):
-    """kind: compute, messages or updates. who: names of the ranks. ratio: of the time to that of others. words: a sentence,
-    without full stop."""
+    """kind: compute, jitter, messages, updates, input or network. who: names of the ranks; none for the network. ratio: of
+    the time to that of others; of the step to one without the wait for input. words: a sentence, without full stop."""
 
     kind: str
     who: tuple[str, ...]
@@ -46,7 +51,9 @@ def faults(predicted: Run, measured: Run) -> tuple[DetectedFault, ...]:
         return ()
     class_of = None if expected is None else class_of_ranks(predicted, measured)
     sides = _Sides(measured, measured_tally, expected, class_of)
-    return (*_slow_compute(sides), *_slow_messages(sides), *_slow_updates(sides))
+    found = (*_slow_compute(sides), *_slow_messages(sides), *_slow_updates(sides), *_slow_input(sides))
+    # what is slow in one place delays messages elsewhere, too
+    return found or tuple(_slow_network(predicted, measured))
 
 
 class _Sides(NamedTuple):
@@ -88,6 +95,11 @@ def _over_others(values: Seconds) -> Seconds:
 
 
 def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
+    if (varying := varying_rank(sides.run, sides.measured.share > 0)) is not None:
+        name, share = sides.name(varying.rank), format_percent(varying.variation, 0)
+        words = f"compute of {name} varies from step to step by {share}, of its peers by {format_percent(varying.of_peers, 0)}"
+        yield DetectedFault("jitter", (name,), varying.ratio, words)
+        return
     ratios = _over_others(sides.over_predicted(True, COMPUTE_PHASES))
     own = sides.measured.main & np.isin(sides.measured.phase, COMPUTE_PHASES)
     compute_s = sides.measured.by_rank(sides.measured.doing_s, own)
@@ -98,7 +110,7 @@ def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
 def _slow_messages(sides: _Sides) -> Iterator[DetectedFault]:
     for link in slow_links(sides.run, sides.measured.share > 0):
         names = tuple(map(sides.name, link.ranks))
-        between = f"from and to {names[0]}" if len(names) == 1 else f"between {' and '.join(names)}"
+        between = f"{link.way or 'from and to'} {names[0]}" if len(names) == 1 else f"between {' and '.join(names)}"
         yield DetectedFault(
             "messages",
             names,
@@ -124,6 +136,34 @@ def _slow_updates(sides: _Sides) -> Iterator[DetectedFault]:
     ratios = np.divide(update_s, expected_s, out=np.ones(len(update_s)), where=servers & (expected_s > 0))
     slow = (ratios > _SLOW_ALONE) & (np.nan_to_num(update_s) * (1 - 1 / ratios) > _NOTICED_ALONE * sides.run.step_time_s)
     yield from _faults("updates", "updates on {who} take {ratio:.1f} times as long as predicted", slow, ratios, sides)
+
+
+def _slow_input(sides: _Sides) -> Iterator[DetectedFault]:
+    """Ranks that wait for samples longer than others do."""
+    own = sides.measured.main & (sides.measured.phase == Phase.INPUT)
+    input_s, ranks = sides.measured.by_rank(sides.measured.waiting_s, own), np.flatnonzero(sides.measured.share > 0)
+    for rank in ranks.tolist() if len(ranks) > 1 else ():
+        others_s = float(np.median(input_s[ranks[ranks != rank]]))
+        lost_s, step_s = float(input_s[rank]) - others_s, sides.run.step_time_s
+        if lost_s > _NOTICED_ALONE * step_s and input_s[rank] > _SLOW_ALONE * others_s:
+            peers = format_time_s(others_s) if others_s else "do not"
+            words = (
+                f"{sides.name(rank)} waits for its samples for {format_time_s(input_s[rank])} of each step, its peers {peers}"
+            )
+            yield DetectedFault("input", (sides.name(rank),), step_s / (step_s - lost_s), words)
+
+
+def _slow_network(predicted: Run, measured: Run) -> Iterator[DetectedFault]:
+    """All of communication is slower than predicted."""
+    matched = match(predicted, measured)
+    if matched is None:
+        return
+    expected_s, took_s = (moving_s(run) for run in (predicted, measured))
+    expected_s *= volume_ratio(matched)
+    noticed = took_s - expected_s > _NOTICED_ALONE * measured.step_time_s
+    if noticed and expected_s > 0 and took_s > _SLOW_NETWORK * expected_s:
+        words = f"communication on all links runs at {format_percent(expected_s / took_s, 0)} of the predicted rate"
+        yield DetectedFault("network", (), took_s / expected_s, words)
 
 
 def _faults(kind: str, words: str, slow: NDArray[np.bool_], ratios: Seconds, sides: _Sides) -> Iterator[DetectedFault]:

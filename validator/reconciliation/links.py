@@ -1,4 +1,4 @@
-"""Rate of messages between pairs of ranks, and the slow ones.
+"""Rate of messages from one rank to another, and the slow ones.
 
 Spans do not name the peer of a message, but both ends of a message have a span that starts, or ends, at the same instant.
 """
@@ -6,7 +6,7 @@ Spans do not name the peer of a message, but both ends of a message have a span 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
@@ -24,10 +24,12 @@ Ends = tuple[int, int]
 
 
 class Link(NamedTuple):
-    """A pair of ranks, or one rank for all its messages, whose bytes take `ratio` times as long as those of others."""
+    """A pair of ranks, or one rank for all its messages, whose bytes take `ratio` times as long as those of others. way: of the
+    rank's messages, "from", "to", or "" for both."""
 
     ranks: tuple[int, ...]
     ratio: float
+    way: str = ""
 
 
 def slow_links(run: Run, training: NDArray[np.bool_]) -> list[Link]:
@@ -42,8 +44,8 @@ def slow_links(run: Run, training: NDArray[np.bool_]) -> list[Link]:
 
 
 def _slow(pairs: Mapping[Ends, float]) -> Link | None:
-    """The slow link, if the pairs are divided at the widest gap: a rank that is in all slow pairs and in no fast one, or a
-    single slow pair. None if the slow pairs have nothing in common."""
+    """The slow link, if the ways between ranks are divided at the widest gap: a rank that is an end of all slow ways and of no
+    fast one, or the source or the target of them, or a single slow pair. None if the slow ways have nothing in common."""
     ordered = sorted(pairs, key=lambda ends: pairs[ends])
     steps = [pairs[after] / pairs[before] for before, after in pairwise(ordered)]
     if not steps or max(steps) < _SLOW:
@@ -51,17 +53,30 @@ def _slow(pairs: Mapping[Ends, float]) -> Link | None:
     cut = 1 + steps.index(max(steps))
     fast, slow = ordered[:cut], ordered[cut:]
     ratio = median(pairs[ends] for ends in slow) / median(pairs[ends] for ends in fast)
-    # a rank that is also in a fast pair is not the cause
-    common = set.intersection(*map(set, slow)) - {rank for ends in fast for rank in ends}
-    if len(common) == 1:
-        return Link((common.pop(),), ratio)
-    return Link(slow[0], ratio) if len(slow) == 1 else None
+    causes: dict[str, int] = {}
+    for way, of_ends in _WAYS.items():
+        # a rank that is also an end of a fast way is not the cause
+        common = set.intersection(*map(of_ends, slow)) - {rank for ends in fast for rank in of_ends(ends)}
+        if len(common) == 1:
+            causes[way] = common.pop()
+    if "" in causes or len(causes) == 1:
+        way = min(causes)
+        return Link((causes[way],), ratio, way)
+    between = {tuple(sorted(ends)) for ends in slow}
+    return Link(between.pop(), ratio) if len(between) == 1 else None
+
+
+_WAYS: Final[Mapping[str, Callable[[Ends], set[int]]]] = {
+    "": set,
+    "from": lambda ends: {ends[0]},
+    "to": lambda ends: {ends[1]},
+}
 
 
 def seconds_per_byte(spans: Spans, least_s: float = 0.0) -> dict[Ends, float]:
-    """Median seconds per byte between each two ranks, the lower number first, of messages whose two ends can be matched.
+    """Median seconds per byte from one rank to another, of messages whose two ends can be matched, by (source, target).
 
-    least_s: seconds per step that a pair's messages must take to be included.
+    least_s: seconds per step that the messages of a pair must take, in both directions together, to be included.
     """
     sends, receives = (np.flatnonzero((spans.phase == phase) & (spans.step >= 1)) for phase in (Phase.SEND, Phase.RECEIVE))
     is_communication = spans.stream == Stream.COMMUNICATION
@@ -72,15 +87,16 @@ def seconds_per_byte(spans: Spans, least_s: float = 0.0) -> dict[Ends, float]:
     messages_of: dict[Ends, list[tuple[float, float]]] = defaultdict(list)
     instants = (_same_instant(times_s, sends, receives) for times_s in (spans.start_s, spans.end_s))
     for send, receive in set(map(tuple, np.concatenate(list(instants)).tolist())):
-        ends = sorted((int(spans.rank[send]), int(spans.rank[receive])))
+        ends = int(spans.rank[send]), int(spans.rank[receive])
         sizes = [float(size) for size in (spans.size_bytes[send], spans.size_bytes[receive]) if size > 0]
         seconds = float(max(spans.end_s[send], spans.end_s[receive]) - min(spans.start_s[send], spans.start_s[receive]))
         if ends[0] != ends[1] and sizes and seconds > 0:
-            messages_of[ends[0], ends[1]].append((seconds, min(sizes)))
+            messages_of[ends].append((seconds, min(sizes)))
+    total_s = {ends: sum(seconds for seconds, _ in messages) for ends, messages in messages_of.items()}
     return {
         ends: median(seconds / size for seconds, size in messages)
         for ends, messages in messages_of.items()
-        if sum(seconds for seconds, _ in messages) >= least_s * steps
+        if total_s[ends] + total_s.get(ends[::-1], 0.0) >= least_s * steps
     }
 
 

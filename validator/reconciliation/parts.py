@@ -92,14 +92,18 @@ def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> lis
 
 def _communication(predicted: Run, measured: Run, matched: Matched | None) -> list[ErrorPart]:
     hidden_s = [run.communication_s.get("hidden", 0.0) for run in (predicted, measured)]
-    exposed_s = [run.breakdown_s.get("exposed_communication", 0.0) for run in (predicted, measured)]
-    moving_s = [exposed + hidden for exposed, hidden in zip(exposed_s, hidden_s, strict=True)]
+    predicted_s, measured_s = moving_s(predicted), moving_s(measured)
     alone_s = 0.0 if matched is None else sum(matched.unmatched_s.get(phase, 0.0) for phase in COMMUNICATION_PHASES)
     ratio = 1.0 if matched is None else volume_ratio(matched)
-    volume_s = moving_s[0] * (1 - ratio)
-    rate_s = moving_s[0] * ratio - moving_s[1] - alone_s
+    volume_s = predicted_s * (1 - ratio)
+    rate_s = predicted_s * ratio - measured_s - alone_s
     overlap = ErrorPart("overlap", hidden_s[1] - hidden_s[0], *hidden_s)
-    return [ErrorPart("volume", volume_s), ErrorPart("rate", rate_s, *moving_s), overlap]
+    return [ErrorPart("volume", volume_s), ErrorPart("rate", rate_s, predicted_s, measured_s), overlap]
+
+
+def moving_s(run: Run) -> float:
+    """Seconds per step and training rank with transfers in flight, exposed or hidden."""
+    return run.breakdown_s.get("exposed_communication", 0.0) + run.communication_s.get("hidden", 0.0)
 
 
 def volume_ratio(matched: Matched) -> float:

@@ -41,10 +41,14 @@ class EmulatedLayerTimes(NamedTuple):
 
 
 class Pace:
-    """Makes a rank's compute last as long as predicted: waits for the rest of the time, and makes up for late wake-ups."""
+    """Makes a rank's compute last as long as predicted: waits for the rest of the time, and makes up for late wake-ups.
 
-    def __init__(self, scenario: Scenario) -> None:
+    Compute of stragglers of the scenario lasts longer by their slowdown factor.
+    """
+
+    def __init__(self, scenario: Scenario, rank: int = 0) -> None:
         self._job = scenario.job()
+        self._slowdown = scenario.unevenness.slowdown(rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None
         self.times = lru_cache(maxsize=64)(self._times)
@@ -69,7 +73,7 @@ class Pace:
     def slow_down(self, optimizer: torch.optim.Optimizer) -> None:
         """Makes each step of the optimizer last as long as predicted for its number of parameters."""
         parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        step_s = self._job.optimizer_s(parameters)
+        step_s = self._job.optimizer_s(parameters) * self._slowdown
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
@@ -78,8 +82,8 @@ class Pace:
         """Times of each layer for a number of samples."""
         job = replace(self._job, samples_per_worker=samples)
         costs, weights_s = job.costs(), job.weights_s()
-        inputs_s = np.maximum(0.0, costs.backward_s - weights_s)
-        return [EmulatedLayerTimes(*map(float, row)) for row in zip(costs.forward_s, inputs_s, weights_s, strict=True)]
+        columns = costs.forward_s, np.maximum(0.0, costs.backward_s - weights_s), weights_s
+        return [EmulatedLayerTimes(*map(float, row)) for row in self._slowdown * np.stack(columns, axis=1)]
 
 
 class EmulatedLayer(nn.Module):

@@ -68,7 +68,7 @@ def _train(
     alignment = Alignment(machine)
     profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
-    pace = Pace(scenario) if scenario.compute == "paced" else None
+    pace = Pace(scenario, me.rank) if scenario.compute == "paced" else None
     context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
     with closing(create(context, scenario.strategy)) as trainer:
         # keeps garbage collection during steps from scanning the objects built so far

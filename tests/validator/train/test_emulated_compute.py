@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure, train_here
@@ -214,3 +215,16 @@ def test_a_run_records_the_lateness_of_measured_steps(monkeypatch: pytest.Monkey
 
     assert float(reported["compute_overrun"].partition("%")[0]) < 1000
     assert reported["compute_lateness"].startswith("woke up ")
+
+
+def test_compute_of_stragglers_lasts_longer(fake_time: FakeTime) -> None:
+    uneven = scenario().model_copy(
+        update={"unevenness": Perturbations.model_validate({"stragglers": [{"ranks": [1], "slowdown": 2.5}]})}
+    )
+    took_s = []
+    for rank in (0, 1):
+        pace, begin_s = Pace(uneven, rank), fake_time.now_s
+        layers = torch.nn.Sequential(*emulated_compute.build(uneven, range(6), pace))
+        layers(torch.randn(2, 4)).square().sum().backward()
+        took_s.append(fake_time.now_s - begin_s)
+    assert took_s[1] == pytest.approx(2.5 * took_s[0])

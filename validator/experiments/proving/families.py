@@ -1,26 +1,25 @@
-"""Random models and the strategies that suit them: trainable, with enough communication to be scored, and not limited by the
-cores that emulated hosts share."""
+"""The strategies that suit a group of cases: measurable and verifiable, with enough communication to be scored, and not limited
+by the cores that emulated hosts share."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
-from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.experiments.proving.strategies import Family
 from scaleproof.validator.launch.job import needed_nodes
-from scaleproof.validator.launch.preflight.checks import check_trainable
-
-Compute = Literal["paced", "real"]
+from scaleproof.validator.measure import check
 
 # Smallest share of exposed communication in the step of a case with emulated compute, since that is what is scored.
 LEAST_EXPOSED: Final = 0.4
@@ -40,7 +39,6 @@ _BUSY: Final = 0.12
 _LEAST_MESSAGE_BYTES: Final = 250e3
 # Most families of one kind in a group, so that its strategies differ.
 _MOST_OF_A_KIND: Final = 2
-_KINDS: Final = {"pipeline": "staged", "hybrid": "staged", "parameter_server": "served"}
 _CORES: Final = os.cpu_count() or 1
 
 
@@ -51,72 +49,53 @@ class Limits(NamedTuple):
     longest_step_s: float
 
 
-def microbatches_on(hosts: int) -> int:
-    """Number of microbatches of a pipeline over a number of hosts."""
-    return 4 if hosts < 4 else hosts
-
-
-def families_on(hosts: int, chunks: int) -> dict[str, dict[str, Any]]:
-    """Strategies on `hosts` hosts, by family."""
-    microbatches = microbatches_on(hosts)
-    strategies: dict[str, dict[str, Any]] = {
-        "ring": {"kind": "data_parallel", "workers": hosts, "algorithm": "ring", "overlap": False},
-        "ddp": {"kind": "data_parallel", "workers": hosts, "bucket": "2 MiB"},
-        "ddp after": {"kind": "data_parallel", "workers": hosts, "bucket": "4 MiB", "overlap": False},
-        "gather": {"kind": "gather_average", "workers": hosts},
-        "local sgd": {"kind": "local_sgd", "workers": hosts, "period": 2},
-        "1 server": {"kind": "parameter_server", "workers": hosts, "servers": 1},
-        "2 servers": {"kind": "parameter_server", "workers": hosts, "servers": 2},
-        "gpipe": {"kind": "pipeline", "stages": hosts, "microbatches": microbatches, "schedule": "gpipe"},
-        "1f1b": {"kind": "pipeline", "stages": hosts, "microbatches": microbatches, "schedule": "1f1b"},
-        "interleaved": {
-            "kind": "pipeline", "stages": hosts, "microbatches": microbatches, "chunks": chunks, "schedule": "interleaved_1f1b",
-            "overlap_sends": True,
-        },
-    }  # fmt: skip
-    if hosts >= 4 and hosts % 2 == 0:
-        strategies["hybrid"] = {"kind": "hybrid", "workers": hosts // 2, "stages": 2, "microbatches": 4}
-    return strategies
-
-
 def suitable_families(
-    random: Random, common: Mapping[str, Any], hosts: int, limits: Limits, can_scale: bool
-) -> tuple[dict[str, Any], tuple[float, float]]:
-    """Strategies of a group by family, and the range of slowdown factors of links and compute that suits all of them.
+    families: Sequence[Family], common: Mapping[str, Any], limits: Limits, can_scale: bool
+) -> tuple[list[Family], tuple[float, float]]:
+    """The first families that suit a group together, and the range of slowdown factors of links and compute that suits all.
 
-    common: what they have in common. hosts: number that train. can_scale: whether links and compute may be slowed.
+    families: in the order in which they are tried. common: fields of their scenarios. can_scale: whether links and compute may
+    be slowed.
     """
-    families = sorted(families_on(hosts, 2).items())
-    chosen: dict[str, Any] = {}
+    chosen: list[Family] = []
     kinds: Counter[str] = Counter()
     range_of_all = (0.0, math.inf) if can_scale else (1.0, 1.0)
-    for family, strategy in random.sample(families, len(families)):
-        kind = kind_of(strategy)
-        if len(chosen) == FAMILIES_A_GROUP or kinds[kind] == _MOST_OF_A_KIND:
-            continue
-        if (own := _suits(dict(common) | {"strategy": strategy}, limits)) is None:
+    for family in families:
+        if len(chosen) == FAMILIES_A_GROUP:
+            break
+        if kinds[family.kind] == _MOST_OF_A_KIND or (own := _suits(described(common, family), limits)) is None:
             continue
         narrowed = max(range_of_all[0], own[0]), min(range_of_all[1], own[1])
         if narrowed[0] <= narrowed[1]:
-            chosen[family], range_of_all = strategy, narrowed
-            kinds[kind] += 1
+            chosen.append(family)
+            range_of_all = narrowed
+            kinds[family.kind] += 1
     return chosen, range_of_all
 
 
-def kind_of(strategy: Mapping[str, Any]) -> str:
-    """The kind of a family's strategy: summing, staged or served."""
-    return _KINDS.get(strategy["kind"], "summing")
+def described(common: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The fields of a family's scenario."""
+    return {**common, **family.changes, "training": common["training"] | family.changes.get("training", {})}
 
 
-def _suits(described: Mapping[str, Any], limits: Limits) -> tuple[float, float] | None:
+def check_measurable(scenario: Scenario) -> None:
+    """Raises InputError where `measure --on netlab --verify` refuses the scenario on even ranks; the proof's lab imposes
+    unevenness."""
+    check(scenario.model_copy(update={"unevenness": EVEN}), "netlab", None, verify=True)
+
+
+def _suits(fields: Mapping[str, Any], limits: Limits) -> tuple[float, float] | None:
     """Range of suitable slowdown factors of links and compute; None if the strategy is not suitable, communicates too little,
     or is limited by this machine's cores even in the longest step."""
     try:
-        scenario = Scenario.model_validate(described)
-        check_trainable(scenario)
-    except (FieldError, InputError):
+        scenario = Scenario.model_validate(fields)
+    except FieldError:
         return None
     if needed_nodes(scenario) > limits.most_hosts:
+        return None
+    try:
+        check_measurable(scenario)
+    except InputError:
         return None
     program = scenario.strategy.compile(scenario.job())
     if (program.amount[program.kind == Kind.TRANSFER] < _LEAST_MESSAGE_BYTES).any():
@@ -145,17 +124,3 @@ def _handled_s(scenario: Scenario, program: Program) -> float:
     handled_s = float((task_s * program.ranks.multiplicity[program.rank]).sum()) / scenario.strategy.program_steps
     parameters = sum(layer.parameters for layer in scenario.model.build_layers())
     return handled_s + 4 * parameters * scenario.strategy.workers * _PARAMETER_BYTE_S
-
-
-def drawn_model(random: Random, hosts: int) -> dict[str, Any]:
-    """A random small model whose layers suit a number of hosts."""
-    if random.random() < 0.2:
-        return {"kind": "mlp", "inputs": 128, "hidden": random.choice((128, 192, 256)), "layers": 2 * hosts, "outputs": 64}
-    return {
-        "kind": "gpt",
-        "layers": max(2 * hosts, random.choice((4, 6, 8))),
-        "hidden": random.choice((64, 96, 128)),
-        "heads": 4,
-        "vocabulary": random.choice((128, 256)),
-        "sequence": random.choice((128, 256)),
-    }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.validator.experiments.proving.families import Compute
+from scaleproof.validator.experiments.proving.models import Compute
 from scaleproof.validator.record.provenance import NOTICED_LOAD
 
 # A predicted best counts as right if it is slower than the measured best by at most this share.
@@ -22,7 +22,7 @@ DISTURBED: Final = 0.05
 class CaseOutcome:
     """Outcome of a case. low_s, high_s: 90 % prediction interval. taken: share of the busy cores' time that the machine's host
     took during the run. foreign: share of the cores used by other work. measured_s: None if measuring failed; failure then
-    gives the reason."""
+    gives the reason. trained_wrongly: whether parameters differ from those of one process. model, network: families of both."""
 
     name: str
     group: str
@@ -36,6 +36,9 @@ class CaseOutcome:
     taken: float = 0.0
     foreign: float = 0.0
     failure: str = ""
+    trained_wrongly: bool = False
+    model: str = ""
+    network: str = ""
 
     @property
     def error(self) -> float | None:

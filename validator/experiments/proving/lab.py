@@ -15,7 +15,7 @@ from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
 from scaleproof.validator.calibration.cluster_file.files import description, write
 from scaleproof.validator.calibration.plan import ProbePlan
-from scaleproof.validator.experiments.proving.families import Compute
+from scaleproof.validator.experiments.proving.models import Compute
 
 # Cluster that describes the lab, and the number of its hosts that are probed; cases have up to twice as many.
 _DESCRIPTION: Final = "netlab-200mbit"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.run.run import Run
@@ -19,6 +21,7 @@ from scaleproof.validator.launch.launch import LocalRanks
 from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab
+from scaleproof.validator.netlab.traffic import background_traffic
 from scaleproof.validator.record.cpu_usage import Processors, usable
 from scaleproof.validator.record.provenance import NOTICED_LOAD, load_of
 
@@ -32,12 +35,28 @@ Measure = Callable[[ProvingCase], Run]
 
 
 def measured_in_lab(case: ProvingCase) -> Run:
-    """Trains a case on hosts of its own, with links of its rate."""
+    """Trains a case on hosts of its own, with links of its rate and other traffic on them, and verifies what was trained."""
+    scenario, cluster = case.scenario, limited_cluster(case)
+    tenants = scenario.unevenness.tenants
+    hosts = cluster.nodes
+    with ExitStack() as stack:
+        # others' traffic comes from a host of its own
+        lab = stack.enter_context(Netlab(cluster.model_copy(update={"nodes": hosts + bool(tenants)})))
+        for tenant in tenants:
+            assert tenant.share is not None
+            for host in tenant.nodes or ():
+                stack.enter_context(background_traffic(lab, host, hosts, tenant.share * case.rate_Bps))
+        return measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), MeasureOptions(_TIMEOUT_S, verify=True), "netlab")
+
+
+def limited_cluster(case: ProvingCase) -> Cluster:
+    """The nodes of a case with links of the rates to which the lab limits them, which are more than their payload."""
     cluster = lab_cluster(case.scenario)
     assert cluster.network is not None
-    network = cluster.network.model_copy(update={"bandwidth_Bps": case.rate_Bps})
-    with Netlab(cluster.model_copy(update={"network": network})) as lab:
-        return measure_on(case.scenario, LocalRanks(lab.ranks_hosts(case.scenario)), MeasureOptions(_TIMEOUT_S), "netlab")
+    more = case.rate_Bps / cluster.network.bandwidth_Bps
+    links = tuple(one.model_copy(update={"bandwidth_Bps": more * one.bandwidth_Bps}) for one in cluster.network.exceptions)
+    network = cluster.network.model_copy(update={"bandwidth_Bps": case.rate_Bps, "exceptions": links})
+    return cluster.model_copy(update={"network": network})
 
 
 def prove(
@@ -96,6 +115,8 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
         "name": case.scenario.name,
         "group": case.group,
         "family": case.family,
+        "model": case.model,
+        "network": case.network,
         "compute": case.scenario.compute,
         "hosts": needed_nodes(case.scenario),
         "predicted_s": predicted.step_time_s,
@@ -107,7 +128,9 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
         run = measure_case(case)
     except RunError as error:
         return CaseOutcome(**facts, measured_s=None, failure=str(error))
-    return CaseOutcome(**facts, measured_s=run.step_time_s, taken=meanwhile.taken(), foreign=load_of(run.provenance))
+    wrong = run.verified is not None and not run.verified.is_right
+    shares = {"taken": meanwhile.taken(), "foreign": load_of(run.provenance)}
+    return CaseOutcome(**facts, measured_s=run.step_time_s, **shares, trained_wrongly=wrong)
 
 
 def write(outcomes: Sequence[CaseOutcome], folder: Path) -> None:

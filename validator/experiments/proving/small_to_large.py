@@ -18,7 +18,8 @@ from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.cases import Draw, ProvingCase
-from scaleproof.validator.experiments.proving.families import Compute
+from scaleproof.validator.experiments.proving.models import Compute
+from scaleproof.validator.experiments.proving.plain import PLAIN
 
 # Numbers of hosts of the runs that are given.
 GIVEN_HOSTS: Final = (2, 3, 4)
@@ -91,6 +92,13 @@ class SmallToLarge:
         """Groups of cases on a number of hosts, servers excluded."""
         compute, prefix = self.compute, f"{size}-{hosts}-"
         draw = Draw(
-            f"{self.seed} {prefix}", {compute: groups}, most_hosts, self.longest_step_s, nominal, {compute: (hosts,)}, prefix
+            f"{self.seed} {prefix}",
+            {compute: groups},
+            most_hosts,
+            self.longest_step_s,
+            nominal,
+            {compute: (hosts,)},
+            prefix,
+            PLAIN,
         )
         return draw.cases()

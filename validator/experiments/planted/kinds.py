@@ -1,0 +1,183 @@
+"""Kinds of faults and their draws: a scenario, what is wrong in the lab, and the words with which reconcile should name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from scaleproof.simulator.scenario.schema import Scenario
+
+# Memory is so slow that updates are a good part of a step.
+_CLUSTER: Final[dict[str, Any]] = {
+    "nodes": 8,
+    "node": {"cores": 2},
+    "device": {"name": "a core", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "3 GB/s"},
+    "collectives": {"library": "gloo"},
+}
+_STEPS: Final = 4
+# Steps of faults that come and go.
+_MORE_STEPS: Final = 8
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A drawn fault.
+
+    kind: its name. scenario: as it is described, without the fault. words: begin of the sentence that names the fault.
+
+    rate: of the link of `host`, in both directions, relative to the described one; of all links if host is None. upload: of
+    what `host` sends alone. traffic: share of the host's link that others take. busy: rank that is bound to a core that other
+    work uses, while the other ranks share another core. on_s: bounds of the time for which that work lasts, and for which it
+    pauses; it never pauses if None. slowdown: factor of emulated compute by rank. loading_s: seconds for which a rank waits for
+    each batch, by rank.
+    """
+
+    kind: str
+    seed: int
+    scenario: Scenario
+    words: str
+    host: int | None = None
+    rate: float = 1.0
+    upload: float = 1.0
+    traffic: float = 0.0
+    busy: int | None = None
+    on_s: tuple[float, float] | None = None
+    slowdown: Mapping[int, float] = field(default_factory=dict)
+    loading_s: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Kind and seed."""
+        return f"{self.kind}, seed {self.seed}"
+
+
+def drawn(kind: str, seed: int) -> PlantedFault:
+    """The fault of a kind with a seed, always the same."""
+    random = Random(f"{kind} {seed}")  # noqa: S311 - a draw that can be repeated
+    return KINDS[kind](kind, seed, random)
+
+
+def _scenario(kind: str, seed: int, strategy: dict[str, Any], model: dict[str, Any], rate_Mbit: float, **more: Any) -> Scenario:
+    network = {"bandwidth": f"{rate_Mbit} Mbit/s", "latency": "60 us"}
+    fields = {
+        "name": f"{kind.replace(' ', '-')}-{seed}",
+        "model": model,
+        "cluster": _CLUSTER | {"network": network},
+        "strategy": strategy,
+        "batch": {"total": 8},
+        "training": {"optimizer": "adam", "warmup_steps": 1},
+        "steps": _STEPS,
+        "compute": "paced",
+    }
+    return Scenario.model_validate(fields | more)
+
+
+def _deep(random: Random) -> dict[str, Any]:
+    """A model whose stages exchange large activations."""
+    hidden = random.choice((96, 128))
+    common = {"layers": 10, "hidden": hidden, "heads": 4, "vocabulary": 256, "sequence": random.choice((64, 96))}
+    return random.choice(({"kind": "gpt"}, {"kind": "llama", "key_heads": 2, "feedforward": 2 * hidden})) | common
+
+
+def _wide(random: Random) -> dict[str, Any]:
+    """A model whose layers compute for long: a process that mostly sleeps gets a full core even of a busy one."""
+    width = random.choice((896, 1024))
+    return {"kind": "mlp", "layers": 6, "inputs": width, "hidden": width, "outputs": width}
+
+
+def _in_turn(random: Random, stages: int) -> dict[str, Any]:
+    """Stages that take turns, so that ranks do not delay one another and messages are sent one at a time."""
+    pipeline = {"kind": "pipeline", "stages": stages, "microbatches": 1, "schedule": "gpipe"}
+    return random.choice((pipeline, {"kind": "model_parallel", "stages": stages}))
+
+
+def _on_a_link(kind: str, seed: int, random: Random, words: str, **fault: Any) -> PlantedFault:
+    """A fault of the link of one of four or five stages."""
+    stages = random.choice((4, 5))
+    host = random.randrange(stages)
+    scenario = _scenario(kind, seed, _in_turn(random, stages), _deep(random), random.choice((30, 40, 60)))
+    return PlantedFault(kind, seed, scenario, words.format(host), host=host, **fault)
+
+
+def _slow_link(kind: str, seed: int, random: Random) -> PlantedFault:
+    return _on_a_link(kind, seed, random, "messages from and to stage {} run at", rate=random.uniform(0.35, 0.6))
+
+
+def _slow_upload(kind: str, seed: int, random: Random) -> PlantedFault:
+    return _on_a_link(kind, seed, random, "messages from stage {} run at", upload=random.uniform(0.35, 0.6))
+
+
+def _traffic(kind: str, seed: int, random: Random) -> PlantedFault:
+    return _on_a_link(kind, seed, random, "messages from and to stage {} run at", traffic=random.uniform(0.45, 0.65))
+
+
+def _wrong_description(kind: str, seed: int, random: Random) -> PlantedFault:
+    """All links carry less than the cluster's description says."""
+    workers = random.choice((3, 4))
+    strategy = random.choice(
+        (
+            {"kind": "data_parallel", "workers": workers, "overlap": False, "bucket": "1 MiB"},
+            {"kind": "data_parallel", "workers": workers, "algorithm": "ring", "overlap": False},
+            {"kind": "parameter_server", "workers": workers, "servers": 2},
+            _in_turn(random, workers),
+        )
+    )
+    scenario = _scenario(kind, seed, strategy, _deep(random), random.choice((80, 100)), batch={"total": 2 * workers})
+    return PlantedFault(kind, seed, scenario, "communication on all links runs at", rate=random.uniform(0.35, 0.6))
+
+
+def _on_a_core(kind: str, seed: int, random: Random, words: str, **fault: Any) -> PlantedFault:
+    """A fault of the core of one of three stages, which compute."""
+    stages = 3
+    busy = random.randrange(stages)
+    more = {"compute": "real", "batch": {"total": 512}, "steps": _MORE_STEPS}
+    scenario = _scenario(kind, seed, _in_turn(random, stages), _wide(random), 1000, **more)
+    return PlantedFault(kind, seed, scenario, words.format(busy), busy=busy, **fault)
+
+
+def _busy_host(kind: str, seed: int, random: Random) -> PlantedFault:
+    return _on_a_core(kind, seed, random, "compute of stage {} takes")
+
+
+def _intermittent_work(kind: str, seed: int, random: Random) -> PlantedFault:
+    return _on_a_core(kind, seed, random, "compute of stage {} varies", on_s=(0.4, 1.2))
+
+
+def _slow_server(kind: str, seed: int, random: Random) -> PlantedFault:
+    """One of two or three servers takes several times as long for its updates."""
+    workers, servers = random.choice((2, 3)), random.choice((2, 3))
+    slow = random.randrange(servers)
+    strategy = {"kind": "parameter_server", "workers": workers, "servers": servers}
+    scenario = _scenario(kind, seed, strategy, _wide(random), 1000, batch={"total": 4 * workers})
+    words = f"updates on server {slow} take"
+    return PlantedFault(kind, seed, scenario, words, slowdown={workers + slow: random.uniform(2.0, 4.0)})
+
+
+def _slow_loading(kind: str, seed: int, random: Random) -> PlantedFault:
+    """One worker waits for each of its batches."""
+    workers = random.choice((3, 4))
+    late = random.randrange(workers)
+    strategy = random.choice(
+        (
+            {"kind": "data_parallel", "workers": workers, "overlap": False},
+            {"kind": "data_parallel", "workers": workers, "bucket": "1 MiB"},
+            {"kind": "parameter_server", "workers": workers, "servers": 2},
+        )
+    )
+    scenario = _scenario(kind, seed, strategy, _deep(random), 200, batch={"total": 2 * workers})
+    words = f"worker {late} waits for its samples"
+    return PlantedFault(kind, seed, scenario, words, loading_s={late: random.uniform(0.05, 0.2)})
+
+
+KINDS: Final[Mapping[str, Callable[[str, int, Random], PlantedFault]]] = {
+    "slow link": _slow_link,
+    "slow upload": _slow_upload,
+    "others' traffic": _traffic,
+    "wrong description": _wrong_description,
+    "busy core": _busy_host,
+    "intermittent work": _intermittent_work,
+    "slow server": _slow_server,
+    "slow loading": _slow_loading,
+}

@@ -1,0 +1,48 @@
+"""Background traffic on the link of a host, by datagrams that nobody reads.
+
+A sender on the host and one on another host send at a constant rate, whatever the link's queues, as traffic that does not react
+to congestion. Its rate counts as frames do that a link's token bucket lets through.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from scaleproof.validator.netlab.lab import Netlab
+
+_PORT: Final = 9999
+# Payload of a datagram that fills a frame: 9,000 bytes less the headers of IP and UDP; the Ethernet header counts for the link.
+_PAYLOAD_BYTES: Final = 8972
+_FRAME_BYTES: Final = 9014
+# Sends a datagram each period until the process that started it ends: arguments are its process id, the address, the port, the
+# payload in bytes and the period in seconds. What it receives stays in the socket's buffer, which drops the rest.
+_SENDER: Final = """
+import os, socket, sys, time
+parent, address, port, size, period_s = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind(("", port))
+due_s, datagram = time.monotonic(), bytes(size)
+while os.getppid() == parent:
+    link.sendto(datagram, (address, port))
+    due_s = max(due_s + period_s, time.monotonic() - 10 * period_s)
+    time.sleep(max(0.0, due_s - time.monotonic()))
+"""
+
+
+@contextmanager
+def background_traffic(lab: Netlab, host: int, other: int, rate_Bps: float) -> Iterator[None]:
+    """Sends `rate_Bps` bytes/s of frames from a host to another one and as many back, within the context. Raises RunError where
+    the lab is not up."""
+    with ExitStack() as stack:
+        for source, target in ((host, other), (other, host)):
+            arguments = (os.getpid(), lab.address(target), _PORT, _PAYLOAD_BYTES, _FRAME_BYTES / rate_Bps)
+            argv = [sys.executable, "-S", "-c", _SENDER, *map(str, arguments)]
+            process = subprocess.Popen(lab.command(source, argv))
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield
