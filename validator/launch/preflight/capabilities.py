@@ -156,14 +156,6 @@ def _check_hybrid(scenario: Scenario) -> None:
         raise InputError(f"strategy.context: {message}; give a sequence that is a multiple of {2 * plan.context}")
 
 
-def _check_servers(scenario: Scenario) -> None:
-    strategy = scenario.strategy
-    assert isinstance(strategy, ParameterServer)
-    if strategy.overlap and strategy.two_level:
-        message = f"with two_level it is predicted but not measured: {refusals.NODE_SUMS}; leave either out to measure"
-        raise InputError(f"strategy.overlap: {message}")
-
-
 def trains_by_layers(scenario: Scenario) -> bool:
     """Whether ranks train layers that can be separated: those of stages, of shards, of recomputation and of buckets."""
     strategy, training = scenario.strategy, scenario.training
@@ -187,5 +179,4 @@ _CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
     "data_parallel": _check_data_parallel,
     "pipeline": _check_stages,
     "hybrid": _check_hybrid,
-    "parameter_server": _check_servers,
 }
