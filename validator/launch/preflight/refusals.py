@@ -20,11 +20,13 @@ STRATEGY: Final = {
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",
     "fp4": "processors have no 4-bit products",
-    "fp16": "gradients in fp16 need loss scaling, which real training lacks",
     "tf32": "processors have no tf32 products",
 }
 OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real training builds no Adafactor"}
-OFFLOAD: Final = "real ranks keep all states where they compute"
+HOST_PARAMETERS: Final = "torch updates parameters in host memory by an optimizer in host memory"
+UNSHARDED: Final = "torch's fully_shard offloads what it shards"
+SCALE: Final = "there is no common scale of the losses of ranks that update by themselves, or of servers"
+SCALED_RESTS: Final = "what workers leave unsent would have an older scale of the loss"
 INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
 WHOLE_EXCHANGES: Final = "they exchange tokens before or after they compute, not in pieces"
