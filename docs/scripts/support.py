@@ -111,6 +111,7 @@ PROBES: Final = (
     Probe("fused_accumulation", True),
     *(Probe("zero", stage) for stage in (1, 2, 3)),
     Probe("offload", ["optimizer"]),
+    Probe("offload", ["optimizer", "parameters"], training={"zero": 3}),
     *(Probe("optimizer", name) for name in ("sgd", "momentum", "adam", "lamb", "adafactor")),
     _strategy("scatter", "step", zero=2),
     _strategy("reshard", False, zero=3),

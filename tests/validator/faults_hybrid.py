@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.strategy import base, hybrid
+from scaleproof.validator.strategy import base, parallel_replica
 from scaleproof.validator.strategy.hybrid import AveragingReplica
 from scaleproof.validator.strategy.model_parallel import overlapped_products
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
@@ -36,12 +35,13 @@ def keep_parts_separate(scenario: Scenario, parameters_folder: Path | None) -> M
 
 def average_different_experts(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """All workers average what they have, whichever experts that are."""
-    teams = hybrid.teams
+    parallel_replica.expert_teams = lambda plan: ([], [list(range(plan.ranks))])
+    return train_here(scenario, parameters_folder)
 
-    def wrong(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
-        return teams(mesh, "replica", "expert", "context")
 
-    hybrid.teams = wrong
+def keep_experts_separate(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Ranks do not add up the gradients of experts that they have in common."""
+    parallel_replica.expert_teams = lambda plan: ([], [[rank] for rank in range(plan.ranks)])
     return train_here(scenario, parameters_folder)
 
 

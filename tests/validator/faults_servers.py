@@ -16,9 +16,11 @@ from torch import Tensor
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.parameter_server import strategy, worker
 from scaleproof.validator.strategy.parameter_server.consistency import Clocks, Rounds
 from scaleproof.validator.strategy.parameter_server.links import Links
+from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, BucketShard
 from scaleproof.validator.strategy.parameter_server.worker import Worker
 from scaleproof.validator.train.trained_model import TrainedModel
@@ -141,7 +143,14 @@ def skip_node_reduction(scenario: Scenario, folder: Path | None) -> Outcome:
         if collective is not dist.reduce:
             in_node(self, collective, tensor)
 
+    collect = NodeWorker._collect
+
+    def alone_with(self: NodeWorker, collectives: Collectives, collective: Any, tensor: Tensor) -> None:
+        if collective is not dist.reduce:
+            collect(self, collectives, collective, tensor)
+
     Worker._in_node = alone  # type: ignore[method-assign]
+    NodeWorker._collect = alone_with  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 

@@ -16,6 +16,7 @@ import yaml
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
+from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.validator.measure import MeasureOptions, check_number, measure
 from tests.validator import faults, processes
@@ -195,8 +196,10 @@ def test_unsupported_precisions_and_data_are_rejected(
     make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_bytes(b"text" * 100)
-    with pytest.raises(InputError, match=r"training\.precision: fp16"):
-        measure(make_scenario(RING, precision="fp16"))
+    cluster = CLUSTER | {"device": CLUSTER["device"] | {"peak": {"fp8": "50 GFLOP/s"}}}  # type: ignore[operator]
+    plain = make_scenario(RING).model_dump(exclude={"framework", "training"}) | {"cluster": cluster, "strategy": RING}
+    with pytest.raises(InputError, match=r"training\.precision: fp8"):
+        measure(Scenario.model_validate(plain | {"model": GPT, "training": {"precision": "fp8"}}))
     with pytest.raises(InputError, match="a model of kind mlp cannot read"):
         measure(make_scenario(RING, models["mlp"], data=str(tmp_path / "text")))
 

@@ -32,7 +32,7 @@ from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
 from scaleproof.validator.train.trained_model import build_optimizer
 
 # tf32 products use fp32 tensors
-DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
+DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32}
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
 # (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.

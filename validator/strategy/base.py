@@ -6,18 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.master_copies import MasterOptimizer
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.trained_model import TrainedModel
+
+# Precisions in which losses are scaled, so that small gradients do not become zero.
+LOSS_SCALED: Final = ("fp16",)
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,29 @@ class Context:
         """The worker's batches, one per step."""
         return worker_batches(self.scenario, worker, range(self.total_steps), self.device, self.dtype)
 
+    @cached_property
+    def scaler(self) -> ShardedGradScaler | None:
+        """The scale of losses, equal on all ranks; None unless gradients are so narrow that they would vanish."""
+        if self.scenario.training.precision not in LOSS_SCALED:
+            return None
+        scaler = ShardedGradScaler(self.device.type)
+        # stages without a loss need the first scale too, which torch sets when it is first used
+        scaler.scale(torch.zeros((), device=self.device))
+        return scaler
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss of which a backward pass computes the gradients that `optimizer` expects."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The scenario's optimizer over `parameters`."""
-        optimizer = self.model.optimizer(parameters)
+        """The scenario's optimizer over `parameters`, with its states in the precision and memory that the scenario gives."""
+        is_offloaded = "optimizer" in self.scenario.training.offload
+        if self.scaler is None and not is_offloaded:
+            optimizer = self.model.optimizer(parameters)
+        else:
+            dtype = self.dtype if self.scaler is None else torch.float32
+            device = torch.device("cpu") if is_offloaded else self.device
+            optimizer = MasterOptimizer(parameters, self.model.optimizer, dtype, device, self.scaler)
         if self.pace is not None:
             self.pace.slow_down(optimizer)
         return optimizer
@@ -126,7 +151,7 @@ class WholeModel(Trainer):
     def backward(self, loss: Tensor) -> None:
         """Computes the gradients and leaves them in the parameters for `update`."""
         with self.recorder.span(Phase.BACKWARD):
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.context.scaled(loss).backward()  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def update(self) -> None:

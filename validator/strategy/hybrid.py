@@ -14,7 +14,6 @@ from scaleproof.simulator.strategy import Hybrid
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce, BucketSum, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of
-from scaleproof.validator.strategy.layout.mesh import teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parallel_replica import ParallelReplica, parameter_numbers
 from scaleproof.validator.strategy.parameter_server.hybrid import HybridServer, HybridWorker
@@ -54,7 +53,7 @@ class AveragingReplica(ParallelReplica):
         """One allreduce for each set of parameters that several ranks have."""
         numbers = parameter_numbers(self.context.scenario, self.layers)
         for one in self.parameter_sets(bucket_bytes):
-            team = Team.of(teams(self.mesh, *one.axes), one.names[0])
+            team = Team.of(one.teams, one.names[0])
             parameters = [parameter for stage in one.stages for parameter in stage]
             if parameters and team.size * self.plan.workers * self.plan.context > 1:
                 bucket_sum = bucket_sum_of(self.context, team, self.stage, self.thread)

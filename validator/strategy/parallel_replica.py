@@ -13,7 +13,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread
-from scaleproof.validator.strategy.layout.mesh import divided, teams
+from scaleproof.validator.strategy.layout.mesh import divided, expert_teams, teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
 from scaleproof.validator.strategy.replica import Replica
@@ -26,14 +26,14 @@ def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> di
 
 
 class ParameterSet(NamedTuple):
-    """Parameters with identical copies on the same ranks, by stage. axes: of the mesh, along which these ranks differ.
+    """Parameters with identical copies on the same ranks, by stage. teams: the ranks with copies, for all parts of the model.
 
     names: of the team of these ranks, and of teams with the same shard. is_divided: whether `shard_over` divides the team.
     limit_bytes: size at which a bucket of their gradients closes.
     """
 
     stages: Sequence[Sequence[nn.Parameter]]
-    axes: tuple[str, ...]
+    teams: Sequence[Sequence[int]]
     names: tuple[str, str]
     is_divided: bool
     limit_bytes: float
@@ -53,24 +53,32 @@ class ParallelReplica(Replica):
 
         Gradients of which each tensor-parallel rank computes a part are summed over these ranks as well.
         """
-        tensor = self.division.tensor
-        parts = set(tensor.of_parts(self.module) if tensor else [])
-        experts = {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
+        parts, experts = self.summands(), self.experts()
         stages = [list(stage.submod.parameters()) for stage in self.stages]
 
         def chosen(kind: int) -> list[list[nn.Parameter]]:
             return [[p for p in stage if (p in parts) + 2 * (p in experts) == kind] for stage in stages]
 
         shards = "shards of a worker", "shards of all"
-        yield ParameterSet(chosen(0), ("replica", "expert", "context"), ("worker", shards[0]), True, bucket_bytes)
-        yield ParameterSet(chosen(1), ("replica", "expert", "context", "tensor"), ("all", shards[1]), True, math.inf)
-        yield ParameterSet(chosen(2), ("replica", "context"), ("replica", "shard"), False, math.inf)
+        workers = "replica", "expert", "context"
+        yield ParameterSet(chosen(0), teams(self.mesh, *workers), ("worker", shards[0]), True, bucket_bytes)
+        yield ParameterSet(chosen(1), teams(self.mesh, *workers, "tensor"), ("all", shards[1]), True, math.inf)
+        yield ParameterSet(chosen(2), expert_teams(self.plan)[1], ("replica", "shard"), False, math.inf)
+
+    def experts(self) -> set[nn.Parameter]:
+        """The parameters of experts of which other ranks have others."""
+        return {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
+
+    def summands(self) -> set[nn.Parameter]:
+        """The parameters of whose gradients each tensor-parallel rank computes a part."""
+        tensor = self.division.tensor
+        return set(tensor.of_parts(self.module) if tensor else []) - self.experts()
 
     def sharing_teams(self, one: ParameterSet) -> list[Team]:
         """The ranks that shard the states of a set of parameters, and the ranks with the same shard."""
-        whole = teams(self.mesh, *one.axes)
-        size = len(whole[0]) * self.plan.sharing // self.plan.workers if one.is_divided else len(whole[0])
-        return [Team.of(ranks, name) for ranks, name in zip(divided(whole, size), one.names, strict=True)]
+        ranks = len(one.teams[0])
+        size = ranks * self.plan.sharing // self.plan.workers if one.is_divided else ranks
+        return [Team.of(parts, name) for parts, name in zip(divided(one.teams, size), one.names, strict=True)]
 
     def close(self) -> None:
         """Ends the thread that sums buckets."""

@@ -12,7 +12,7 @@ from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context
-from scaleproof.validator.strategy.layout.mesh import build_mesh, teams
+from scaleproof.validator.strategy.layout.mesh import build_mesh, expert_teams, mesh_sizes, teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
 from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
@@ -33,7 +33,7 @@ class Replica(StageTrainer):
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         plan, mesh = strategy.plan, build_mesh(strategy.plan, context.device.type)
         own = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}
-        worker = own["replica"] * plan.expert + own["expert"]
+        worker = own["replica"] * mesh_sizes(plan)["expert"] + own["expert"]
         self.mesh, self.plan, self.division = mesh, plan, Division(context, plan, mesh)
         super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build)
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
@@ -86,7 +86,8 @@ class Division:
         # only transformers can be divided
         spec = cast(Transformer, context.scenario.model)
         if plan.tensor > 1:
-            modes = {"sequence": plan.sequence_parallel, "overlap": plan.overlap_tensor}
+            folds = plan.shard.expert_tensor is not None
+            modes = {"sequence": plan.sequence_parallel, "overlap": plan.overlap_tensor, "folds": folds}
             self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, **modes)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
@@ -98,7 +99,7 @@ class Division:
                 attention = RingAttention if plan.context_by == "ring" else GatheredAttention
                 self._attention = attention(readers, spec.sequence)
         if plan.expert > 1:
-            self._experts = PassCollectives(recorder, Team.along(mesh, "expert"))
+            self._experts = PassCollectives(recorder, Team.of(expert_teams(plan)[0], "expert"))
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of the layers with these numbers."""

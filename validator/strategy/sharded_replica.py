@@ -85,20 +85,20 @@ class FullyShardedReplica(ParallelReplica):
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         tensor, before = self.division.tensor, list(self.module.parameters())
-        parts = set(tensor.of_parts(self.module) if tensor else [])
+        parts = self.summands()
         whole, _, experts = self.parameter_sets(strategy.bucket_bytes)
         self._shard(self.sharing_teams(whole), self.sharing_teams(experts))
         # shards have replaced the parameters
         after = list(self.module.parameters())
         if tensor is not None:
             tensor.replace(zip(before, after, strict=True))
-        self.summands = [new for old, new in zip(before, after, strict=True) if old in parts]
+        self.own_summands = [new for old, new in zip(before, after, strict=True) if old in parts]
         self.optimizer = context.optimizer(after)
 
     def average(self) -> None:
         """Sums the parts of gradients that tensor-parallel ranks have computed; others have been summed already."""
-        if self.summands and (tensor := self.division.tensor) is not None:
-            gradients = [local(cast(Tensor, parameter.grad)) for parameter in self.summands]
+        if self.own_summands and (tensor := self.division.tensor) is not None:
+            gradients = [local(cast(Tensor, parameter.grad)) for parameter in self.own_summands]
             packed = pack(gradients)
             tensor.collectives.sum(packed)
             for gradient, summed in zip(gradients, views(packed, gradients), strict=True):

@@ -122,7 +122,9 @@ class TrainedModel:
         return LayerGraph(layers, own.wiring, prepare(self.scenario, layers), own.prelude, own.derived)
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
-        """The mean loss over samples."""
+        """The mean loss over samples; of outputs in fp16 it is in fp32, as a scaled loss exceeds the range of fp16."""
+        if self.scenario.training.precision == "fp16":
+            outputs = outputs.float() if isinstance(outputs, Tensor) else tuple(one.float() for one in outputs)
         return self.modules.loss(outputs, targets)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -32,14 +32,16 @@ def check_verifiable(scenario: Scenario) -> None:
     model, plan = scenario.model, scenario.strategy.plan
     if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
         raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
-    if getattr(getattr(model, "experts", None), "capacity", None) is not None and plan.context > 1:
+    if getattr(getattr(model, "experts", None), "capacity", None) is not None and plan.context * plan.folds > 1:
         dropped = "ranks that share tokens drop others than one process does"
-        raise InputError(f"{scenario.name}: --verify: {dropped}; leave out model.experts.capacity or strategy.context")
+        raise InputError(
+            f"{scenario.name}: --verify: {dropped}; leave out model.experts.capacity, or strategy.context and expert_tensor"
+        )
     if plan.tensor > 1 and (plan.dispatch_precision or plan.combine_precision):
         message = "one process cannot round the parts of experts' outputs that tensor-parallel ranks send"
         message += "; leave dispatch_precision and combine_precision, or strategy.tensor, out"
         raise InputError(f"{scenario.name}: --verify: {message}")
-    is_divided = plan.context > 1 or plan.expert > 1 or plan.sequence_parallel
+    is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
     if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
         message = "one process cannot compress the parts of gradients that ranks which share layers send"
         raise InputError(f"{scenario.name}: --verify: {message}; leave compression out to verify the rest")

@@ -35,13 +35,17 @@ GATHERED = {"context": 2, "context_by": "all_gather"}
 ULYSSES = {"context": 2, "context_by": "ulysses"}
 EXPERT = {"workers": 2, "expert": 2}
 STAGED = {"stages": 2, "microbatches": 2}
+FOLDED = {**SEQUENCE, "expert_tensor": 1}
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CASES: list[Case] = [
     (EXPERT, MIXED, "adam"),
     (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "sgd"),
+    ({**FOLDED, "expert": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "sgd"),
     ({**STAGED, **SEQUENCE, **GATHERED, "order": ["stages", "context", "workers", "tensor"]}, TINY_GPT, "sgd"),
 ]
 MORE_CASES: list[Case] = [
+    ({**FOLDED, "workers": 2, "expert": 4}, MIXED, "adam"),
+    ({**STAGED, **FOLDED, "expert": 2}, MIXED, "sgd"),
     (TENSOR, TINY_GPT, "adam"),
     ({**EXPERT, "microbatches": 2}, FEW, "adam"),
     (GATHERED, TINY_GPT, "sgd"),
@@ -60,6 +64,9 @@ MORE_CASES: list[Case] = [
     ),
 ]
 RARE_CASES: list[Case] = [
+    (FOLDED, MIXED, "adam"),
+    ({**FOLDED, **GATHERED, "expert": 4}, MIXED, "sgd"),
+    ({**FOLDED, **GATHERED, "workers": 2, "expert": 4, "order": ["context", "workers", "tensor", "stages"]}, MIXED, "sgd"),
     ({**STAGED, **SEQUENCE, **ULYSSES}, TINY_GPT | {"heads": 4}, "sgd"),
     ({**EXPERT, **ULYSSES, "context": 4}, MIXED | {"heads": 4}, "sgd"),
     ({**SEQUENCE, "microbatches": 2}, TINY_GPT, "sgd"),
@@ -141,6 +148,7 @@ def test_parameters_equal_those_of_one_process(
         (faults_hybrid.average_nothing, {**STAGED, "workers": 2, "tensor": 2}, TINY_GPT),
         *in_bulk(
             (faults_hybrid.average_different_experts, EXPERT, MIXED),
+            (faults_hybrid.keep_experts_separate, {**FOLDED, "workers": 2, "expert": 2}, MIXED),
             (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
             (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
             (faults_hybrid.keep_parts_separate, SEQUENCE, TINY_GPT),
@@ -342,6 +350,7 @@ def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, pa
     ("strategy", "model", "message"),
     [
         ({"context": 2}, TINY_GPT | {"sequence": 6}, "strategy.context: 2 ranks have two parts each of 6 tokens"),
+        ({**SEQUENCE, "tensor": 4, "expert_tensor": 2}, MIXED | {"heads": 4}, "strategy.expert_tensor: 2 is predicted"),
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
@@ -359,8 +368,9 @@ def test_unsupported_sharding_is_rejected(
         measure(make_scenario({"kind": "hybrid", **strategy}, model))
 
 
-def test_shared_experts_are_rejected_for_emulation(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED)
+@pytest.mark.parametrize("strategy", [EXPERT, FOLDED])
+def test_shared_experts_are_rejected_for_emulation(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, MIXED)
 
     with pytest.raises(InputError, match="cannot be emulated"):
         measure(scenario.model_copy(update={"compute": "paced"}))

@@ -21,7 +21,7 @@ _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
-_ROUTED: Final = ("expert", "dispatch_precision", "combine_precision")
+_ROUTED: Final = ("expert", "expert_tensor", "dispatch_precision", "combine_precision")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
@@ -144,9 +144,14 @@ def _check_hybrid(scenario: Scenario) -> None:
             raise InputError(f"strategy.{field}: {message}")
     if plan.overlap and splits_backward(plan):
         raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
-    if plan.expert > 1 and plan.sequence_parallel:
+    if plan.expert_tensor not in (None, 1):
+        message = f"{plan.expert_tensor} is predicted but not measured: {refusals.DIVIDED_EXPERTS}"
+        raise InputError(f"strategy.expert_tensor: {message}; give 1 to measure")
+    if plan.expert > 1 and plan.sequence_parallel and plan.expert_tensor is None:
         shared = "of workers that share experts is predicted but not measured"
-        raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")
+        raise InputError(f"strategy.sequence_parallel {shared}; leave either out, or give expert_tensor: 1, to measure")
+    if plan.expert_tensor is not None and scenario.compute == "paced":
+        raise InputError("compute: ranks with whole experts cannot be emulated; leave expert_tensor out, or set compute=real")
     if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
         message = "with partial gradients or different experts on ranks, servers are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
@@ -154,14 +159,6 @@ def _check_hybrid(scenario: Scenario) -> None:
     if plan.context > 1 and plan.context_by != "ulysses" and sequence % (2 * plan.context):
         message = f"{plan.context} ranks have two parts each of {sequence} tokens, to balance causal attention"
         raise InputError(f"strategy.context: {message}; give a sequence that is a multiple of {2 * plan.context}")
-
-
-def _check_servers(scenario: Scenario) -> None:
-    strategy = scenario.strategy
-    assert isinstance(strategy, ParameterServer)
-    if strategy.overlap and strategy.two_level:
-        message = f"with two_level it is predicted but not measured: {refusals.NODE_SUMS}; leave either out to measure"
-        raise InputError(f"strategy.overlap: {message}")
 
 
 def trains_by_layers(scenario: Scenario) -> bool:
@@ -187,5 +184,4 @@ _CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
     "data_parallel": _check_data_parallel,
     "pipeline": _check_stages,
     "hybrid": _check_hybrid,
-    "parameter_server": _check_servers,
 }

@@ -11,11 +11,14 @@ from scaleproof.simulator.model.layers import WHOLE, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
 
-PRECISIONS: Final = ("fp64", "fp32", "bf16")
+PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
+# Kinds of strategy whose ranks apply the same gradients, and so have the same scale of losses.
+_SCALING: Final = ("data_parallel", "pipeline", "hybrid", "model_parallel")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
 
@@ -38,13 +41,31 @@ def _check(scenario: Scenario) -> None:
     if optimizer not in OPTIMIZERS:
         message = f"{optimizer} is predicted but not measured: {refusals.OPTIMIZERS[optimizer]}"
         raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
-    if scenario.training.offload:
-        raise InputError(f"training.offload is predicted but not measured: {refusals.OFFLOAD}; leave it out to measure")
+    if scenario.training.offload == ("parameters",):
+        message = f"of parameters alone is predicted but not measured: {refusals.HOST_PARAMETERS}"
+        raise InputError(f"training.offload {message}; give [optimizer, parameters] to measure")
+    if "parameters" in scenario.training.offload and not scenario.strategy.plan.averages:
+        message = f"of parameters by one worker is predicted but not measured: {refusals.UNSHARDED}"
+        raise InputError(f"training.offload {message}; give several workers, or [optimizer], to measure")
+    _check_scaled(scenario)
     if scenario.input is not None:
         raise InputError(f"input is predicted but not measured: {refusals.INPUT}; leave it out to measure")
     if scenario.unevenness != EVEN:
         raise InputError(f"unevenness is predicted but not measured: {refusals.UNEVENNESS}; leave it out to measure")
     _check_data(scenario)
+
+
+def _check_scaled(scenario: Scenario) -> None:
+    """Raises InputError where losses need a scale, and ranks have none in common."""
+    strategy = scenario.strategy
+    if scenario.training.precision != "fp16":
+        return
+    if strategy.kind not in _SCALING or strategy.servers:
+        message = f"fp16 by {strategy.kind}{' with servers' if strategy.kind == 'hybrid' else ''} is predicted but not measured"
+        raise InputError(f"training.precision: {message}: {refusals.SCALE}; give one of {', '.join(PRECISIONS[:-1])}")
+    if isinstance(strategy.plan.compression, PowerSgd | TopK):
+        message = f"with training.precision=fp16 is predicted but not measured: {refusals.SCALED_RESTS}"
+        raise InputError(f"strategy.compression {message}; give another precision, or leave compression out")
 
 
 def _check_model(scenario: Scenario) -> None:

@@ -45,7 +45,11 @@ def check_room(scenario: Scenario) -> None:
 def _needed_bytes(scenario: Scenario) -> float:
     """Rough peak memory in bytes of all ranks together: shipped scenarios used 0.85 to 1.25 times as much."""
     strategy, predicted, paced = scenario.strategy, memory(scenario), scenario.compute == "paced"
-    rank = sum(_rank_bytes(kind.holders_bytes, paced) for kind in predicted.ranks) / len(predicted.ranks)
+    copies = scenario.training.precision == "fp16"
+    rank = sum(
+        _rank_bytes(kind.holders_bytes, paced) + kind.host_bytes + copies * kind.holders_bytes.get("master_parameters", 0.0)
+        for kind in predicted.ranks
+    ) / len(predicted.ranks)
     data = _emulated_outputs_bytes(scenario) if paced else _batches_bytes(scenario)
     server = 0.0
     if predicted.servers is not None:

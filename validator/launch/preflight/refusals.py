@@ -8,7 +8,6 @@ _ROUTED: Final = "real routers send a token to any rank, by one all-to-all"
 
 # Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
-    "expert_tensor": "all real tensor-parallel ranks share each expert's matrices",
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "node_limit": _ROUTED,
     "deduplicated": _ROUTED,
@@ -20,15 +19,17 @@ STRATEGY: Final = {
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",
     "fp4": "processors have no 4-bit products",
-    "fp16": "gradients in fp16 need loss scaling, which real training lacks",
     "tf32": "processors have no tf32 products",
 }
 OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real training builds no Adafactor"}
-OFFLOAD: Final = "real ranks keep all states where they compute"
+HOST_PARAMETERS: Final = "torch updates parameters in host memory by an optimizer in host memory"
+UNSHARDED: Final = "torch's fully_shard offloads what it shards"
+SCALE: Final = "there is no common scale of the losses of ranks that update by themselves, or of servers"
+SCALED_RESTS: Final = "what workers leave unsent would have an older scale of the loss"
 INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
 WHOLE_EXCHANGES: Final = "they exchange tokens before or after they compute, not in pieces"
-NODE_SUMS: Final = "the workers of a real node sum their gradients once, after the backward pass"
+DIVIDED_EXPERTS: Final = "real tensor-parallel ranks have whole experts, or all of them share each expert's matrices"
 SCALED: Final = "8-bit messages need scales of their elements, which no collective of torch sends"
 FUSED: Final = "torch's products do not add gradients to a buffer"
 ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"

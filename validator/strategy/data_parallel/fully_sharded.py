@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -73,6 +73,8 @@ class LayerSharder:
         self._context, self._divisor, self._stage = context, divisor, stage
         self._plan = context.scenario.strategy.plan
         self._policy = MixedPrecisionPolicy(reduce_dtype=reduced)
+        is_offloaded = "parameters" in context.scenario.training.offload
+        self._offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda") if is_offloaded else OffloadPolicy()
         self._collectives: dict[tuple[int, int], _ShardCollective] = {}
         self._meshes: dict[int, DeviceMesh] = {}
 
@@ -86,7 +88,7 @@ class LayerSharder:
             teams = (Collectives(self._context.recorder, team, self._stage) for team in (shard, groups))
             self._collectives[key] = _ShardCollective(self._context.recorder, self._context.device.type, *teams)
         mesh, keeps = self._mesh(shard), not self._plan.reshard
-        fully_shard(module, mesh=mesh, reshard_after_forward=not keeps, mp_policy=self._policy)
+        fully_shard(module, mesh=mesh, reshard_after_forward=not keeps, mp_policy=self._policy, offload_policy=self._offload)
         self._collectives[key].attach(cast(FSDPModule, module), self._divisor)
         return cast(FSDPModule, module)
 

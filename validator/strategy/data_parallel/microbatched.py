@@ -33,7 +33,7 @@ class Microbatched(WholeModel):
         """Adds a microbatch's gradients to those of the step's other microbatches."""
         loss = self.loss_of(part, microbatch)
         with self.recorder.span(Phase.BACKWARD, microbatch=microbatch):
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.context.scaled(loss).backward()  # type: ignore[no-untyped-call]
 
     def loss_of(self, part: Batch, microbatch: int) -> Tensor:
         """A microbatch's part of the mean loss over the worker's samples."""

@@ -121,7 +121,7 @@ class Ddp(Microbatched):
             with self.parallel.no_sync():
                 super().train_on(part, microbatch)
             return
-        loss = self.loss_of(part, microbatch)
+        loss = self.context.scaled(self.loss_of(part, microbatch))
         begin = self.recorder.now()
         self.recorder.enter(Phase.BACKWARD)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -17,11 +17,13 @@ def build_mesh(plan: Plan, device: str) -> DeviceMesh:
 
 
 def mesh_sizes(plan: Plan) -> dict[str, int]:
-    """Lengths of the mesh's axes, outermost first. Workers form two axes: those that share experts are neighbours."""
+    """Lengths of the mesh's axes, outermost first. Workers form two axes: those that share experts are neighbours, unless
+    tensor- and context-parallel ranks share experts too."""
+    expert = plan.expert if plan.expert_tensor is None else 1
     axes = {
         "tensor": {"tensor": plan.tensor},
         "context": {"context": plan.context},
-        "workers": {"replica": plan.workers // plan.expert, "expert": plan.expert},
+        "workers": {"replica": plan.workers // expert, "expert": expert},
         "stages": {"stage": plan.stages},
     }
     return {name: size for axis in reversed(plan.order) for name, size in axes[axis].items()}
@@ -34,6 +36,14 @@ def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
     outside = [number for number in range(len(names)) if number not in inside]
     result: list[list[int]] = torch.permute(mesh.mesh, (*outside, *inside)).flatten(len(outside)).flatten(0, -2).tolist()
     return result
+
+
+def expert_teams(plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
+    """The teams of ranks with different experts, which exchange tokens, and those of ranks with the same experts."""
+    ranks = plan.grid(1).experts(plan.expert, plan.expert_tensor)
+    exchanging: list[list[int]] = ranks.reshape(-1, plan.expert).tolist()
+    equal: list[list[int]] = ranks.swapaxes(-1, -2).reshape(-1, ranks.shape[-2]).tolist()
+    return exchanging, equal
 
 
 def divided(whole: Sequence[Sequence[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:

@@ -20,6 +20,7 @@ _AXES: Final = (
     "shard",
     "replica",
     "node",
+    "node replies",
     "copies",
     "shards of a worker",
     "shards of all",

@@ -62,7 +62,7 @@ class BranchTrainer(Trainer):
             with self.recorder.span(Phase.FORWARD, stage=self.context.rank):
                 loss = self.context.model.loss(passes.outputs[len(self.rank_of) - 1], batch.targets)
             self.note_loss(loss, len(batch.targets))
-            passes.loss = loss
+            passes.loss = self.context.scaled(loss)
         for number in reversed(self.layers):
             self._backward(number, passes)
         self.messages.wait()

@@ -42,7 +42,11 @@ class TensorParallel:
     overlapped: overlaps collectives of sequence parallelism with the products next to them; None if they block the pass.
     """
 
-    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool, overlap: bool) -> None:
+    def __init__(
+        self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool, overlap: bool, folds: bool
+    ) -> None:
+        """folds: whether each rank has whole experts, for its own tokens, instead of a part of every expert's matrices."""
+        self.experts_style = FoldedExperts(self) if folds else ParallelExperts(self)
         self.mesh = mesh["tensor"]
         self.team = Team.along(mesh, "tensor")
         self.collectives = PassCollectives(recorder, self.team)
@@ -58,7 +62,7 @@ class TensorParallel:
         plan: dict[str, ParallelStyle] = {
             "token": VocabParallelEmbedding(self),
             "output": ColumnParallelLinear(self),
-            "mixture": ParallelExperts(self),
+            "mixture": self.experts_style,
         }
         plan |= {
             "qkv": ColumnParallelLinear(self),
@@ -180,6 +184,19 @@ class ParallelExperts(_Style):
             self.shared.note_summand(parameter)
         module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
         module.register_forward_hook(lambda _, inputs, outputs: self.shared.leave(outputs))
+        return module
+
+
+class FoldedExperts(_Style):
+    """A mixture of which each rank has whole experts and its own tokens; shared experts, which all tokens pass, are divided."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        shared = cast(Mixture, module).shared
+        if shared is not None:
+            self.shared.cut(shared.up, "weight", 0)
+            self.shared.cut(shared.down, "weight", 1)
+            shared.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
+            shared.register_forward_hook(lambda _, inputs, outputs: self.shared.leave(outputs))
         return module
 
 

@@ -14,6 +14,7 @@ from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
+from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, SynchronousServer
 from scaleproof.validator.strategy.parameter_server.worker import OverlappedWorker, Worker
 
@@ -24,15 +25,17 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     servers = range(strategy.workers, strategy.ranks)
     links = Links([pusher[0] for pusher in groups], servers, own=dist.get_backend() == "nccl")
     # every rank must create all groups, servers included
-    team = Team.of([*groups, *([server] for server in servers)], "node") if strategy.two_level else None
+    levels = ("node", "node replies") if strategy.overlap else ("node",)
+    teams = [Team.of([*groups, *([server] for server in servers)], axis) for axis in levels if strategy.two_level]
+    is_shared = bool(teams) and teams[0].size > 1
     trainer: Trainer
     if context.rank >= strategy.workers:
         server = SynchronousServer if strategy.consistency == SYNCHRONOUS else AsynchronousServer
         trainer = server(context, strategy, links, groups)
     elif strategy.overlap:
-        trainer = OverlappedWorker(context, strategy, links)
+        trainer = NodeWorker(context, strategy, links, *teams) if is_shared else OverlappedWorker(context, strategy, links)
     else:
-        trainer = Worker(context, strategy, links, team if team is not None and team.size > 1 else None)
+        trainer = Worker(context, strategy, links, teams[0] if is_shared else None)
     # asynchronous workers would stay as far from one another as they began
     dist.barrier()
     return trainer

@@ -105,8 +105,8 @@ class Worker(WholeModel):
 class OverlappedWorker(Worker):
     """Pushes a bucket once its gradients are complete, and waits for its pull before the layers that need it."""
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links) -> None:
-        super().__init__(context, strategy, links, None)
+    def __init__(self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None) -> None:
+        super().__init__(context, strategy, links, node_team)
         buckets, parameters = self.layout.buckets, list(self.module.parameters())
         # number of tensors of each bucket without a gradient yet; the next bucket to push; pushes under way; by bucket the step
         # and pulls under way
@@ -131,10 +131,8 @@ class OverlappedWorker(Worker):
         self.gradients_left = [len(bucket.tensors) for bucket in self.layout.buckets]
         self.next_push = len(self.gradients_left) - 1
         self.backward(self.forward(self.batches[index]))
-        with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
-            wait_all(self.pushes)
-            self.pushes.clear()
-        self._await_pull(0)
+        self.end_pushes()
+        self.await_pull(0)
         if index == self.context.total_steps - 1:
             self._await_all_pulls()
 
@@ -147,7 +145,7 @@ class OverlappedWorker(Worker):
         x: Values = batch.inputs
         tensors = {data_name(Wire(DATA)): batch.inputs, **batch.others}
         for bucket, piece in enumerate(self.pieces):
-            self._await_pull(bucket)
+            self.await_pull(bucket)
             if piece is not None:
                 with self.recorder.span(Phase.FORWARD):
                     x = piece(*as_tuple(x), **tensors)
@@ -166,28 +164,46 @@ class OverlappedWorker(Worker):
         a later bucket are missing: servers expect buckets from the last to the first."""
         self.gradients_left[bucket] -= 1
         while self.next_push >= 0 and self.gradients_left[self.next_push] == 0:
-            bucket, begin = self.next_push, self.recorder.now()
+            self.exchange(self.next_push)
             self.next_push -= 1
-            self.pushes += self.push(bucket)
-            self.pulls[bucket] = self._index, self.pull(bucket)
-            labels: dict[str, Any] = {"size_bytes": self._bytes(bucket), "group": bucket, "match": self._index}
-            self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, **labels)
 
-    def _await_pull(self, bucket: int) -> None:
+    def exchange(self, bucket: int) -> None:
+        """Starts to push the gradients of a bucket, and to pull its parameters."""
+        self.pulls[bucket] = self._index, self.send(bucket, self._index)
+
+    def send(self, bucket: int, index: int) -> list[dist.Work]:
+        """Starts to push the gradients of a bucket in step `index`; returns its pulls, which have begun."""
+        begin = self.recorder.now()
+        self.pushes += self.push(bucket)
+        pulls = self.pull(bucket)
+        self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, **self.labels(bucket, index))
+        return pulls
+
+    def end_pushes(self) -> None:
+        """Waits until all pushes of a step have been sent."""
+        with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
+            wait_all(self.pushes)
+            self.pushes.clear()
+
+    def await_pull(self, bucket: int) -> None:
         """Waits for the parameters of a bucket, unless they have come already."""
         if bucket not in self.pulls:
             return
-        match, pulls = self.pulls.pop(bucket)
-        with self.recorder.span(Phase.WAIT, size_bytes=self._bytes(bucket), group=bucket, match=match):
-            if bucket == 0:
-                # the next backward pass adds to it
-                self.gradient.zero_()
+        index, pulls = self.pulls.pop(bucket)
+        with self.recorder.span(Phase.WAIT, **self.labels(bucket, index)):
+            self.clear_gradient(bucket)
             wait_all(pulls)
 
-    def _bytes(self, bucket: int) -> float:
+    def clear_gradient(self, bucket: int) -> None:
+        """Clears the gradients once the first bucket is waited for: the next backward pass adds to them."""
+        if bucket == 0:
+            self.gradient.zero_()
+
+    def labels(self, bucket: int, index: int) -> dict[str, Any]:
+        """Labels of the spans of a bucket's push and pull in step `index`."""
         elements = sum(self.layout.sizes[tensor] for tensor in self.layout.buckets[bucket].tensors)
-        return float(elements * self.values.element_size())
+        return {"size_bytes": float(elements * self.values.element_size()), "group": bucket, "match": index}
 
     def _await_all_pulls(self) -> None:
         for bucket in range(len(self.pieces)):
-            self._await_pull(bucket)
+            self.await_pull(bucket)

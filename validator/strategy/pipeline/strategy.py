@@ -135,4 +135,4 @@ class StageTrainer(Trainer):
         for stage in self.stages:
             stage.end_forward()
         self.note_loss(loss, len(targets))
-        return loss / self.microbatches
+        return self.context.scaled(loss / self.microbatches)

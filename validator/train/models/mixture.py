@@ -25,7 +25,7 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 class Expert(nn.Module):
-    """An MLP without biases: (tokens, hidden) → the same shape. section: name of the section of its activation function."""
+    """An MLP without biases: (…, hidden) → the same shape. section: name of the section of its activation function."""
 
     def __init__(self, hidden: int, feedforward: int, activation: Activation, section: str) -> None:
         super().__init__()
@@ -77,7 +77,8 @@ class Mixture(nn.Module):
         rows, weights = tokens[token], weights.flatten()[order].unsqueeze(-1)
         outputs = self.experts(rows, counts) if self.capacity is None else self._within_capacity(rows, expert, counts)
         mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights)
-        return (mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, tokens)).view_as(x)
+        mixed = mixed.view_as(x)
+        return mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, x)
 
     def _within_capacity(self, rows: Tensor, expert: Tensor, counts: Tensor) -> Tensor:
         """The outputs of rows sorted by expert; zeros for those beyond its capacity."""

@@ -14,7 +14,7 @@ from scaleproof.validator.train.models import convolutional, encoders, resnet, s
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
 
-DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Family(NamedTuple):

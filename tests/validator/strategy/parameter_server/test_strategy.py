@@ -37,10 +37,12 @@ CASES = [
     ({**BASE, "shard": "round_robin", **OVERLAPPED}, "gpt", "adam"),
     ({**BASE, **OVERLAPPED, "rollout": "1 ms"}, "mlp", "momentum"),
     ({**BASE, "two_level": True}, "gpt", "adam"),
+    ({**BASE, **OVERLAPPED, "two_level": True}, "gpt", "momentum"),
     (ASYNCHRONOUS, "gpt", "adam"),
     ({**ASYNCHRONOUS, "shard": "tensor", "rollout": "1 ms", "placement": "colocated"}, "mlp", "sgd"),
     ({**ASYNCHRONOUS, **OVERLAPPED}, "gpt", "momentum"),
     ({**ASYNCHRONOUS, "two_level": True}, "mlp", "momentum"),
+    ({**ASYNCHRONOUS, **OVERLAPPED, "two_level": True, "shard": "tensor", "rollout": "1 ms"}, "mlp", "adam"),
     (STALE, "gpt", "momentum"),
     ({**STALE, "bound": 0, "shard": "round_robin"}, "mlp", "adam"),
     ({**STALE, **OVERLAPPED, "shard": "tensor"}, "gpt", "sgd"),
@@ -104,6 +106,7 @@ def test_separate_groups_per_direction_train_correctly(
             (faults_servers.keep_old_shard, BASE),
             (faults_servers.forget_a_push, BASE),
             (faults_servers.skip_node_reduction, {**ASYNCHRONOUS, "two_level": True}),
+            (faults_servers.skip_node_reduction, {**BASE, **OVERLAPPED, "two_level": True}),
         ),
     ],
 )
@@ -240,10 +243,25 @@ def test_workers_of_a_node_sum_before_pushing(make_scenario: MakeScenario) -> No
     assert sums.rank.tolist() == [0, 0, 1, 1], "a worker that is alone on its node sums nothing"
 
 
+@pytest.mark.full
+def test_a_node_sums_and_pushes_each_bucket_during_the_backward_pass(make_scenario: MakeScenario) -> None:
+    scenario = in_nodes(make_scenario({**BASE, **OVERLAPPED, "two_level": True}, batch=12))
+    spans = measure(scenario).spans
+    assert spans is not None
+
+    first = spans.where((spans.rank == 0) & (spans.step == 2))
+    backward = first.where((first.phase == Phase.BACKWARD) & (first.stream == Stream.MAIN))
+    sums = first.where((first.phase == Phase.SYNCHRONISE) & (first.stream == Stream.COMMUNICATION))
+    pushed = first.where((first.phase == Phase.SEND) & (first.stream == Stream.COMMUNICATION))
+    assert len(sums) == 2 * len(pushed), "each bucket is summed and its reply broadcast"
+    assert (pushed.arrival_s < backward.end_s[-1]).any()
+    talking = spans.where((spans.phase == Phase.SEND) & (spans.rank < 3))
+    assert set(talking.rank.tolist()) == {0, 2}
+
+
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        ({**BASE, **OVERLAPPED, "two_level": True}, "strategy.overlap: with two_level it is predicted but not measured"),
         ({**ASYNCHRONOUS, "units": 60}, "strategy.units is predicted but not measured"),
     ],
 )

@@ -1,0 +1,111 @@
+"""Optimizers of copies keep what 16 bits would lose, and states in host memory train like those of a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.train.master_copies import MasterOptimizer
+from tests.validator.conftest import MakeScenario
+from tests.validator.verdicts import deviation, in_bulk
+
+WORKERS = {"kind": "data_parallel", "workers": 2}
+SHARED = {"kind": "hybrid", "tensor": 2, "stages": 2, "microbatches": 2}
+
+
+def descent(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def test_changes_smaller_than_a_parameters_precision_add_up() -> None:
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.float16))
+    optimizer = MasterOptimizer([parameter], descent, torch.float32, torch.device("cpu"))
+
+    for _ in range(16):
+        # half the distance from 1 to its lower neighbour in fp16 is 2^-12
+        parameter.grad = torch.full_like(parameter, 2.0**-14)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert float(parameter.detach()) == 1 - 16 * 2.0**-14
+
+
+def test_an_infinite_gradient_changes_nothing_and_halves_the_scale() -> None:
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.float16))
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    optimizer = MasterOptimizer([parameter], descent, torch.float32, torch.device("cpu"), scaler)
+    scaled = []
+    for gradient in (torch.inf, 0.25):
+        scaled.append(float(scaler.scale(torch.ones(1))))
+        parameter.grad = torch.full_like(parameter, gradient * scaled[-1])
+        optimizer.step()
+
+    assert scaled == [1024.0, 512.0]
+    assert float(parameter.detach()) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training"),
+    [
+        (SHARED, {"optimizer": "adam"}),
+        *in_bulk(
+            (WORKERS, {}),
+            (WORKERS, {"zero": 1}),
+            (WORKERS, {"zero": 3, "optimizer": "adam"}),
+            ({"kind": "pipeline", "stages": 2, "microbatches": 4}, {"recompute": "full"}),
+            ({"kind": "model_parallel", "stages": 2}, {}),
+        ),
+    ],
+)
+def test_losses_in_16_bits_are_those_in_64_bits_up_to_rounding(
+    strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
+) -> None:
+    narrow, wide = (measure(make_scenario(strategy, precision=p, steps=10, **training)) for p in ("fp16", "fp64"))
+
+    assert narrow.losses == pytest.approx(wide.losses, rel=2e-3)
+    assert narrow.losses != pytest.approx(wide.losses, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training"),
+    [
+        (WORKERS, {"offload": ["optimizer", "parameters"], "zero": 3, "optimizer": "adam"}),
+        *in_bulk(
+            (WORKERS, {"offload": ["optimizer"], "zero": 1, "optimizer": "momentum"}),
+            (SHARED, {"offload": ["optimizer"], "optimizer": "adam"}),
+            ({"kind": "parameter_server", "workers": 2}, {"offload": ["optimizer"], "optimizer": "adam"}),
+            ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"], "optimizer": "adam"}),
+            ({"kind": "gather_average", "workers": 2}, {"offload": ["optimizer"]}),
+        ),
+    ],
+)
+def test_offloaded_states_train_like_one_process(
+    strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
+) -> None:
+    assert deviation(make_scenario(strategy, precision="fp64", **training)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training", "message"),
+    [
+        ({"kind": "local_sgd", "workers": 2, "period": 2}, {"precision": "fp16"}, "training.precision: fp16 by local_sgd"),
+        ({**WORKERS, "compression": {"kind": "top_k", "share": 0.1}}, {"precision": "fp16"}, "strategy.compression with"),
+        (WORKERS, {"offload": ["parameters"], "zero": 3}, r"training.offload of parameters alone.*\[optimizer, parameters\]"),
+    ],
+)
+def test_states_without_a_common_scale_or_optimizer_are_rejected(
+    strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
+) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario(strategy, **training))
+
+
+def test_rounding_in_16_bits_is_not_verified(make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match="--verify: rounding in fp16 hides errors"):
+        measure(make_scenario(WORKERS, precision="fp16"), watch=MeasureOptions(verify=True))
