@@ -13,7 +13,7 @@ from scaleproof.commands.arguments import Command
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     report = Command(commands, "report", _report, "write a results folder as one HTML page with figures and tables")
-    where = "folder that plan, sweep, predict, measure, reconcile, crossover or claims wrote with --out"
+    where = "folder that plan, sweep, predict, measure, reconcile, crossover, claims or faults wrote with --out"
     report.add("DIR", where, dest="folder", type=Path)
 
 

@@ -76,7 +76,7 @@ class Saving:
 
 
 class RecoveryTimes(Protocol):
-    """Times of a launcher and of a training program. asks_s: from when a host is available until it asks to join."""
+    """Times of a launcher and of a training program."""
 
     @property
     def saving(self) -> Saving:
@@ -85,6 +85,10 @@ class RecoveryTimes(Protocol):
     @property
     def asks_s(self) -> float:
         """Seconds from when a host is available until it asks to join."""
+
+    @property
+    def reacts_s(self) -> float:
+        """Seconds from the notice of an interruption until a rank is asked to stop."""
 
     def seen_s(self, hosts: int) -> float:
         """Mean seconds from when a host asks to join until one of `hosts` hosts that train stops its ranks."""
@@ -111,6 +115,11 @@ class StatedTimes:
     @property
     def asks_s(self) -> float:
         """Zero: a host is available once it can join."""
+        return 0.0
+
+    @property
+    def reacts_s(self) -> float:
+        """Zero: ranks learn of a notice at once."""
         return 0.0
 
     def seen_s(self, hosts: int) -> float:

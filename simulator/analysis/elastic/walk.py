@@ -116,7 +116,7 @@ class Walk:
             case HostFailure():
                 self._fail(event, now_s, now_s)
             case SpotInterruption():
-                step, ends_s = now.next_end_s(now_s * (1 - _CLOSE))
+                step, ends_s = now.next_end_s(now_s * (1 - _CLOSE) + self._times.reacts_s)
                 stop_s, saved_s = now.handed_over(step)
                 if (stop_s if saving.by_all else ends_s) - now_s <= event.notice_s * (1 + _CLOSE):
                     self._stop(_Stop("leave", stop_s, 1, (event.words,), now_s), step, step, saved_s)
@@ -227,6 +227,7 @@ def _change(
 ) -> HostChange:
     """A change whose pause ends at `until_s`. hosts: before and after. steps: done, and kept."""
     pause_s = until_s - stop.now_s
+    is_whole = math.isclose(pause_s, pause.all_s)
     parts_s = _cut((pause.detection_s, pause.group_s, pause.start_s, pause.restore_s), pause_s)
     return HostChange(
         causes=stop.causes + tuple(one.event.words for one in joined),
@@ -242,8 +243,8 @@ def _change(
         group_s=parts_s[1],
         start_s=parts_s[2],
         restore_s=parts_s[3],
-        low_s=min(pause.low_s, pause_s),
-        high_s=min(pause.high_s, pause_s),
+        low_s=pause.low_s if is_whole else pause_s,
+        high_s=pause.high_s if is_whole else pause_s,
         handed_over=stop.kind != "failure",
     )
 
