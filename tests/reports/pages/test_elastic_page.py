@@ -45,5 +45,5 @@ def test_runs_have_a_page_with_throughput_losses_and_times(tmp_path: Path) -> No
 
 def test_files_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "events.json").write_text("{")
-    with pytest.raises(InputError, match="events.json: cannot be read"):
+    with pytest.raises(InputError, match=r"events\.json: cannot be read"):
         build(tmp_path)
