@@ -12,8 +12,9 @@ from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, Host
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.experiments.elastic.records import LoggedEvent
 
-# Events that the injector makes.
-_INJECTED: Final = ("killed", "notified", "available")
+# Events that the injector makes of hosts that go.
+_WENT: Final = ("killed", "notified")
+_CLOSE_S: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,7 @@ def measured(job: EventJob, events: Sequence[LoggedEvent]) -> ElasticTimeline:
 
 
 def _change(before: Group, after: Group, events: Sequence[LoggedEvent]) -> HostChange:
-    injected = [
-        event
-        for event in events
-        if event.what in _INJECTED
-        and before.ready_s - 1e-6 <= event.at_s <= after.ready_s
-        and (event.rank in after.hosts) == (event.what == "available")
-    ]
+    injected = _causes(before, after, events)
     if not injected:
         raise RunError("the group of ranks changed without an event; is the machine too busy?")
     gone_s = [event.at_s for event in events if event.what == "gone" and before.ready_s <= event.at_s <= after.ready_s]
@@ -141,6 +136,14 @@ def _change(before: Group, after: Group, events: Sequence[LoggedEvent]) -> HostC
         high_s=after.ready_s - stopped_s,
         handed_over=handed_over,
     )
+
+
+def _causes(before: Group, after: Group, events: Sequence[LoggedEvent]) -> list[LoggedEvent]:
+    """The injected events that led from one group to the next: hosts that went since, and the new ones of the next group."""
+    went = [one for one in events if one.what in _WENT and before.ready_s - _CLOSE_S <= one.at_s <= after.ready_s]
+    new = after.hosts - (before.hosts - {one.rank for one in went})
+    came = {one.rank: one for one in events if one.what == "available" and one.at_s <= after.ready_s}
+    return [*went, *(came[host] for host in sorted(new) if host in came)]
 
 
 def _kept_s(group: Group, step: int) -> float:
