@@ -16,7 +16,10 @@ _seed = number(int, lambda seed: seed >= 0, "a whole number of at least 0")
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     goodput = Command(commands, "goodput", _goodput, "predict the throughput that remains under failures")
-    goodput.parser.description = "Predict the effective training time ratio under failures, with the lost time by cause."
+    goodput.parser.description = (
+        "Predict the effective training time ratio under failures, with the lost time by cause: over days of random failures, "
+        "or along the events of hosts that the scenario lists."
+    )
     goodput.add("SCENARIO", "a YAML file with `reliability`, or a name from 'scaleproof list'")
     goodput.add_overrides("a field, such as reliability.spares=8")
     goodput.add("--days N", "duration of the job (30)", type=_days, default=30.0)
@@ -26,9 +29,15 @@ def mount(commands: Any) -> None:
 
 
 def _goodput(options: argparse.Namespace) -> int:
+    from scaleproof.commands.text import elastic as elastic_text
     from scaleproof.commands.text.goodput import describe
+    from scaleproof.simulator.analysis.elastic import elastic
     from scaleproof.simulator.analysis.goodput import goodput
     from scaleproof.simulator.scenario.load import load
 
-    result = goodput(load(options.scenario, options.overrides), options.days, options.samples, options.seed)
+    scenario = load(options.scenario, options.overrides)
+    if scenario.reliability is not None and scenario.reliability.events:
+        timeline = elastic(scenario)
+        return print_result(options, timeline.plain, lambda: elastic_text.describe(timeline))
+    result = goodput(scenario, options.days, options.samples, options.seed)
     return print_result(options, result.plain, lambda: describe(result))

@@ -22,6 +22,7 @@ KINDS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("systems", "scenarios: named systems"),
         ("demo", "scenarios of the demo, small enough to measure"),
         ("netlab", "scenarios for an emulated network inside this machine"),
+        ("elastic", "scenarios with hosts that fail, join or are interrupted"),
     ),
     "systems": (("systems", "scenarios: named systems"),),
     "studies": (("studies", "studies"),),

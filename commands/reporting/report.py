@@ -13,8 +13,8 @@ from scaleproof.commands.arguments import Command
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     report = Command(commands, "report", _report, "write a results folder as one HTML page with figures and tables")
-    where = "folder that plan, sweep, predict, measure, reconcile, crossover or claims wrote with --out; or a scenario file or "
-    where += "a capture, which is predicted first"
+    where = "folder that plan, sweep, predict, measure, reconcile, crossover, claims or faults wrote with --out; or a scenario "
+    where += "file or a capture, which is predicted first"
     report.add("WHERE", where, type=Path)
     report.add_overrides()
     report.add("--out DIR", "folder of the page of a file (the file's name with -report)", type=Path)

@@ -52,7 +52,7 @@ def scenario_page(schema: dict[str, Any]) -> str:
         definition = definitions[name]
         if name in _CALIBRATED:
             continue
-        names += [new for new in _references(definition.get("properties", {})) if new not in names]
+        names += [new for new in dict.fromkeys(_references(definition.get("properties", {}))) if new not in names]
         sections.append(f"## {name}\n\n{_sentence(definition)}\n\n{_table(definition)}")
     return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), *sections]) + "\n"
 

@@ -10,9 +10,19 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scaleproof.reports.pages import collective_page, fit_page, picture_page, plan_page, result_page, study_page, text
+from scaleproof.reports.pages import (
+    collective_page,
+    elastic_page,
+    fit_page,
+    picture_page,
+    plan_page,
+    result_page,
+    study_page,
+    text,
+)
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
+from scaleproof.reports.read.elastic import EVENTS_FILE
 from scaleproof.reports.read.results import Results
 from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
@@ -27,6 +37,7 @@ _PICTURE_PAGES: Final = {
     picture_page.CROSSOVER_FILE: picture_page.crossover_page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
     FIT_FILE: fit_page.page,
+    EVENTS_FILE: elastic_page.page,
 }
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"

@@ -15,7 +15,7 @@ PARTS: Final = {"model": "models", "cluster": "clusters"}
 _FOLDERS: Final = PARTS | {"framework": "frameworks", "device": "devices", "study": "studies", "claim": "claims"}
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
-SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
+SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab", "elastic")
 # The command for each kind of file, for who gives the file to another one.
 _COMMANDS: Final = {
     "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",

@@ -1,6 +1,7 @@
 """Reliability: failure rates of a cluster's components, times of detection and restart, and checkpoints.
 
-`scaleproof goodput` uses it. `predict` and `measure` cover steps between failures, which do not depend on it.
+`scaleproof goodput` uses it, with random failures (`mtbf`) or along events of hosts (`events`), which `scaleproof faults` makes
+happen. `predict` and `measure` cover steps between failures, which do not depend on it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds, parse_time_s
+from scaleproof.simulator.scenario.host_events import AnyHostEvent
 
 COMPONENTS: Final = ("gpu", "host", "nic", "switch", "job")
 # beyond these limits, failure rates overflow or underflow
@@ -123,7 +125,8 @@ class Reliability(Spec):
     repair, or continues with fewer workers, and grows again, with another restart, once nodes are repaired.
     """
 
-    mtbf: TimesBetween = Field(description="mean time between failures of each component")
+    mtbf: TimesBetween | None = Field(None, description="mean time between failures of each component")
+    events: tuple[AnyHostEvent, ...] = Field((), description="what happens to single hosts and when, instead of mtbf")
     checkpoint: Checkpoint
     detection_s: Seconds = Field(0.0, alias="detection")
     reschedule_s: Seconds = Field(0.0, alias="reschedule")
@@ -134,8 +137,21 @@ class Reliability(Spec):
     )
     repair_s: Duration | None = Field(None, alias="repair", description="of a node, from the detection of its failure")
     shortage: Literal["wait", "shrink"] = Field("wait", description="what training does while there are too few nodes")
-    least_workers: Count = Field(1, description="if training shrinks: with fewer workers it waits")
+    least_workers: Count = Field(1, description="if training shrinks: with fewer workers it waits; events may not leave fewer")
+    most_workers: Count | None = Field(
+        None, description="workers that events may lead to at most; the number they lead to if absent"
+    )
     planned: PlannedStops | None = None
+
+    @model_validator(mode="after")
+    def _something_happens(self) -> Self:
+        if (self.mtbf is None) == (not self.events):
+            raise ValueError("give mtbf for random failures, or events" + ("" if self.mtbf is None else ", not both"))
+        if self.events and (self.spares is not None or self.planned is not None):
+            raise ValueError("spares and planned are for random failures; leave them out, or events")
+        if not self.events and self.most_workers is not None:
+            raise ValueError("most_workers is for events; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _nodes_come_back(self) -> Self:
@@ -144,3 +160,7 @@ class Reliability(Spec):
         if self.spares is None and (self.repair_s is not None or self.shortage == "shrink"):
             raise ValueError("spare nodes are unlimited without spares; give spares (0 for none) with repair and shortage")
         return self
+
+    def mtbf_s(self) -> dict[str, float | None]:
+        """Mean time between failures in seconds by component; None if it does not fail."""
+        return {} if self.mtbf is None else self.mtbf.by_component()

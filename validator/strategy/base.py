@@ -107,6 +107,10 @@ class Trainer(ABC):
         part = loss.detach() * (samples / self.context.scenario.total_samples)
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
 
+    def loss(self, index: int) -> float:
+        """This rank's part of a step's mean loss over all samples; 0 where the rank computes none."""
+        return float(self._losses[index]) if index in self._losses else 0.0
+
     def losses(self) -> dict[int, float]:
         """By step the part of this rank's samples in the mean loss over all; empty where the rank computes no loss."""
         return {index: float(loss) for index, loss in self._losses.items()}

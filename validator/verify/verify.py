@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import has_operator
@@ -13,6 +13,9 @@ from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16
 from scaleproof.validator.launch.launch import run_on_ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # One process trains on all samples, and reports no progress.
 LONGEST_S: Final = 300.0
@@ -67,13 +70,22 @@ def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, A
     relative to the norm of the tensor's change in training, or to the quadratic mean of all tensors' changes if that is larger.
     Raises ValueError where ranks left other parameters than the model has.
     """
+    from scaleproof.validator.verify.reference import rule_of
+
+    rule = rule_of(scenario)
+    deviation = deviation_of(scenario, folder, rule.train(scenario, notes))
+    tolerance = tolerance_of(scenario) if rule.tolerance is None else rule.tolerance
+    return {"rule": rule.words, "deviation": deviation, "tolerance": tolerance}
+
+
+def deviation_of(scenario: Scenario, folder: Path, expected: Mapping[str, Tensor]) -> float:
+    """The deviation of the parameters that ranks left in `folder` from the expected ones, as `verify_here` describes it. Raises
+    ValueError where ranks left other parameters than the model has."""
     import torch
 
-    from scaleproof.validator.verify.reference import rule_of
     from scaleproof.validator.verify.reference.single_process import SingleProcess
 
-    rule, initial = rule_of(scenario), SingleProcess.of(scenario).parameters()
-    expected = rule.train(scenario, notes)
+    initial = SingleProcess.of(scenario).parameters()
     changed = {name: float((value - initial[name]).norm()) for name, value in expected.items()}
     typical = math.sqrt(sum(size**2 for size in changed.values()) / len(changed))
     seen: set[str] = set()
@@ -89,8 +101,7 @@ def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, A
             deviation = max(deviation, math.inf if math.isnan(share) else share)
     if missing := sorted(set(expected) - seen):
         raise ValueError(f"no rank trained {', '.join(missing[:3])}")
-    tolerance = tolerance_of(scenario) if rule.tolerance is None else rule.tolerance
-    return {"rule": rule.words, "deviation": deviation, "tolerance": tolerance}
+    return deviation
 
 
 def _check_names(scenario: Scenario, rank: int, left: set[str], expected: set[str]) -> None:

@@ -29,7 +29,7 @@ def check(scenario: Scenario, numbers: dict[str, int]) -> None:
         "nic": "the job runs on one node; leave it out",
         "switch": "there are no switches between the job's nodes; leave it out",
     }
-    for name, seconds in scenario.reliability.mtbf.by_component().items():
+    for name, seconds in scenario.reliability.mtbf_s().items():
         if seconds is not None and numbers[name] == 0:
             raise FieldError(("reliability", "mtbf", name), why[name])
 

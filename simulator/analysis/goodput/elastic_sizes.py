@@ -29,7 +29,7 @@ class ElasticSizes:
         reliability = scenario.reliability
         assert reliability is not None
         self._least = reliability.least_workers
-        self.shrinks = reliability.shortage == "shrink"
+        self.shrinks = reliability.shortage == "shrink" or bool(reliability.events)
         if self.shrinks:
             self._check()
         self._fits = self.shrinks and memory(scenario).fits
@@ -64,7 +64,7 @@ class ElasticSizes:
     def nodes_of(self, workers: int) -> int:
         """Number of nodes for `workers` workers; 0 where the scenario cannot be trained with this number of workers."""
         if workers not in self._nodes:
-            smaller = self._smaller(workers)
+            smaller = self.of(workers)
             possible = smaller is not None and (not self._fits or memory(smaller).fits)
             self._nodes[workers] = smaller.strategy.nodes_needed(smaller.cluster) if smaller and possible else 0
         return self._nodes[workers]
@@ -87,12 +87,13 @@ class ElasticSizes:
 
     def _samples_per_s(self, workers: int) -> float:
         if workers not in self._rates:
-            smaller = self._smaller(workers)
+            smaller = self.of(workers)
             assert smaller is not None
             self._rates[workers] = timed(smaller).samples_per_s
         return self._rates[workers]
 
-    def _smaller(self, workers: int) -> Scenario | None:
+    def of(self, workers: int) -> Scenario | None:
+        """The scenario with `workers` workers; None where it cannot be trained with this number."""
         scenario = self.scenario
         if workers == scenario.strategy.workers:
             return scenario

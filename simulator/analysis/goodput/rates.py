@@ -60,6 +60,9 @@ def failure_rates(scenario: Scenario) -> FailureRates:
     """The failures and checkpoints of a scenario. Raises FieldError where `reliability` is missing or does not fit the
     cluster."""
     reliability = scenario.reliability
+    if reliability is not None and reliability.mtbf is None:
+        message = "missing; give mean times between failures, such as {gpu: 2000 d}, in place of events"
+        raise FieldError(("reliability", "mtbf"), message)
     if reliability is None:
         message = (
             "missing; give mtbf, such as {gpu: 2000 d}, and checkpoint, such as {bandwidth: 100 GB/s}; "
@@ -68,9 +71,9 @@ def failure_rates(scenario: Scenario) -> FailureRates:
         raise FieldError(("reliability",), message)
     counts = components.counts(scenario)
     components.check(scenario, counts)
-    mtbf_s = reliability.mtbf.by_component()
+    mtbf_s = reliability.mtbf_s()
     rates_per_s = {name: counts[name] / seconds for name, seconds in mtbf_s.items() if seconds is not None}
-    saving = _checkpoint_cost(scenario, reliability, counts["host"])
+    saving = checkpoint_cost(scenario, reliability, counts["host"])
     planned = reliability.planned
     times = InterruptionTimes(
         failures_per_s=sum(rates_per_s.values()),
@@ -97,7 +100,8 @@ def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes:
     return FailureMix(float(rates[0].sum()) / nodes, float(rates[1].sum()), *shares, *lost)
 
 
-def _checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) -> CheckpointCost:
+def checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) -> CheckpointCost:
+    """Size and times of a checkpoint of a job on `nodes` nodes. Raises FieldError for one that no memory could have."""
     checkpoint = reliability.checkpoint
     size_bytes = checkpoint.size_bytes or _states_bytes(scenario)
     _check_size(scenario, checkpoint.size_bytes or 0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.validator.experiments.elastic.records import EventLog
-from scaleproof.validator.experiments.elastic.trainer import SETTINGS
+from scaleproof.validator.experiments.elastic.trainer import enter_host
 from scaleproof.validator.launch.child import end_with, line
 
 # Metrics of torchrun that are logged, and the names of the events.
@@ -27,13 +27,11 @@ def main(control: int, launcher: int, namespace: str, folder: str, host: int, ar
 
     control: socket to the launcher, whose process id is `launcher`. arguments: of torchrun.
     """
-    from scaleproof.validator.netlab.namespaces import enter
-
     end_with(launcher)
-    enter(Path(namespace))
+    enter_host(namespace)
     # give each round its own port: in a shared store, torch identifies rounds by the number of restarts, which differs between
     # hosts where ranks failed and hosts that were notified
-    os.environ |= SETTINGS | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    os.environ |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     from torch.distributed.elastic.metrics.api import MetricHandler, configure
     from torch.distributed.run import main as torchrun
 
@@ -48,5 +46,6 @@ def main(control: int, launcher: int, namespace: str, folder: str, host: int, ar
     with socket.socket(fileno=control) as connection:
         connection.sendall(line("ready"))
         if connection.recv(1):
+            log.note("asks")
             trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", folder, str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.experiments.elastic import agent, trainer
+from scaleproof.validator.experiments.elastic.hosts import Hosts
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import INJECTOR, EventLog, LoggedEvent, of_trainer, read, size_bytes
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.launch.child import Child
-from scaleproof.validator.netlab.lab import Netlab
 
 _PORT: Final = 29400
 POLL_S: Final = 0.01
@@ -44,21 +44,16 @@ class ProcessTimes:
     end_s: float
 
 
-def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None = None) -> list[LoggedEvent]:
+def under_torchrun(job: Job, hosts: Hosts, settings: Settings, kill: Kill | None = None) -> list[LoggedEvent]:
     """Trains with one rank per host, started by torchrun's agents. Returns the logged events. Raises RunError."""
-    endpoint = f"{lab.address(0)}:{_PORT}"
-    with _ElasticJob(job, lab, kill) as running:
-        for host in range(job.ranks):
-            running.start(host, agent.main, settings.arguments(endpoint, lab.address(host), hosts_store=host == 0))
-        for host in range(job.ranks):
-            running.wait_until_ready(host)
-        for child in running.children.values():
-            child.send("start")
-        running.until_ended(lambda host: kill is not None and kill.node and host == kill.host)
+    with ElasticJob(job, hosts) as running:
+        running.start_agents(settings, job.ranks)
+        killer = Killer(running, kill)
+        running.until_ended(lambda host: kill is not None and kill.node and host == kill.host, killer.kill_if_due)
     return read(job.folder)
 
 
-def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEvent]:
+def supervised(job: Job, hosts: Hosts, kill: Kill | None = None) -> list[LoggedEvent]:
     """Trains with one rank per host; a killed rank is restarted. Returns the logged events. Raises RunError."""
     log = EventLog(job.folder, INJECTOR, "supervisor")
     rounds = 0
@@ -73,16 +68,16 @@ def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEv
         running.start(host, trainer.stay, rounds)
         return True
 
-    with _ElasticJob(job, lab, kill) as running:
+    with ElasticJob(job, hosts) as running:
         for host in range(job.ranks):
             running.start(host, trainer.stay, rounds)
-        running.until_ended(replaced)
+        running.until_ended(replaced, Killer(running, kill).kill_if_due)
     return read(job.folder)
 
 
-def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
+def alone(job: Job, hosts: Hosts, host: int) -> ProcessTimes:
     """Times of a process of the job that is started and killed while nothing else of the job runs. Raises RunError."""
-    with _ElasticJob(job, lab) as running:
+    with ElasticJob(job, hosts) as running:
         began_s = time.perf_counter()
         child = running.start(host, trainer.stay, trainer.NO_ROUND)
 
@@ -102,18 +97,26 @@ def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
         return ProcessTimes(imported_s()[0] - began_s, time.perf_counter() - killed_s)
 
 
-class _ElasticJob:
+def agent_alone(job: Job, hosts: Hosts, settings: Settings, host: int) -> float:
+    """Seconds for the agent of a host to start while nothing else of the job runs. Raises RunError."""
+    with ElasticJob(job, hosts) as running:
+        began_s = time.perf_counter()
+        running.start_agent(settings, host)
+        running.wait_until_ready(host)
+        return time.perf_counter() - began_s
+
+
+class ElasticJob:
     """A job with one process per host, all of which end with the context."""
 
-    def __init__(self, job: Job, lab: Netlab, kill: Kill | None = None) -> None:
-        self._job, self._lab, self._kill = job, lab, kill
+    def __init__(self, job: Job, hosts: Hosts) -> None:
+        self.job, self._hosts = job, hosts
         self.children: dict[int, Child] = {}
         self._ended: set[int] = set()
-        self._log = EventLog(job.folder, INJECTOR, "injector")
-        self._killed = False
+        self.log = EventLog(job.folder, INJECTOR, "injector")
 
     def __enter__(self) -> Self:
-        self._job.write()
+        self.job.write()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,53 +127,77 @@ class _ElasticJob:
 
     def start(self, host: int, function: Callable[..., None], *arguments: Any) -> Child:
         """Starts the process of a host, which calls `function`."""
-        place = (os.getpid(), str(self._lab.namespace(host)), str(self._job.folder), host)
+        place = (os.getpid(), str(self._hosts.namespace(host) or ""), str(self.job.folder), host)
         self.children[host] = Child(function, *place, *arguments)
+        self._ended.discard(host)
         return self.children[host]
+
+    def start_agent(self, settings: Settings, host: int) -> Child:
+        """Starts torchrun's agent of a host, which waits for a message before it asks to join. The store is on host 0."""
+        endpoint = f"{self._hosts.address(0)}:{_PORT}"
+        return self.start(host, agent.main, settings.arguments(endpoint, self._hosts.address(host), hosts_store=host == 0))
+
+    def start_agents(self, settings: Settings, hosts: int) -> None:
+        """Starts the agents of the first hosts, which ask to join at the same time. Raises RunError."""
+        for host in range(hosts):
+            self.start_agent(settings, host)
+        for host in range(hosts):
+            self.wait_until_ready(host)
+        for child in self.children.values():
+            child.send("start")
 
     def wait_until_ready(self, host: int) -> None:
         """Waits for the message of a host's agent. Raises RunError if no message comes."""
         child = self.children[host]
         with contextlib.suppress(ConnectionError):
-            if child.receive(self._job.patience_s):
+            if child.receive(self.job.patience_s):
                 return
         raise RunError(f"torchrun cannot be started on host {host}: {child.why()}; try: python -m torch.distributed.run --help")
 
-    def until_ended(self, replaced: Callable[[int], bool]) -> None:
-        """Waits until all ranks have ended well. replaced: whether the end of a killed host's process is expected; restarts it
-        if it should be. Raises RunError."""
+    def until_ended(self, replaced: Callable[[int], bool], act: Callable[[], None]) -> None:
+        """Waits until all ranks have ended well, and calls `act` frequently. replaced: whether the end of a killed host's
+        process is expected; restarts it if it should be. Raises RunError."""
         seen_bytes, seen_s = 0, time.monotonic()
         while not self._all_ended(replaced):
             time.sleep(POLL_S)
-            self._kill_if_due()
-            if (now_bytes := size_bytes(self._job.folder)) > seen_bytes:
+            act()
+            if (now_bytes := size_bytes(self.job.folder)) > seen_bytes:
                 seen_bytes, seen_s = now_bytes, time.monotonic()
-            if time.monotonic() - seen_s > self._job.patience_s:
-                last = read(self._job.folder)[-1:]
+            if time.monotonic() - seen_s > self.job.patience_s:
+                last = read(self.job.folder)[-1:]
                 where = f"{last[0].what} on host {last[0].host}" if last else "its start"
-                raise RunError(f"the job made no progress after {where} for {self._job.patience_s:g} s; is the machine busy?")
+                raise RunError(f"the job made no progress after {where} for {self.job.patience_s:g} s; is the machine busy?")
 
     def _all_ended(self, replaced: Callable[[int], bool]) -> bool:
         for host, child in list(self.children.items()):
             if child.alive or host in self._ended:
                 continue
-            has_ended = any(event.what == "ended" for event in of_trainer(self._job.folder, host))
+            has_ended = any(event.what == "ended" for event in of_trainer(self.job.folder, host))
             if not has_ended and not replaced(host):
                 raise RunError(f"host {host} of the job ended before it was done: {child.why()}")
             if not self.children[host].alive:
                 self._ended.add(host)
         return len(self._ended) == len(self.children)
 
-    def _kill_if_due(self) -> None:
-        kill = self._kill
+
+class Killer:
+    """Kills the rank or host of `kill` once it is due."""
+
+    def __init__(self, running: ElasticJob, kill: Kill | None) -> None:
+        self._running, self._kill = running, kill
+        self._killed = False
+
+    def kill_if_due(self) -> None:
+        """Kills if enough steps have been taken, once."""
+        kill, running = self._kill, self._running
         if kill is None or self._killed:
             return
-        own = of_trainer(self._job.folder, kill.host)
+        own = of_trainer(running.job.folder, kill.host)
         if not own or own[-1].step < kill.after_step:
             return
         self._killed = True
-        self._log.note("killed", step=kill.after_step)
+        running.log.note("killed", step=kill.after_step)
         if kill.node:
-            self.children[kill.host].kill()
+            running.children[kill.host].kill()
         with contextlib.suppress(ProcessLookupError):
             os.kill(own[-1].pid, signal.SIGKILL)

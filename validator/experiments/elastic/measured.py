@@ -38,12 +38,14 @@ class Loss:
 @dataclass(frozen=True)
 class Pieces:
     """Times of an undisturbed run. start_s: until all processes have imported what training needs. meet_s: from there to their
-    first step. save_s: of a checkpoint. digests: of each rank's final parameters."""
+    first step. save_s: of a checkpoint. digests: of each rank's final parameters. restore_s: the part of
+    meet_s in which ranks read a checkpoint."""
 
     start_s: float
     meet_s: float
     save_s: float
     digests: dict[int, str]
+    restore_s: float = 0.0
 
 
 def loss(events: Sequence[LoggedEvent]) -> Loss:
@@ -80,7 +82,8 @@ def pieces(events: Sequence[LoggedEvent]) -> Pieces:
     first_s = max(event.took_s for event in saved if event.step == 0)
     rest_s = [event.took_s for event in saved if event.step > 0]
     meet_s = max(0.0, ready_s - imported_s - first_s)
-    return Pieces(imported_s - started_s, meet_s, statistics.median(rest_s), digests(events))
+    restore_s = max((event.took_s for event in events if event.what == "restored"), default=0.0)
+    return Pieces(imported_s - started_s, meet_s, statistics.median(rest_s), digests(events), min(restore_s, meet_s))
 
 
 def digests(events: Sequence[LoggedEvent]) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -27,7 +28,9 @@ class TimeComparison:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction."""
+        """Relative error of the prediction; 0 where both are, infinite where only the measured time is."""
+        if self.measured_s == 0:
+            return 0.0 if self.predicted_s == 0 else math.inf
         return self.predicted_s / self.measured_s - 1.0
 
 

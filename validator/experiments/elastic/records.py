@@ -23,7 +23,7 @@ class LoggedEvent:
     """An event of a process on `host`. by: 'trainer', 'agent', 'supervisor' or 'injector'.
 
     step: number of steps done; -1 if it does not apply. took_s: duration of what has ended. digest: of a rank's final
-    parameters. text: of an error.
+    parameters. text: of an error or an event. ranks: of the group. loss: the rank's part of the step's mean loss.
     """
 
     at_s: float
@@ -36,6 +36,8 @@ class LoggedEvent:
     took_s: float = 0.0
     digest: str = ""
     text: str = ""
+    ranks: int = 0
+    loss: float = 0.0
 
 
 class EventLog:

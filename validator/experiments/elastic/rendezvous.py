@@ -60,13 +60,13 @@ class Settings:
         return self.keep_alive_s * self.attempts
 
 
-def met_s(leave_s: Sequence[float], settings: Settings, gone_s: float = -math.inf) -> float:
+def met_s(leave_s: Sequence[float], settings: Settings, gone_s: float = -math.inf, waiting_s: Sequence[float] = ()) -> float:
     """When the last host joins the new round, given when each leaves the old one. gone_s: when a dead host counts as gone, if
-    there is one."""
+    there is one. waiting_s: when each host that was not in the old round looks first."""
     old = set(range(len(leave_s)))
     new: set[int] = set()
     deadline_s, complete = math.inf, False
-    looks = [(at_s, host) for host, at_s in enumerate(leave_s)]
+    looks = [(at_s, host) for host, at_s in enumerate([*leave_s, *waiting_s])]
     heapq.heapify(looks)
     fewest, most = settings.hosts
     at_s = 0.0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from scaleproof.validator.experiments.elastic.job import Job, read_job
 from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.launch.child import end_with
+from scaleproof.validator.launch.job import LOOPBACK
 from scaleproof.validator.netlab.wiring import INTERFACE
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from scaleproof.validator.launch.rank_environment import RankEnvironment
 
 # Torch's messages about broken connections are logged in a line instead; torch reads this when it is loaded.
-SETTINGS: Final = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+_SETTINGS: Final = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 # In place of a round: train in none.
 NO_ROUND: Final = -1
 
@@ -57,11 +58,8 @@ def stay(_: int, launcher: int, namespace: str, folder: str, host: int, round_nu
 
     launcher: its process id. round_number: number of earlier groups, or NO_ROUND: the process then waits to be killed instead.
     """
-    from scaleproof.validator.netlab.namespaces import enter
-
     end_with(launcher)
-    enter(Path(namespace))
-    os.environ |= SETTINGS
+    enter_host(namespace)
     job, log = _begin(Path(folder), host)
     if round_number == NO_ROUND:
         signal.pause()
@@ -84,6 +82,15 @@ def stay(_: int, launcher: int, namespace: str, folder: str, host: int, round_nu
         round_number += 1
 
 
+def enter_host(namespace: str) -> None:
+    """Makes this process one of a host: of a network namespace, or of this machine if it is empty."""
+    if namespace:
+        from scaleproof.validator.netlab.namespaces import enter
+
+        enter(Path(namespace))
+    os.environ |= _SETTINGS | {"GLOO_SOCKET_IFNAME": INTERFACE if namespace else LOOPBACK}
+
+
 def _begin(folder: Path, host: int) -> tuple[Job, EventLog]:
     """The job and this process's log. Imports what training needs, before anything waits for it."""
     log = EventLog(folder, host, "trainer")
@@ -103,6 +110,7 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
     """Joins the group and takes all steps."""
     import torch
 
+    from scaleproof.validator.experiments.elastic.hand_over import HandOver
     from scaleproof.validator.experiments.elastic.state import Keeper
     from scaleproof.validator.launch import rank
     from scaleproof.validator.record.recorder import Recorder
@@ -119,12 +127,18 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
     with closing(create(Context(scenario, me.rank, me.device, recorder, job.steps, pace), scenario.strategy)) as trainer:
         keeper = Keeper(job, trainer, log)
         first = keeper.begin()
-        log.note("ready", step=first, rank=me.rank)
+        asked = HandOver() if job.hands_over else None
+        log.note("ready", step=first, rank=me.rank, ranks=me.ranks)
         for index in range(first, job.steps):
             recorder.begin_step(index - job.warmup + 1)
             trainer.take(index)
             recorder.end_step()
-            log.note("step", step=index + 1, rank=me.rank)
+            log.note("step", step=index + 1, rank=me.rank, loss=trainer.loss(index))
+            if asked is not None and asked.agreed():
+                keeper.save(index + 1)
+                log.note("handed over", step=index + 1, rank=me.rank)
+                # agents that did not ask for it start the process again
+                os._exit(1)
             if (index + 1) % job.every == 0:
                 keeper.save(index + 1)
         log.note("ended", step=job.steps, rank=me.rank, digest=keeper.digest())

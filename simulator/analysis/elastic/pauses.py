@@ -1,0 +1,134 @@
+"""Durations of a change of hosts: of noticing it, forming a new group, starting processes, and restoring the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from scaleproof.simulator.analysis.elastic.sizes import EventJob
+from scaleproof.simulator.analysis.goodput.rates import checkpoint_cost
+
+ChangeKind = Literal["failure", "leave", "join"]
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """A change of the group. kind: `failure`, hosts are gone without a hand-over; `leave`, a host goes after a hand-over;
+    `join`, hosts join. left: hosts that go on; joining_s: when each new host asks to join, in seconds after training stopped.
+    number: of earlier changes. compute_left_s: of the interrupted step until ranks communicate."""
+
+    kind: ChangeKind
+    left: int
+    joining_s: tuple[float, ...] = ()
+    number: int = 0
+    compute_left_s: float = 0.0
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts of the new group."""
+        return self.left + len(self.joining_s)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Mean seconds from when training stops until it goes on, by cause. detection: until the failure is noticed. group: until
+    hosts have formed a new group. start: until its processes run. restore: until they have the state of the checkpoint.
+    low_s, high_s: 5th and 95th percentile of the sum."""
+
+    detection_s: float
+    group_s: float
+    start_s: float
+    restore_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def formed_s(self) -> float:
+        """Seconds until the new group is formed."""
+        return self.detection_s + self.group_s
+
+    @property
+    def all_s(self) -> float:
+        """Seconds of the whole pause."""
+        return self.formed_s + self.start_s + self.restore_s
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints. stall_s: for which training stops. writing_s: after that, until it counts. slowdown: share of its speed
+    that training loses while it is written. by_all: whether all hosts write a part, so that one cannot go before it is written.
+    """
+
+    stall_s: float
+    writing_s: float = 0.0
+    slowdown: float = 0.0
+    by_all: bool = True
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds that a checkpoint adds to training."""
+        return self.stall_s + self.slowdown * self.writing_s
+
+    @property
+    def all_s(self) -> float:
+        """Seconds until a checkpoint counts."""
+        return self.stall_s + self.writing_s
+
+
+class RecoveryTimes(Protocol):
+    """Times of a launcher and of a training program."""
+
+    @property
+    def saving(self) -> Saving:
+        """Times of a checkpoint."""
+
+    @property
+    def asks_s(self) -> float:
+        """Seconds from when a host is available until it asks to join."""
+
+    @property
+    def reacts_s(self) -> float:
+        """Seconds from the notice of an interruption until a rank is asked to stop."""
+
+    def seen_s(self, hosts: int) -> float:
+        """Mean seconds from when a host asks to join until one of `hosts` hosts that train stops its ranks."""
+
+    def pause(self, change: Regroup) -> Pause:
+        """Duration of a change."""
+
+
+class StatedTimes:
+    """The times that a scenario's `reliability` states: detection (of failures), reschedule (a new group), initialise (start of
+    processes), and reading a checkpoint at the storage's bandwidth."""
+
+    def __init__(self, job: EventJob) -> None:
+        reliability = self._reliability = job.reliability
+        cost = checkpoint_cost(job.scenario, reliability, job.first_hosts)
+        self._saving = Saving(float(cost.stall_s), float(cost.writing_s), reliability.checkpoint.slowdown)
+        self._load_s = float(cost.load_s)
+
+    @property
+    def saving(self) -> Saving:
+        """Times of a checkpoint."""
+        return self._saving
+
+    @property
+    def asks_s(self) -> float:
+        """Zero: a host is available once it can join."""
+        return 0.0
+
+    @property
+    def reacts_s(self) -> float:
+        """Zero: ranks learn of a notice at once."""
+        return 0.0
+
+    def seen_s(self, hosts: int) -> float:
+        """Zero: joining hosts are announced."""
+        return 0.0
+
+    def pause(self, change: Regroup) -> Pause:
+        """Duration of a change, the same for any number of hosts."""
+        stated = self._reliability
+        detection_s = stated.detection_s if change.kind == "failure" else 0.0
+        parts_s = (detection_s, stated.reschedule_s, stated.initialise_s, self._load_s)
+        return Pause(*parts_s, sum(parts_s), sum(parts_s))

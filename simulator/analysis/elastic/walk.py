@@ -1,0 +1,258 @@
+"""The walk from event to event that makes a timeline."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, RecoveryTimes, Regroup
+from scaleproof.simulator.analysis.elastic.sizes import EventJob
+from scaleproof.simulator.analysis.elastic.stretch import Stretch
+from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
+from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
+
+# relative to a step: times this close are the same
+_CLOSE: Final = 1e-9
+
+
+class _Asking(NamedTuple):
+    """A host that is available since `at_s` and asks to join at `asks_s`."""
+
+    event: HostJoin
+    at_s: float
+    asks_s: float
+
+
+class _Stop(NamedTuple):
+    """The end of training on a group. gone: hosts that go. at_s: of the first event."""
+
+    kind: ChangeKind
+    now_s: float
+    gone: int = 0
+    causes: tuple[str, ...] = ()
+    at_s: float = math.inf
+
+
+class Walk:
+    """One walk over the events of a job. times: of its launcher."""
+
+    def __init__(self, job: EventJob, times: RecoveryTimes) -> None:
+        self._job, self._times = job, times
+        self._pending = deque(job.events)
+        self._asking: list[_Asking] = []
+        self._stretches: list[TrainingStretch] = []
+        self._changes: list[HostChange] = []
+        self._every = self._steps_between_checkpoints()
+        # the furthest step so far, and the time of the last event
+        self._reached, self._occurred_s = 0, 0.0
+        self._now = self._stretch(0.0, 0, job.first_hosts)
+
+    def timeline(self) -> ElasticTimeline:
+        """The timeline until the last step has ended. Raises InputError for an event that training does not reach."""
+        end_s = self._now.end_s(self._job.scenario.steps)
+        undisturbed_s = end_s
+        while self._pending or self._asking:
+            event_s, join_s = self._next_event_s(), self._next_join_s()
+            end_s = self._now.end_s(self._job.scenario.steps)
+            if min(event_s, join_s) >= end_s:
+                self._refuse_rest(end_s)
+            if event_s <= join_s:
+                self._occur(self._pending.popleft(), event_s)
+            else:
+                self._hand_over(join_s)
+        end_s = self._now.end_s(self._job.scenario.steps)
+        self._end(end_s, self._job.scenario.steps, self._job.scenario.steps, 0.0)
+        scenario = self._job.scenario
+        return ElasticTimeline(
+            scenario.name,
+            scenario.strategy.kind,
+            scenario.steps,
+            tuple(self._stretches),
+            tuple(self._changes),
+            undisturbed_s,
+        )
+
+    def _steps_between_checkpoints(self) -> int:
+        checkpoint = self._job.reliability.checkpoint
+        if checkpoint.steps:
+            return checkpoint.steps
+        if not isinstance(checkpoint.interval_s, float):
+            message = "the optimum needs random failures; give checkpoint.steps, or a time such as 10 min"
+            raise FieldError(("reliability", "checkpoint", "interval"), message)
+        return max(1, round(checkpoint.interval_s / self._job.size(self._job.first_hosts).step_s))
+
+    def _stretch(self, begin_s: float, first: int, hosts: int) -> Stretch:
+        steps, size = self._job.scenario.steps, self._job.size(hosts)
+        return Stretch(begin_s, first, steps, self._every, hosts, size, self._times.saving)
+
+    def _next_event_s(self) -> float:
+        return self._occurs_s(self._pending[0], self._now) if self._pending else math.inf
+
+    def _occurs_s(self, event: AnyHostEvent, stretch: Stretch | None) -> float:
+        """When an event occurs, in a stretch, or in the pause after it if None."""
+        if event.at_s is not None:
+            return max(event.at_s, self._occurred_s)
+        assert event.step is not None, "an event has a time or a step"
+        if event.step <= self._reached:
+            return self._occurred_s
+        return math.inf if stretch is None else stretch.end_s(event.step)
+
+    def _next_join_s(self) -> float:
+        """When the ranks have noticed a host that asks to join."""
+        asks_s = min((one.asks_s for one in self._asking), default=math.inf)
+        return max(asks_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
+
+    def _occur(self, event: AnyHostEvent, now_s: float) -> None:
+        self._occurred_s = now_s
+        now, saving = self._now, self._times.saving
+        self._reached = max(self._reached, now.steps_at(now_s * (1 + _CLOSE)))
+        match event:
+            case HostJoin():
+                self._asking.append(_Asking(event, now_s, now_s + self._times.asks_s))
+            case HostFailure():
+                self._fail(event, now_s, now_s)
+            case SpotInterruption():
+                step, ends_s = now.next_end_s(now_s * (1 - _CLOSE) + self._times.reacts_s)
+                stop_s, saved_s = now.handed_over(step)
+                if (stop_s if saving.by_all else ends_s) - now_s <= event.notice_s * (1 + _CLOSE):
+                    self._stop(_Stop("leave", stop_s, 1, (event.words,), now_s), step, step, saved_s)
+                else:
+                    self._fail(event, now_s, now_s + event.notice_s)
+
+    def _fail(self, event: HostFailure | SpotInterruption, now_s: float, gone_s: float) -> None:
+        """A host is gone without a hand-over."""
+        done, kept = self._now.steps_at(gone_s * (1 + _CLOSE)), self._now.saved_at(gone_s * (1 + _CLOSE))
+        self._stop(_Stop("failure", gone_s, 1, (event.words,), now_s), done, kept)
+
+    def _hand_over(self, seen_s: float) -> None:
+        """Ranks save at the end of the step in which they notice that hosts want to join."""
+        step, _ = self._now.next_end_s(seen_s)
+        stop_s, saved_s = self._now.handed_over(step)
+        self._stop(_Stop("join", stop_s), step, step, saved_s)
+
+    def _stop(self, stop: _Stop, done: int, kept: int, saved_s: float = 0.0) -> None:
+        """Ends the stretch with the step `done`, of which steps up to `kept` count, and walks through the pause."""
+        stretch = self._now
+        self._reached = max(self._reached, done)
+        lost_s = self._end(stop.now_s, done, kept, saved_s)
+        while True:
+            before = stretch.hosts
+            pause, joined = self._pause(stop, stretch)
+            hosts = before - stop.gone + len(joined)
+            again = self._interrupted(stop.now_s + pause.all_s, hosts)
+            until_s = stop.now_s + pause.all_s if again is None else again.now_s
+            self._changes.append(_change(stop, joined, pause, until_s, (before, hosts), (done, kept), lost_s))
+            stretch = self._stretch(until_s, kept, hosts)
+            if again is None:
+                break
+            stop, done, lost_s = again, kept, 0.0
+        self._now = stretch
+
+    def _pause(self, stop: _Stop, stretch: Stretch) -> tuple[Pause, list[_Asking]]:
+        """The pause that begins now, and the hosts that join during it: those that ask before the group is formed."""
+        into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
+        compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0
+        joined: list[_Asking] = []
+        while True:
+            asking_s = tuple(max(0.0, one.asks_s - stop.now_s) for one in joined)
+            left, number = stretch.hosts - stop.gone, len(self._changes)
+            pause = self._times.pause(Regroup(stop.kind, left, asking_s, number, compute_left_s))
+            formed_s = stop.now_s + pause.formed_s
+            while self._pending and isinstance(event := self._pending[0], HostJoin):
+                occurs_s = self._occurs_s(event, None)
+                if occurs_s + self._times.asks_s > formed_s:
+                    break
+                self._occurred_s = occurs_s
+                self._asking.append(_Asking(event, occurs_s, occurs_s + self._times.asks_s))
+                self._pending.popleft()
+            further = [one for one in self._asking if one.asks_s <= formed_s]
+            if not further:
+                return pause, joined
+            joined.append(further[0])
+            self._asking.remove(further[0])
+
+    def _interrupted(self, resumed_s: float, hosts: int) -> _Stop | None:
+        """What begins a pause again before training resumes."""
+        while True:
+            join_s = min((one.asks_s for one in self._asking), default=math.inf) + self._times.seen_s(hosts)
+            if not self._pending or (event_s := self._occurs_s(self._pending[0], None)) >= min(resumed_s, join_s):
+                return _Stop("join", join_s) if join_s < resumed_s else None
+            event = self._pending.popleft()
+            self._occurred_s = event_s
+            if not isinstance(event, HostJoin):
+                return _Stop("failure", event_s, 1, (event.words,), event_s)
+            self._asking.append(_Asking(event, event_s, event_s + self._times.asks_s))
+
+    def _end(self, now_s: float, done: int, kept: int, saved_s: float) -> float:
+        """Ends the current stretch, and returns the seconds of lost work."""
+        stretch, size = self._now, self._now.size
+        # no time is spent on a checkpoint after the last step, or on one that is lost
+        checkpoints_s = stretch.checkpoints(min(kept, stretch.last - 1)) * stretch.saving.cost_s + saved_s
+        # the last one is not over where a host goes as it begins, and another completes it
+        checkpoints_s = min(checkpoints_s, now_s - stretch.begin_s - (kept - stretch.first) * size.step_s)
+        ended = TrainingStretch(
+            begin_s=stretch.begin_s,
+            end_s=now_s,
+            hosts=stretch.hosts,
+            workers=size.workers,
+            samples=size.samples,
+            step_s=size.step_s,
+            first_step=stretch.first,
+            last_step=done,
+            kept_step=kept,
+            checkpoints_s=checkpoints_s,
+        )
+        self._stretches.append(ended)
+        return ended.lost_s
+
+    def _refuse_rest(self, end_s: float) -> None:
+        """Raises InputError for events that training does not reach."""
+        event = self._asking[0].event if self._asking else self._pending[0]
+        message = f"{self._job.scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"
+        raise InputError(f"{message}; give an earlier event, or more steps")
+
+
+def _change(
+    stop: _Stop,
+    joined: Sequence[_Asking],
+    pause: Pause,
+    until_s: float,
+    hosts: tuple[int, int],
+    steps: tuple[int, int],
+    lost_s: float,
+) -> HostChange:
+    """A change whose pause ends at `until_s`. hosts: before and after. steps: done, and kept."""
+    pause_s = until_s - stop.now_s
+    is_whole = math.isclose(pause_s, pause.all_s)
+    parts_s = _cut((pause.detection_s, pause.group_s, pause.start_s, pause.restore_s), pause_s)
+    return HostChange(
+        causes=stop.causes + tuple(one.event.words for one in joined),
+        at_s=min([stop.at_s, *(one.at_s for one in joined)]),
+        stopped_s=stop.now_s,
+        resumed_s=until_s,
+        hosts_before=hosts[0],
+        hosts_after=hosts[1],
+        done_step=steps[0],
+        resumed_step=steps[1],
+        lost_s=lost_s,
+        detection_s=parts_s[0],
+        group_s=parts_s[1],
+        start_s=parts_s[2],
+        restore_s=parts_s[3],
+        low_s=pause.low_s if is_whole else pause_s,
+        high_s=pause.high_s if is_whole else pause_s,
+        handed_over=stop.kind != "failure",
+    )
+
+
+def _cut(parts_s: tuple[float, ...], until_s: float) -> tuple[float, ...]:
+    """The parts, one after the other, as far as they end within `until_s`."""
+    cut = []
+    for part_s in parts_s:
+        cut.append(min(part_s, until_s))
+        until_s -= cut[-1]
+    return tuple(cut)
