@@ -261,6 +261,9 @@ class Framework(Spec):
     )
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
+    waits_for_scatters: bool = Field(
+        False, description="with ZeRO's stage 3 ranks wait for each reduce-scatter of gradients before they compute on"
+    )
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     pipeline_waits: PipelineWaits = PipelineWaits()
@@ -327,6 +330,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "contention": {"contention": False},
     "rendezvous": {"rendezvous": False},
     "power": {"power": False},
+    "scatters": {"waits_for_scatters": False},
     "slowest": {"scale": Scale()},
     "waits": {"pipeline_waits": PipelineWaits()},
     "zero 1": {"zero_1": ZeroOne()},

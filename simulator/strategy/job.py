@@ -131,6 +131,11 @@ class Job:
         return self.zero >= 2 and self.scatter == "microbatch"
 
     @property
+    def waits_for_scatters(self) -> bool:
+        """Whether ranks wait for each reduce-scatter of ZeRO's stage 3 before their next pass."""
+        return self.zero == 3 and self.framework.waits_for_scatters
+
+    @property
     def sums_whole(self) -> bool:
         """Whether ZeRO 1 sums whole gradients by all-reduces after the backward pass, instead of scattering them during it."""
         return self.zero == 1 and self.framework.zero_1.sums_whole

@@ -170,8 +170,8 @@ class ProgramTemplate:
 class TemplateKey(NamedTuple):
     """Everything that determines a program except the numbers of the cluster.
 
-    layers: identity of the list of layers. sums_whole, owns_tensors: as in `Job`. stall_s: seconds for which messages of a
-    pipeline stall. network: shape of a network where pairs of nodes differ.
+    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters: as in `Job`. stall_s: seconds for
+    which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
     """
 
     plan: Plan
@@ -183,6 +183,7 @@ class TemplateKey(NamedTuple):
     zero: int
     sums_whole: bool
     owns_tensors: bool
+    waits_for_scatters: bool
     stall_s: float
     unevenness: Perturbations
     pass_times: PassTimes
@@ -200,9 +201,9 @@ class TemplateKey(NamedTuple):
         shape = None if cluster.is_uniform or cluster.network is None else network_shape(node, cluster.network)
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
-            job.sums_whole, job.owns_tensors, job.framework.stall_s(plan.grid(node.devices).nodes), job.unevenness,
-            plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape, library_of(cluster),
-            job.shares_links,
+            job.sums_whole, job.owns_tensors, job.waits_for_scatters, job.framework.stall_s(plan.grid(node.devices).nodes),
+            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape,
+            library_of(cluster), job.shares_links,
         )  # fmt: skip
 
 

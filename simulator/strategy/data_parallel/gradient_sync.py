@@ -47,7 +47,7 @@ class _CollectiveQuery(NamedTuple):
 class _RankCollectives(NamedTuple):
     """Collectives of a pipeline rank, arrays of shape (collectives,). slot: scheduling slots. queries: numbers of the queries.
     first_layer, last_layer: layers whose gradients or parameters they move. after: tasks of the rank schedule that they follow.
-    before: tasks that wait for them, −1 for none."""
+    before: tasks that wait for them, −1 for none. ends: tasks whose messages wait for them, −1 for none."""
 
     slot: Rows
     queries: Rows
@@ -55,6 +55,7 @@ class _RankCollectives(NamedTuple):
     last_layer: Rows
     after: Rows
     before: Rows
+    ends: Rows
 
 
 class _Numbered(NamedTuple):
@@ -96,7 +97,7 @@ class GradientSync:
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         collectives = _RankCollectives(*columns)
         order = np.argsort(collectives.slot, kind="stable")
-        slot, queries, first_layer, last_layer, after, before = (column[order] for column in collectives)
+        slot, queries, first_layer, last_layer, after, before, ends = (column[order] for column in collectives)
         # queries are recorded in the order of the schedule
         _, first, index = np.unique(queries, return_index=True, return_inverse=True)
         by_appearance = np.argsort(first)
@@ -114,8 +115,15 @@ class GradientSync:
         rows = self._add(members, recorded, index, self._rows[:, after].T, labels, label, hints)
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
+        self._delay_messages(rows, ends)
         sums: list[int] = rows[~is_awaited].tolist()
         return sums
+
+    def _delay_messages(self, rows: Rows, ends: Rows) -> None:
+        """Makes messages that the tasks `ends` send wait for the collectives `rows` as well."""
+        for replica in self.replicas:
+            sends = np.where(ends >= 0, replica.sends[ends], -1)
+            self.context.builder.follow(sends[sends >= 0], rows[sends >= 0])
 
     def _members(self, rank: int) -> list[int]:
         return [replica.ranks[rank] for replica in self.replicas]
@@ -187,7 +195,11 @@ class GradientSync:
         numbered = self._numbered(np.where(cut, self.context.schedule.begin[gradient_tasks], -1), queries)
         after = gradient_tasks[numbered.task]
         slot = self.context.schedule.slot[after] + SLOTS // 2
-        return _RankCollectives(slot, *numbered[1:], after, np.full(len(after), -1))
+        if not self.job.waits_for_scatters:
+            return _RankCollectives(slot, *numbered[1:], after, *np.full((2, len(after)), -1))
+        # the pass returns with its gradients scattered
+        last = np.flatnonzero(self.context.schedule.rank == rank)[-1]
+        return _RankCollectives(slot, *numbered[1:], after, np.where(after < last, after + 1, -1), after)
 
     def _numbered(self, begin: Rows, queries: Callable[[int], Iterable[tuple[_CollectiveQuery, range]]]) -> _Numbered:
         """Numbers and layers of the queries of tasks that begin with the layers `begin`."""
@@ -266,7 +278,7 @@ class GradientSync:
         numbered = self._numbered(self.context.schedule.begin[unit_tasks], queries)
         before = unit_tasks[numbered.task]
         slot = self.context.schedule.slot[before] - SLOTS + 1
-        return _RankCollectives(slot, *numbered[1:], after[numbered.task], before)
+        return _RankCollectives(slot, *numbered[1:], after[numbered.task], before, np.full(len(before), -1))
 
     def _gathers_of_layers(self, layers: range) -> Iterator[_CollectiveQuery]:
         """Queries that gather the shards of some layers' parameters, or broadcast them from the ranks that own them."""

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
@@ -99,13 +100,16 @@ class _PassTasks:
             batch_loader.add(self.ranks[device], self._places[device][0], 1, 1)
         self._sent: dict[tuple[int, int], int] = {}
         self._backward: dict[int, int] = {}
+        # gloo moves a message once its receive is posted, after the receiver's task before
+        self._posts_receives = library_of(job.cluster) == "gloo"
+        self._latest: dict[int, int] = {}
 
     def add_forward(self) -> None:
         """Adds forward tasks; each layer follows the layers that it reads, and the messages from those on other devices."""
         forward: list[int] = []
         for i, read in enumerate(self._reads):
             after = [self._send(source, i, forward[source]) for source in read if self.device_of[source] != self.device_of[i]]
-            forward.append(self.builder.compute(self._rank(i), Phase.FORWARD, self.costs.forward_s[i], after))
+            forward.append(self._compute(i, Phase.FORWARD, self.costs.forward_s[i], after))
 
     def add_backward(self) -> None:
         """Adds backward tasks; each layer follows the gradients of its outputs."""
@@ -119,8 +123,7 @@ class _PassTasks:
                 for reader in readers.get(i, ())
                 if self.device_of[reader] != self.device_of[i]
             ]
-            seconds = self.costs.backward_s[i]
-            self._backward[i] = self.builder.compute(self._rank(i), Phase.BACKWARD, seconds, after)
+            self._backward[i] = self._compute(i, Phase.BACKWARD, self.costs.backward_s[i], after)
 
     def add_optimizers(self, owners: Mapping[int, int]) -> None:
         """Adds averages of the gradients of weights that two devices have, and each device's optimizer step."""
@@ -133,6 +136,11 @@ class _PassTasks:
         for device, rank in enumerate(self.ranks):
             parameters = [layer.parameters for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device]
             self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(sum(parameters)), after)
+
+    def _compute(self, layer: int, phase: Phase, seconds: float, after: Sequence[int]) -> int:
+        """Row of a pass of a layer, after the messages `after`."""
+        row = self._latest[self.device_of[layer]] = self.builder.compute(self._rank(layer), phase, seconds, after)
+        return row
 
     def _rank(self, layer: int) -> int:
         return self.ranks[self.device_of[layer]]
@@ -149,8 +157,9 @@ class _PassTasks:
         path = self._resource_map.concurrent_messages(*places, size_bytes)
         layer = source if gradient_of is None else gradient_of
         labels = Communication.of(Dimension.MODEL, Collective.SEND, size_bytes, range(layer, layer + 1))
-        ranks = self._rank(source), self._rank(target)
-        row = self.builder.transfer(*ranks, size_bytes, path, Phase.SEND, (after,), labels=labels)
+        ranks, receiver = (self._rank(source), self._rank(target)), self.device_of[target]
+        ready = [self._latest[receiver]] if self._posts_receives and receiver in self._latest else []
+        row = self.builder.transfer(*ranks, size_bytes, path, Phase.SEND, (after, *ready), labels=labels)
         if gradient_of is None:
             self._sent[key] = row
         return row

@@ -67,7 +67,8 @@ class Replica:
     and Megatron-LM's 1F1B; or all receives are posted ahead, and transfers overlap with passes.
 
     samples: per step, of one worker. ranks: rank classes by pipeline rank. rows: row in the program of each task of the
-    schedule. last_rows: by pipeline rank, the row that ends its passes.
+    schedule. sends: row of the message that each task sends, −1 for none. last_rows: by pipeline rank, the row that ends its
+    passes.
     """
 
     def __init__(self, context: CompileContext, placed: Placed) -> None:
@@ -80,10 +81,11 @@ class Replica:
         context.batch_loader.add(self.ranks[0], node, placed.each, placed.ranks, self.samples)
         self.rows: Rows = self._add_tasks()
         last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
+        self.sends: Rows = np.full(len(self.rows), -1)
         if plan.stages > 1:
-            sends = self._add_messages()
-            self._wait_for_sends(sends)
-            context.builder.follow(last[context.schedule.rank], sends)
+            self.sends = self._add_messages()
+            self._wait_for_sends(self.sends)
+            context.builder.follow(last[context.schedule.rank], self.sends)
         self.last_rows: list[int] = last.tolist()
 
     @cached_property

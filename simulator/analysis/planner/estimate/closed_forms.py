@@ -32,7 +32,8 @@ class LayerGatherTimes(NamedTuple):
     """Seconds of the collectives of ranks that gather parameters layer by layer, shape (stages, configurations).
 
     gathers_s, again_s: gathers before a forward and before a backward pass over a stage. sums_s: sums of gradients after a
-    backward pass; last_s: the last of them. layers: number of layers of each stage, shape (stages, 1).
+    backward pass; last_s: the last of them. layers: number of layers of each stage, shape (stages, 1). waits_for_sums: whether
+    passes wait for sums instead of overlapping with them.
     """
 
     gathers_s: Times
@@ -40,6 +41,7 @@ class LayerGatherTimes(NamedTuple):
     sums_s: Times
     last_s: Times
     layers: Numbers
+    waits_for_sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,15 +140,19 @@ def with_gathers(stages: StageTimes, gathers: LayerGatherTimes) -> StageTimes:
     Where passes follow one another, either compute or collectives determine the duration. A rank with fewer layers than others
     gathers nothing before it has summed the gradients of the pass before.
     """
-    layers, moved_s = gathers.layers, gathers.again_s + gathers.sums_s
+    none_s = np.zeros_like(gathers.sums_s)
+    awaited_s, hidden_s, last_s = (
+        (gathers.sums_s, none_s, none_s) if gathers.waits_for_sums else (none_s, gathers.sums_s, gathers.last_s)
+    )
+    layers, moved_s = gathers.layers, gathers.again_s + hidden_s
     ahead = np.minimum(1.0, 2 / layers)
     way_forward_s, way_backward_s = (
         np.maximum(pass_s, ahead * pass_s + (1 - ahead) * overlapped_s)
         for pass_s, overlapped_s in ((stages.forward_s, gathers.gathers_s), (stages.backward_s, moved_s))
     )
-    between_s = (layers < layers.max()) * (gathers.last_s + gathers.again_s / layers)
+    between_s = (layers < layers.max()) * (last_s + gathers.again_s / layers)
     return replace(
-        stages, forward_s=way_forward_s, backward_s=way_backward_s,
+        stages, forward_s=way_forward_s, backward_s=way_backward_s + awaited_s,
         forward_more_s=np.maximum(0.0, gathers.gathers_s - way_forward_s),
         backward_more_s=np.maximum(0.0, np.maximum(moved_s, stages.backward_s + between_s) - way_backward_s),
     )  # fmt: skip

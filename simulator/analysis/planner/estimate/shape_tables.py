@@ -64,7 +64,8 @@ class ConfigurationShape:
         # whether the parameters gathered before a stage's first pass are kept for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = pass_rows.space.scenario.cluster.is_uniform
-        self.sums_whole_in_zero_1 = pass_rows.space.scenario.framework.zero_1.sums_whole
+        framework = pass_rows.space.scenario.framework
+        self.sums_whole_in_zero_1, self.waits_for_scatters = framework.zero_1.sums_whole, framework.waits_for_scatters
         self.schedule: ScheduleName = pass_rows.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
         stage_of = stages_of(self.schedule, self.stages, self.chunks)

@@ -337,7 +337,7 @@ class RankTimes:
         if sync.resources:
             ratios = np.array(self._slowed(p, s, 3)) / taken(passes.kinds_s.sum(axis=0), p, axis=1)
             stages = stages.slower(1 + ratios[kind_of])
-        stages = with_gathers(stages, LayerGatherTimes(gathers_s, again_s, sums_s, last_s, layers))
+        stages = with_gathers(stages, LayerGatherTimes(gathers_s, again_s, sums_s, last_s, layers, shape.waits_for_scatters))
         window_s, _ = windows_without_simulation(shape.schedule, shape.timed_ranks, stages)
         return np.array([window_s[ranks].max(axis=0) for ranks in shape.equivalent_ranks])
 
@@ -359,12 +359,13 @@ class RankTimes:
             layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
         gathers_s, sums_s = taken(sync.gathers_s[0], s), taken(sync.sums_s[0], s)
         moved_s = [passes.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s)]
-        return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p))
+        return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p), self.shape.waits_for_scatters)
 
 
-def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Numbers) -> Times:
+def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Numbers, waits_for_sums: bool = False) -> Times:
     """Seconds of a step of a rank that is alone in its pipeline. works_s: forward and backward passes; collectives_s: gathers
-    before each of both, and sums after the backward pass; all of shape (layers, configurations)."""
+    before each of both, and sums after the backward pass; all of shape (layers, configurations). waits_for_sums: whether a pass
+    waits for the sum of the layer before."""
     forward_s, backward_s = works_s
     gathers_s, again_s, sums_s = collectives_s
     none_s = np.zeros_like(sums_s)
@@ -376,7 +377,8 @@ def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Num
             gathered_s = np.maximum(moved_s, before_s) + gather_s
             # gathers ahead of time precede the sum of the layer before
             moved_s = np.where(last_s > 0, np.maximum(gathered_s, end_s) + last_s, gathered_s)
-            end_s, before_s, last_s = np.maximum(end_s, gathered_s) + work_s, end_s, sum_s
+            begin_s = np.maximum(end_s, moved_s if waits_for_sums else gathered_s)
+            end_s, before_s, last_s = begin_s + work_s, end_s, sum_s
         whole_s = np.maximum(end_s, moved_s) + last_s
     result: Times = one_s + (microbatches - 1) * (whole_s - one_s)
     return result

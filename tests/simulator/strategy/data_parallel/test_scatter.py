@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import Space, every
+from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
 from tests.simulator.programs import compiled, moved_bytes
@@ -106,6 +108,38 @@ def test_unscattered_gradients_are_fully_in_memory(small: Make) -> None:
     # four blocks of a stage, in place of one that computes and one that is gathered ahead
     more_bytes = kept.holders_bytes["communication"] - dropped.holders_bytes["communication"]
     assert more_bytes == pytest.approx(2 * (4 - 2) * block.parameters)
+
+
+def waiting(is_waiting: bool) -> str:
+    return f"framework={{base: ideal, waits_for_scatters: {str(is_waiting).lower()}}}"
+
+
+def test_ranks_that_wait_for_scatters_hide_none_of_them(small: Make) -> None:
+    """On processors fully_shard returns from a backward pass once its gradients have been scattered."""
+    hidden_s = {}
+    for is_waiting in (False, True):
+        run = timed(small(*ON, "batch=1024", hybrid(workers=8, microbatches=2), "training.zero=3", waiting(is_waiting)))
+        (scatters,) = (one for one in run.communication if one.collective == "reduce-scatter")
+        hidden_s[is_waiting] = scatters.time_s - scatters.exposed_s
+    assert hidden_s[True] == pytest.approx(0.0, abs=1e-9)
+    assert hidden_s[False] > 1e-3
+
+
+def test_gradients_of_a_stage_are_scattered_before_it_sends_those_of_its_input(small: Make) -> None:
+    """One microbatch through two stages of one layer each: all collectives and messages follow one another."""
+    model = "model={kind: mlp, layers: 2, inputs: 512, hidden: 512, outputs: 512}"
+    fields = hybrid(workers=8, stages=2, prefetch=0)
+    waits_s, hides_s = (
+        timed(small(*ON, model, "batch=8", fields, "training.zero=3", waiting(is_waiting))).step_time_s
+        for is_waiting in (True, False)
+    )
+    program = compiled(small(*ON, model, "batch=8", fields, "training.zero=3", waiting(True)))
+    scatters = (program.kind == Kind.COLLECTIVE) & (
+        program.communication == number_of(Dimension.FSDP, Collective.REDUCE_SCATTER)
+    )
+    scatter_s = (program.latency_s + program.amount / program.max_rate)[scatters & (program.stage == 1)]
+    # the first stage waits for that of the second
+    assert waits_s == pytest.approx(hides_s + float(scatter_s.sum()), rel=0.01)
 
 
 @pytest.mark.parametrize("batch", [64, 16])

@@ -44,6 +44,17 @@ def test_weights_shared_by_both_towers_are_averaged(small: Make) -> None:
     assert ranks[0].holders_bytes["parameters"] == pytest.approx(ranks[1].holders_bytes["parameters"], rel=1e-3)
 
 
+def test_over_gloo_a_message_moves_once_its_receiver_is_done_with_its_own_branch(small: Make) -> None:
+    """The second device is ready long before the first, whose tower is ten times slower: only over other libraries does its
+    message arrive meanwhile."""
+    fields = ("unevenness={stragglers: [{ranks: 0, slowdown: 10}]}", "cluster.node.link.bandwidth=1 MB/s", "batch=256")
+    gloo, fastest = (
+        predict(towers(small, 2, *fields, f"cluster.collectives={{library: {library}}}")) for library in ("gloo", "fastest")
+    )
+    message_s = 256 * 64 * 4 / 1e6
+    assert gloo.step_time_s == pytest.approx(fastest.step_time_s + message_s, rel=1e-3)
+
+
 def test_a_chain_on_two_devices_takes_the_time_of_one_plus_messages(small: Make) -> None:
     one = predict(small("strategy={kind: model_parallel, stages: 1}"))
     two = predict(small("strategy={kind: model_parallel, stages: 2}"))

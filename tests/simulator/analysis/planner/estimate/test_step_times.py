@@ -36,6 +36,11 @@ SCENARIOS = {
     "resnet50 in one process per node": (
         "resnet50-ring-p100", ("strategy={kind: hybrid, workers: 8}", "framework=tensorflow-2-mirrored", "batch=512"), 16,
     ),
+    "llama-2-7b by ranks that wait for scatters": (
+        "llama-2-7b-fsdp-a100",
+        ("strategy={kind: hybrid, workers: 8}", "framework={base: pytorch-fsdp2, waits_for_scatters: true}", "training.zero=3"),
+        32,
+    ),
 }  # fmt: skip
 # Limits of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first
 # forward passes of interleaved stages delay passes of other microbatches where the network is slow and microbatches are few,
