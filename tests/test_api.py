@@ -47,6 +47,7 @@ def test_a_plan_a_comparison_and_evidence_take_names() -> None:
     assert sp.model("llama3-8b").kind == "llama"
 
 
+@pytest.mark.full
 def test_a_plan_on_several_numbers_of_gpus_is_that_of_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = sp.plan(FIELDS, gpus=[8, 4, 97], top=2)
     assert [plan.gpus for plan in found.plans] == [4, 8, 97]

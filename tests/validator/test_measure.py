@@ -117,6 +117,7 @@ def test_training_works_in_bf16(make_scenario: MakeScenario) -> None:
     assert run.step_time_s > 0
 
 
+@pytest.mark.full
 def test_progress_counts_steps(make_scenario: MakeScenario) -> None:
     seen: list[int] = []
 

@@ -23,6 +23,7 @@ def answer(question: Question, report: Report) -> bytes:
     return str(os.getpid()).encode()
 
 
+@pytest.mark.full
 def test_the_worker_restarts_after_timeouts_and_crashes() -> None:
     worker = Worker(answer, limit_s=0.5, lazy=True)
     progress: list[str] = []

@@ -38,6 +38,7 @@ def test_it_shows_predictions_by_scale_constants_choice_and_next_run(folder: Pat
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"scale.png", "constants.png"}
 
 
+@pytest.mark.full
 def test_its_tables_have_all_runs_and_constants(folder: Path) -> None:
     runs = (folder / "tables/runs.csv").read_text(encoding="utf-8").splitlines()
     assert len(runs) == 5

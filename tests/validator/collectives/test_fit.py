@@ -97,6 +97,7 @@ def test_shipped_constants_have_positive_intervals_and_a_source() -> None:
         assert "source:" in (catalog.ROOT / "collectives" / f"{file}.yaml").read_text()
 
 
+@pytest.mark.full
 def test_shipped_constants_are_those_of_the_fit() -> None:
     """The files are written by `python benchmarks/collectives.py --write`."""
     _, published = read_table(find_table(Path("collectives.csv")))

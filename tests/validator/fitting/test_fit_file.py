@@ -30,6 +30,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Posterior]:
     return folder / "mine.yaml", posterior
 
 
+@pytest.mark.full
 def test_a_scenario_with_the_file_is_the_one_of_the_posterior(written: tuple[Path, Posterior]) -> None:
     path, posterior = written
     loaded, direct = load(REFERENCE, [f"framework={path}"]), with_posterior(load(REFERENCE), posterior)

@@ -51,6 +51,7 @@ def test_runs_teach_the_constants_that_they_depend_on(tmp_path: Path) -> None:
     assert high / low < 1.25 < 1.38, "narrower than the prior"
 
 
+@pytest.mark.full
 def test_predictions_of_the_runs_become_right(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, TRUTH)
     posterior = fitted(runs)

@@ -45,6 +45,7 @@ def test_halves_are_equal_in_number_and_do_not_depend_on_the_order(table: Kernel
     assert set(np.array(turned.shape_texts())[halves(turned)]) == set(texts[half])
 
 
+@pytest.mark.full
 def test_the_fit_is_scored_on_shapes_that_it_has_not_seen(table: KernelTable) -> None:
     kind, precision, rows = next(kinds(table))
     fit = cross_validated(nominal(), kind, precision, rows)

@@ -21,6 +21,7 @@ from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.netlab.namespaces import inside
 from tests.validator.netlabs import lab_cluster, namespace_numbers, needs_netlab, still_open
 from tests.validator.processes import children, is_running, kill, wait_until
+from tests.validator.verdicts import in_bulk
 
 TREE = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 4}
 
@@ -208,7 +209,7 @@ with Netlab(lab_cluster(3)) as lab:
 
 
 @needs_netlab
-@pytest.mark.parametrize("victim", ["holder", "launcher"])
+@pytest.mark.parametrize("victim", ["launcher", *in_bulk("holder")])
 def test_killing_launcher_or_holder_leaves_nothing(victim: str) -> None:
     interfaces = _interfaces()
     with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True) as launcher:

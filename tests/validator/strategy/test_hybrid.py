@@ -169,6 +169,7 @@ def test_verification_detects_wrong_sharing(
     assert deviation(run_of(make_scenario, strategy, model)) > 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("strategy", "optimizer"),
     [
@@ -191,6 +192,7 @@ def test_servers_update_shared_parameters(
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))
 
 
+@pytest.mark.full
 def test_verification_detects_an_omitted_push(
     make_scenario: MakeScenario, cluster_with_servers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +201,7 @@ def test_verification_detects_an_omitted_push(
     assert deviation(run_of(make_scenario, {"workers": 2, "servers": 1})) > 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", [*in_bulk(SEQUENCE, {"context": 4}), {**STAGED, **TENSOR, "workers": 2}])
 def test_losses_equal_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
@@ -206,6 +209,7 @@ def test_losses_equal_those_of_one_worker(strategy: dict[str, Any], make_scenari
     assert run_of(make_scenario, strategy).losses == pytest.approx(alone.losses, rel=1e-9)
 
 
+@pytest.mark.full
 def test_spans_of_a_rank_do_not_overlap(make_scenario: MakeScenario) -> None:
     spans = run_of(make_scenario, {**STAGED, **SEQUENCE}).spans
 

@@ -98,8 +98,8 @@ def test_parameters_equal_those_of_one_process(
     assert largest_difference(scenario, tmp_path) < TOLERANCE
 
 
-@pytest.mark.parametrize("fault", [faults.train_without_averaging, faults.train_with_sums])
-@pytest.mark.parametrize("strategy", [{**RING, "overlap": False}, HYBRID])
+@pytest.mark.parametrize("fault", [faults.train_without_averaging, *in_bulk(faults.train_with_sums)])
+@pytest.mark.parametrize("strategy", [{**RING, "overlap": False}, *in_bulk(HYBRID)])
 def test_verification_detects_gradients_that_are_not_averaged(
     fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

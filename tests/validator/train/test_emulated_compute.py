@@ -208,6 +208,7 @@ def train_with_a_slow_start(scenario: Scenario, parameters_folder: Path | None) 
     return train_here(scenario, parameters_folder)
 
 
+@pytest.mark.full
 def test_a_run_records_the_lateness_of_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", train_with_a_slow_start)
 

@@ -101,6 +101,7 @@ def test_repeated_exchanges_equal_predicted_ones(
     assert (measured - predicted).total() == ("context" in strategy or (strategy == SEQUENCE and compute == "real"))
 
 
+@pytest.mark.full
 def test_recomputation_makes_backward_passes_longer(make_scenario: MakeScenario) -> None:
     """A backward pass is two products for each of the forward pass, and three with recomputation of all."""
     deep = TINY_GPT | {"hidden": 128, "sequence": 64}
@@ -203,6 +204,7 @@ def test_emulated_layers_wait_for_the_recomputation_time(make_scenario: MakeScen
     assert deviation(scenario) < 1e-9
 
 
+@pytest.mark.full
 def test_emulated_ranks_repeat_exchanges(make_scenario: MakeScenario) -> None:
     plain, full = (collectives(measure(paced(make_scenario(HYBRID, recompute=one)))) for one in ("none", "full"))
 

@@ -92,6 +92,7 @@ def test_cost_ranks_like_time_with_equal_node_counts() -> None:
     assert cheap.best[0].row == planned().best[0].row
 
 
+@pytest.mark.full
 def test_energy_objective_returns_the_least_energy_first() -> None:
     found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=8"), 2, "energy", top=2)
     first, second = (choice.run.energy_J for choice in found.best)
@@ -202,6 +203,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["plans"][0]["proved"] is True
 
 
+@pytest.mark.full
 def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, ["--gpus", "12", "--top", "1", "--set", "cluster.nodes=2", "--set", "batch=24"])
     assert code == 0

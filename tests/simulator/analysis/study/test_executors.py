@@ -90,6 +90,7 @@ def test_points_whose_worker_died_once_are_retried(study: Study, expected: pd.Da
     assert len(started) == 2
 
 
+@pytest.mark.full
 def test_a_local_worker_that_is_killed_is_replaced(study: Study, expected: pd.DataFrame) -> None:
     at_work = workers("local", None, Path())
     killed: list[int] = []

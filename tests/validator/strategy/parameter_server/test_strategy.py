@@ -160,6 +160,7 @@ def test_asynchronous_workers_run_ahead_of_a_slow_one(make_scenario: MakeScenari
     assert run.servers.clock_gap.max > 1
 
 
+@pytest.mark.full
 def test_backup_mode_drops_pushes_of_the_slow_worker(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
 
@@ -172,6 +173,7 @@ def test_backup_mode_drops_pushes_of_the_slow_worker(make_scenario: MakeScenario
     assert run.samples == 8, "of a step's three pushes two count"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", [STALE, *in_bulk(ASYNCHRONOUS, BACKUPS)])
 def test_training_reduces_the_loss(strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"to be or not to be, that is the question. " * 10)
@@ -184,6 +186,7 @@ def test_training_reduces_the_loss(strategy: dict[str, Any], make_scenario: Make
     assert np.mean(run.losses[-5:]) < 1.2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", [ASYNCHRONOUS, *in_bulk(BASE, BACKUPS)])
 def test_steps_measured_before_a_worker_died_are_kept(
     strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +235,7 @@ def test_overlapped_pushes_have_the_simulators_sizes(make_scenario: MakeScenario
     assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all()
 
 
+@pytest.mark.full
 def test_workers_of_a_node_sum_before_pushing(make_scenario: MakeScenario) -> None:
     run = measure(in_nodes(make_scenario({**BASE, "two_level": True}, batch=12)))
 

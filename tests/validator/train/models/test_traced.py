@@ -29,8 +29,8 @@ def model(name: str) -> dict[str, Any]:
     [
         (WORKERS, "with_loss", {}),
         (PIPELINE, "with_loss", {}),
-        (BRANCHES, "towers", {}),
         *in_bulk(
+            (BRANCHES, "towers", {}),
             (WORKERS, "plain", {}),
             (WORKERS, "towers", {}),
             (WORKERS, "cycle", {}),

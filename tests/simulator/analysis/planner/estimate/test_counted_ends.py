@@ -83,6 +83,7 @@ def test_every_layer_is_in_one_stage(layers: int, stages: int, embedding: bool, 
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.full
 def test_estimates_partition_models_like_the_simulator(small: Make) -> None:
     base = small(*ON, "framework=torchtitan", hybrid(stages=2, microbatches=2, overlap="true", **BOTH))
     space = Space(

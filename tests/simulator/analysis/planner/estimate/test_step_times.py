@@ -169,6 +169,7 @@ def test_more_ranks_than_devices_are_refused() -> None:
         space(load("llama-2-7b-fsdp-a100"), 1_000_000)
 
 
+@pytest.mark.full
 def test_split_sends_of_tensor_parallel_ranks_are_estimated() -> None:
     overrides = ("batch=512", "strategy.split_sends=true", "strategy.sequence_parallel=false")
     found = every(space(load("megatron-175b-3d-selene", overrides), 256))
