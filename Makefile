@@ -7,6 +7,8 @@ PIP_ARGS ?=
 GPU_PYTHON ?= 3.12
 GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 BIN := .venv/bin
+# Tests start thousands of processes, which read compiled modules also where the environment says not to write them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: demo site test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
