@@ -20,7 +20,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
 _FOLDER: Final = Path(__file__).parent
-_GPT_SCRIPT: Final = _FOLDER / "gpt_with_masters.py"
+_GPT_SCRIPT: Final = _FOLDER / "scripts" / "gpt_with_masters.py"
 _LLAMA_SCRIPT: Final = _FOLDER.parent / "examples" / "captured" / "llama_fsdp2.py"
 # Collectives of fewer bytes than this, such as norms of gradients, are not in scenarios.
 _LEAST_BYTES: Final = 2**20

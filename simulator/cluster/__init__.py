@@ -64,6 +64,9 @@ class Cluster(Spec):
     model_error: float = Field(
         1.0, gt=0, le=100, description="factor on the errors of published predictions, as runs of this cluster teach it to fit"
     )
+    model_error_nodes: int | None = Field(
+        None, ge=1, description="nodes of the largest of these runs; on more nodes a factor below 1 approaches 1"
+    )
     provenance: dict[str, str] = Field(default_factory=dict, description="machine, time and software of the calibration")
 
     @model_validator(mode="before")

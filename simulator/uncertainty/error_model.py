@@ -2,8 +2,9 @@
 
 `scenarios/uncertainty/errors.yaml` has one fit per family of predictions, written by `benchmarks/intervals.py`. A fit gives
 the ends of the 90 % interval of the natural logarithm of measured over predicted time that the uncertain quantities of a
-cluster do not explain. Clusters that `calibrate` measured, and CPUs, are a family of their own: they keep the stated prior of
-the quantity `model`, and so does a cluster file that states an interval for it.
+cluster do not explain. Clusters that `calibrate` measured are a family of their own: they keep the stated prior of the quantity
+`model`, and so does a cluster file that states an interval for it. No described cluster is known better than those of published
+runs, also if it computes on CPUs.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ LARGE_BYTES: Final = 2**20
 # errors grow by a power of shares that are not small.
 EXPOSED: Final = "log_exposed"
 _SMALL_SHARE: Final = 0.05
+# Covariate of the number of nodes.
+NODES: Final = "log2_nodes"
+# Share of what runs teach about the size of errors that holds on twice as many nodes as they had: about the share of the
+# variance of errors that runs of other sizes with the same degrees have in common (errors.yaml, `pairs`).
+_KEPT_PER_DOUBLING: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,26 @@ class ErrorCase:
             low, high = fit.log_ends(self.group, {EXPOSED: log_exposed(exposed), **self.covariates})
         else:
             low, high = (math.log(end) + np.zeros(()) for end in QUANTITIES[MODEL].slowdown_interval(cluster))
-        return cluster.model_error * low, cluster.model_error * high
+        factor = learned_factor(cluster, 2 ** self.covariates.get(NODES, 0.0))
+        return factor * low, factor * high
 
     def relative_scale(self, errors: ErrorModel, exposed: float) -> float:
         """Scale of the errors over that where all covariates are zero; 1 for families without a fit."""
         fit = None if self.family is None else errors.families.get(self.family)
         return 1.0 if fit is None else float(fit.scale({EXPOSED: log_exposed(exposed), **self.covariates})) / fit.deviation
+
+
+def learned_factor(cluster: Cluster, nodes: float) -> float:
+    """Factor on the errors of published predictions for a job on some nodes of a cluster.
+
+    Runs whose errors were small teach little about those of larger jobs: beyond the nodes of the runs, less and less of what
+    the factor is below 1 counts. Larger errors than those of published runs are expected at any size.
+    """
+    factor, known = cluster.model_error, cluster.model_error_nodes
+    if factor >= 1 or known is None or nodes <= known:
+        return factor
+    kept: float = _KEPT_PER_DOUBLING ** math.log2(nodes / known)
+    return math.sqrt(1 - kept * (1 - factor**2))
 
 
 def log_exposed(share: float | Amounts) -> Amounts:
@@ -172,10 +192,9 @@ def log_exposed(share: float | Amounts) -> Amounts:
 
 def case_of_scenario(scenario: Scenario) -> ErrorCase:
     """The family of a step time, its group (whether the framework is named), and the number of ranks as a covariate."""
+    covariates = {NODES: math.log2(max(1, scenario.strategy.nodes_needed(scenario.cluster)))}
     if is_calibrated(scenario.cluster) or scenario.compute == "paced":
-        return ErrorCase(None)
-    nodes = scenario.strategy.nodes_needed(scenario.cluster)
-    covariates = {"log2_nodes": math.log2(max(1, nodes))}
+        return ErrorCase(None, covariates=covariates)
     if scenario.training.measured_step is not None:
         return ErrorCase("scaling", covariates=covariates)
     group = "default framework" if scenario.framework_is_default else "named framework"
@@ -224,10 +243,10 @@ def memory_error(scenario: Scenario, errors: ErrorModel | None = None) -> LogNor
 
 
 def is_calibrated(cluster: Cluster) -> bool:
-    """Whether the cluster has its own model error: it was measured by `calibrate`, states an interval, or computes on CPUs."""
+    """Whether the cluster has its own model error: it was measured by `calibrate`, or states an interval."""
     device = cluster.device
     measured = cluster.collectives.measured or device.measured_layers or device.measured_optimizers
-    return bool(measured) or MODEL in cluster.uncertainty or computes_on_processors(cluster)
+    return bool(measured) or MODEL in cluster.uncertainty
 
 
 def similarity(a: Scenario, b: Scenario) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster import Cluster
@@ -24,7 +24,8 @@ FILE: Final = catalog.ROOT / "uncertainty" / "fit_priors.yaml"
 @dataclass(frozen=True)
 class FittedConstant:
     """A constant that runs teach. meaning: in words. value: in a scenario; None where the scenario lacks it. changed: the
-    scenario with another value. quantity: the cluster's uncertain quantity whose interval it decides; "" for none."""
+    scenario with another value. quantity: the cluster's uncertain quantity whose interval it decides; "" for none. factor: that
+    of its prior, where clusters know less than the data file says; else 0."""
 
     name: str
     meaning: str
@@ -32,15 +33,25 @@ class FittedConstant:
     changed: Callable[[Scenario, float], Scenario]
     format: Callable[[float], str] = "{:.3g}".format
     quantity: str = ""
+    factor: float = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], FittedConstant], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str, float], FittedConstant], tuple[str, float]]:
         """Pickles the name; functions of the table do not pickle."""
-        return constant_named, (self.name,)
+        return constant_named, (self.name, self.factor)
 
     @property
     def prior(self) -> ConstantPrior:
-        """The prior of the data file."""
-        return priors().constants[self.name]
+        """The prior of the data file, with the factor of the constant if it has one."""
+        prior = priors().constants[self.name]
+        return prior._replace(factor=self.factor) if self.factor else prior
+
+    def on(self, clusters: Iterable[Cluster]) -> FittedConstant:
+        """The constant on some clusters: its prior is at least as wide as their own uncertainty of its quantity."""
+        if not self.quantity:
+            return self
+        quantity, known = QUANTITIES[self.quantity], self.prior.factor
+        least = max((quantity.deviation(one) for one in clusters if quantity.value(one) is not None), default=known)
+        return replace(self, factor=least) if least > known else self
 
     def moved(self, scenario: Scenario, offset: float) -> Scenario:
         """The scenario with the constant this number of prior standard deviations from its value; the same if it lacks it."""
@@ -168,6 +179,6 @@ CONSTANTS: Final = (
 )
 
 
-def constant_named(name: str) -> FittedConstant:
-    """The constant of the table with this name."""
-    return next(one for one in CONSTANTS if one.name == name)
+def constant_named(name: str, factor: float = 0.0) -> FittedConstant:
+    """The constant of the table with this name, with a factor of its own if it is above zero."""
+    return next(replace(one, factor=factor) if factor else one for one in CONSTANTS if one.name == name)

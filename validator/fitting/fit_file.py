@@ -31,7 +31,7 @@ from scaleproof.validator.fitting.posterior import Posterior
 _MOST_NAMED: Final = 12
 _DIGITS: Final = 4
 # Fields of a cluster that constants change, next to the links inside nodes.
-_LEARNED: Final = ("network", "collectives", "uncertainty", "model_error")
+_LEARNED: Final = ("network", "collectives", "uncertainty", "model_error", "model_error_nodes")
 _UNITS: Final = ((parse_time_s, format_time_s), (parse_Bps, format_Bps))
 
 
@@ -59,17 +59,20 @@ def text(posterior: Posterior, runs: Sequence[ObservedRun], scenario: Scenario) 
 
 
 def with_posterior(scenario: Scenario, posterior: Posterior) -> Scenario:
-    """The scenario with the posterior's constants, and a cluster with the intervals and the model error of the posterior."""
+    """The scenario with the posterior's constants, and a cluster with the intervals and the model error of the posterior.
+
+    Quantities that the runs taught nothing about keep the cluster's intervals. The framework counts as named.
+    """
     changed = posterior.applied(scenario)
     cluster = changed.cluster
     intervals: dict[str, Interval] = dict(cluster.uncertainty)
     for index, constant in enumerate(posterior.constants):
-        if constant.quantity and QUANTITIES[constant.quantity].value(cluster) is not None:
+        quantity = constant.quantity
+        if quantity and posterior.has_moved(index) and QUANTITIES[quantity].value(cluster) is not None:
             deviation = constant.prior.factor * float(posterior.deviations[index])
-            if deviation < QUANTITIES[constant.quantity].deviation(scenario.cluster):
-                intervals[constant.quantity] = _interval(cluster, constant.quantity, deviation, posterior.runs)
-    update = {"uncertainty": intervals, "model_error": posterior.model_error}
-    return changed.model_copy(update={"cluster": cluster.model_copy(update=update)})
+            intervals[quantity] = _interval(cluster, quantity, deviation, posterior.runs)
+    update = {"uncertainty": intervals, "model_error": posterior.model_error, "model_error_nodes": posterior.nodes}
+    return changed.model_copy(update={"framework": changed.framework, "cluster": cluster.model_copy(update=update)})
 
 
 def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Interval:

@@ -35,13 +35,16 @@ _CLOSE: Final = 1e-3
 # A constant has moved if its interval is narrower by a tenth, or its value is this many prior deviations from the shipped one.
 _NARROWER: Final = 0.9
 _FAR: Final = 0.25
+# Probability below the upper end of a 90 % interval.
+_UPPER: Final = 0.95
 
 
 @dataclass(frozen=True)
 class Posterior:
     """Constants after some runs. offsets: in prior standard deviations, shape (constants,). covariance: of the offsets. noise:
     standard deviation of the logarithm of a measured step time around its prediction, where all of the step is computed.
-    model_error: errors of predictions over those of published runs of the same kind. runs: number of runs."""
+    model_error: ends of the interval of an unseen run's error over those of published runs of the same kind. runs: number of
+    runs. nodes: of the largest."""
 
     constants: tuple[FittedConstant, ...]
     offsets: Amounts
@@ -49,6 +52,7 @@ class Posterior:
     noise: float
     model_error: float
     runs: int
+    nodes: int
 
     def applied(self, scenario: Scenario) -> Scenario:
         """The scenario with the posterior's constants."""
@@ -80,10 +84,10 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
     """
     from scipy.optimize import least_squares
 
-    of_times = [one for one in constants if one is not MEMORY]
-    known = tuple(one for one in of_times if any(one.value(run.scenario) is not None for run in runs))
     measured = np.log([run.step_time_s for run in runs])
     scenarios = [run.scenario for run in runs]
+    of_times = [one.on(scenario.cluster for scenario in scenarios) for one in constants if one is not MEMORY]
+    known = tuple(one for one in of_times if any(one.value(scenario) is not None for scenario in scenarios))
     kinds = [RunErrors.of(scenario) for scenario in scenarios]
     noise, count = priors().noise * np.array([kind.relative for kind in kinds]), len(runs)
 
@@ -106,9 +110,18 @@ def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CO
     # scipy scales the Jacobian by the loss, so that this is the curvature of the posterior
     curvature = np.asarray(result.jac)
     covariance = np.linalg.inv(curvature.T @ curvature)
-    of_noise = np.asarray(result.fun[:count])
-    model_error = _root_mean_square(noise * of_noise / [kind.published for kind in kinds])
-    found = Posterior(known, np.asarray(result.x), covariance, priors().noise * _root_mean_square(of_noise), model_error, count)
+    of_noise, of_runs = np.asarray(result.fun[:count]), curvature[:count]
+    # what the constants took up of the residuals says nothing about errors
+    freedom = count - float(np.einsum("ri,ij,rj->", of_runs, covariance, of_runs))
+    found = Posterior(
+        known,
+        np.asarray(result.x),
+        covariance,
+        noise=priors().noise * _root_mean_square(of_noise, freedom),
+        model_error=predictive_factor(noise * of_noise / [kind.published for kind in kinds], freedom),
+        runs=count,
+        nodes=max(scenario.strategy.nodes_needed(scenario.cluster) for scenario in scenarios),
+    )
     found = _with_memory(found, runs) if MEMORY in constants else found
     # what runs do not teach keeps its shipped value
     return replace(
@@ -187,13 +200,31 @@ class RunErrors(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunErrors:
-        """The errors of a scenario's step time."""
-        case, exposed = case_of_scenario(scenario), timed_with_interval(scenario)[1].exposed
-        low, high = case.log_ends(scenario.cluster, shipped(), exposed)
+        """The errors of a scenario's step time, with its framework named: its constants are what runs teach."""
+        case = case_of_scenario(scenario.model_copy(update={"framework": scenario.framework}))
+        exposed = timed_with_interval(scenario)[1].exposed
+        low, high = case.log_ends(scenario.cluster.model_copy(update={"model_error": 1.0}), shipped(), exposed)
         return cls(case.relative_scale(shipped(), exposed), float(high - low) / (2 * DEVIATIONS))
 
 
-def _root_mean_square(values: Amounts) -> float:
-    """Root mean square of values together with an expected value of 1, which counts as `noise_runs` values."""
+def _root_mean_square(residuals: Amounts, freedom: float) -> float:
+    """Root mean square of residuals together with an expected value of 1, which counts as `noise_runs` values.
+
+    freedom: number of values that the residuals count as, which is less than theirs by what the fit took up.
+    """
     runs = priors().noise_runs
-    return float(np.sqrt((runs + (values**2).sum()) / (runs + len(values))))
+    return float(np.sqrt((runs + (residuals**2).sum()) / (runs + freedom)))
+
+
+def predictive_factor(residuals: Amounts, freedom: float) -> float:
+    """End of the 90 % interval of one more error over that before any residual is seen, which is `DEVIATIONS`.
+
+    residuals: in standard deviations that were expected. freedom: as for `_root_mean_square`. The deviation is as uncertain as
+    after `noise_runs` values (its square has an inverse gamma distribution), so that errors have Student's distribution.
+    """
+    from scipy.stats import t as student
+
+    runs = priors().noise_runs
+    before, after = (float(student.ppf(_UPPER, number)) for number in (runs, runs + freedom))
+    square = runs * (DEVIATIONS / before) ** 2 + float((residuals**2).sum())
+    return after / DEVIATIONS * math.sqrt(square / (runs + freedom))

@@ -26,6 +26,7 @@ from scaleproof.simulator.uncertainty.error_model import (
     Slope,
     case_of_collective,
     case_of_scenario,
+    learned_factor,
     log_exposed,
     memory_error,
     shipped,
@@ -63,8 +64,10 @@ def test_families_follow_from_what_a_scenario_measured(small: Make) -> None:
     assert case_of_scenario(small()).group == "default framework"
     assert case_of_scenario(small("framework=ideal")).group == "named framework"
     assert case_of_scenario(small(MEASURED)).family == "scaling"
-    for calibrated in (small(STATED), small("framework=gloo-cpu", "cluster.node.cores=8"), small("compute=paced")):
+    for calibrated in (small(STATED), small("compute=paced")):
         assert case_of_scenario(calibrated).family is None
+    described = small("framework=gloo-cpu", "cluster.node.cores=8")
+    assert case_of_scenario(described).family == "training", "processors that nobody measured are not calibrated"
 
 
 def test_collectives_are_small_or_large_and_within_or_between_nodes(small: Make) -> None:
@@ -80,6 +83,18 @@ def test_calibrated_clusters_keep_the_prior_or_their_own_interval(small: Make) -
     assert ends == pytest.approx((-prior, prior))
     stated = small(STATED)
     assert case_of_scenario(stated).log_ends(stated.cluster, shipped()) == pytest.approx((math.log(0.9), math.log(1.1)))
+
+
+def test_small_errors_of_small_runs_count_less_on_more_nodes(small: Make) -> None:
+    taught = small().cluster.model_copy(update={"model_error": 0.6, "model_error_nodes": 2})
+    factors = [learned_factor(taught, nodes) for nodes in (1, 2, 4, 64)]
+    assert factors[:2] == [0.6, 0.6]
+    assert factors == sorted(factors)
+    assert factors[2] == pytest.approx(math.sqrt((0.6**2 + 1) / 2))
+    assert factors[3] == pytest.approx(1, abs=0.02)
+    worse = taught.model_copy(update={"model_error": 1.5})
+    assert learned_factor(worse, 64) == 1.5, "errors do not become smaller with size"
+    assert learned_factor(small().cluster, 64) == 1
 
 
 def test_raw_intervals_come_from_the_priors_alone(small: Make) -> None:

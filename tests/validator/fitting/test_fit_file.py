@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.yaml_file import parse
 from scaleproof.simulator.predict import timed
@@ -13,6 +16,7 @@ from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import build, load
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting import fit_file
+from scaleproof.validator.fitting.constants import constant_named
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.observations import observed
 from scaleproof.validator.fitting.posterior import Posterior, fitted
@@ -53,6 +57,18 @@ def test_other_layouts_are_predicted_with_narrower_intervals(written: tuple[Path
     low, high = after.prediction_interval_s
     assert low < true_s < high
     assert high / low < before.prediction_interval_s[1] / before.prediction_interval_s[0]
+
+
+def test_what_runs_did_not_teach_keeps_the_clusters_interval() -> None:
+    """A posterior as wide as its prior is no knowledge, however narrow that prior is."""
+    reference = load(REFERENCE, ["cluster=gb300-nvl72"])
+    constants = tuple(constant_named(name) for name in ("kernel_scale", "network.bandwidth"))
+    nothing = Posterior(constants, np.zeros(2), np.eye(2), noise=0.08, model_error=1.0, runs=1, nodes=1)
+    assert with_posterior(reference, nothing).cluster.uncertainty == reference.cluster.uncertainty
+    kernels = with_posterior(reference, replace(nothing, covariance=np.diag([0.25, 1.0]))).cluster
+    assert QUANTITIES["device"].deviation(kernels) == pytest.approx(0.5 * constants[0].prior.factor, rel=0.01)
+    assert list(kernels.uncertainty) == ["device"]
+    assert not with_posterior(reference, nothing).framework_is_default
 
 
 def test_sources_name_the_runs(written: tuple[Path, Posterior]) -> None:

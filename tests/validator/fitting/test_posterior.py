@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.constants import CONSTANTS, constant_named, priors
 from scaleproof.validator.fitting.observations import ObservedRun, observed
-from scaleproof.validator.fitting.posterior import Posterior, fitted, log_times
+from scaleproof.validator.fitting.posterior import Posterior, fitted, log_times, predictive_factor
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, step_s, table
 
 TRUTH = {"kernel_scale": 1.2, "host_scale": 0.7}
@@ -38,6 +41,35 @@ def test_every_constant_has_a_prior_with_a_reason() -> None:
     for prior in priors().constants.values():
         assert (prior.factor > 0) != (prior.add_s > 0)
         assert prior.reason
+
+
+@pytest.mark.parametrize(("cluster", "deviation"), [("dgx-h100", 0.10), ("gb300-nvl72", 0.15), ("netlab-200mbit", 0.20)])
+def test_kernels_are_as_uncertain_as_the_device(cluster: str, deviation: float) -> None:
+    clusters = [load(REFERENCE, ["cluster=dgx-h100"]).cluster, load_cluster(catalog.find_part("cluster", cluster, Path()))]
+    constant = constant_named("kernel_scale").on(clusters)
+    assert constant.prior.factor == pytest.approx(deviation)
+    assert pickle.loads(pickle.dumps(constant)) == constant
+    assert constant_named("network.bandwidth").on(clusters).prior.factor == 0.30, "wider than the cluster's own"
+    assert constant_named("host_scale").on(clusters) is constant_named("host_scale")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 50])
+def test_intervals_after_residuals_contain_nine_in_ten_errors(count: int) -> None:
+    """Systems differ in the size of their errors, by as much as `noise_runs` residuals would leave open."""
+    random, runs = np.random.default_rng(count), priors().noise_runs
+    # before any residual the 90 % interval ends at 1.6449
+    unit = DEVIATIONS / 2.1318
+    scales = unit * np.sqrt(runs / random.chisquare(runs, 20_000))
+    residuals = random.normal(size=(len(scales), count)) * scales[:, None]
+    ends = np.array([DEVIATIONS * predictive_factor(own, count) for own in residuals[:4000]])
+    unseen = np.abs(random.normal(size=len(ends))) * scales[: len(ends)]
+    assert (unseen < ends).mean() == pytest.approx(0.9, abs=0.015)
+
+
+def test_residuals_that_constants_took_up_do_not_narrow_intervals() -> None:
+    assert predictive_factor(np.zeros(0), 0.0) == pytest.approx(1, abs=1e-3)
+    assert predictive_factor(np.zeros(3), 0.5) > predictive_factor(np.zeros(3), 3.0)
+    assert predictive_factor(np.ones(400), 400.0) == pytest.approx(1, abs=0.02)
 
 
 def test_runs_teach_the_constants_that_they_depend_on(tmp_path: Path) -> None:
