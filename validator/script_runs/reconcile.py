@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.capture.capture import CaptureOptions, capture
+from scaleproof.validator.capture.capture import CaptureOptions, capture_with_calls
 from scaleproof.validator.capture.command_line import Started
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties
 from scaleproof.validator.launch.job import LOOPBACK, Host
@@ -22,6 +22,7 @@ from scaleproof.validator.launch.launch import temporary_folder
 from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.script_runs.measure import WARMUP_STEPS, Place, free_port, measured_run, run_script
+from scaleproof.validator.script_runs.operator_times import with_times
 from scaleproof.validator.script_runs.rank import ScriptRun
 
 _CAPTURED_STEPS: Final = 3
@@ -56,8 +57,9 @@ def reconcile_script(started: Started, options: ScriptOptions, file: Path, progr
     cluster = load_cluster(catalog.find_part("cluster", name, Path()))
     per_node = min(started.ranks_per_node or cluster.node.devices, cluster.node.devices, ranks)
     device = DeviceProperties.of(cluster.device)
-    job = CaptureJob(started.script, ranks, per_node, device, _CAPTURED_STEPS, options.values)
-    captured, _ = capture(job, CaptureOptions(cluster.device.name, None, options.timeout_s), progress)
+    job = CaptureJob(started.script, ranks, per_node, device, _CAPTURED_STEPS, options.values, keeps_calls=True)
+    captured, _, calls = capture_with_calls(job, CaptureOptions(cluster.device.name, None, options.timeout_s), progress)
+    captured = with_times(captured, calls, cluster.device.name, options.timeout_s, progress)
     captured.write(file)
     scenario = load(str(file), {"cluster": name} | _missing_rates(cluster))
     with _place(options, cluster, ranks, per_node) as place, temporary_folder() as folder:
