@@ -55,8 +55,9 @@ def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMe
     """Memory of each rank class of a scenario with a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
+    caches = is_gpu(scenario.cluster.device)
     return [
-        ClassMemory(one.name, replayed(one.before, one.allocations, expandable), _outside_bytes(scenario, one))
+        ClassMemory(one.name, replayed(one.before, one.allocations, expandable, caches), _outside_bytes(scenario, one))
         for one in strategy.script.classes
     ]
 
@@ -81,10 +82,11 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
 
 
 def replayed(
-    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False
+    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False, caches: bool = True
 ) -> ReplayedMemory:
-    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
-    allocator = CachingAllocator(math.inf, expandable)
+    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps. caches: whether by
+    PyTorch's caching allocator, which processors do not have."""
+    allocator = CachingAllocator(math.inf, expandable) if caches else PlainAllocator()
     events = [*before, *step, *_repeated(before, step)]
     blocks: dict[int, MemoryBlock] = {}
     until_peak = 0
@@ -104,6 +106,28 @@ def replayed(
         _by(peak, "line"),
         *_moment(events[:until_peak]),
     )
+
+
+class PlainAllocator:
+    """The C library's allocator: tensors have the bytes that they request, and what is freed is not kept."""
+
+    def __init__(self) -> None:
+        self._live_bytes = self.peak_allocated_bytes = 0
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Most bytes that the process has from the system for its tensors."""
+        return self.peak_allocated_bytes
+
+    def allocate(self, size_bytes: int, stream: int) -> int:
+        """Allocates; returns the bytes, by which they are freed."""
+        self._live_bytes += size_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._live_bytes)
+        return size_bytes
+
+    def free(self, size_bytes: int) -> None:
+        """Frees what was allocated."""
+        self._live_bytes -= size_bytes
 
 
 def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:

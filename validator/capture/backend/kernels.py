@@ -87,7 +87,8 @@ class Kernels:
             self._trace.add(
                 EventKind.OPERATOR, place, name=schema.name,
                 signature=signature_of(operator, inputs, outputs, arguments, keywords),
-                bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result), call=call,
+                bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result),
+                call=call,
             )  # fmt: skip
         return result
 
