@@ -91,17 +91,18 @@ def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
     from scaleproof.simulator.common.units import format_bytes, format_change_s, format_number, format_percent, format_time_s
 
     sides = case.predicted, measured
+    unit = "rank" if case.scenario.cluster.node.cores is not None or case.scenario.cluster.shared_cores is not None else "GPU"
     off_s = case.predicted.step_time_s - measured.step_time_s
     rows = [_row("step time", [format_time_s(run.step_time_s) for run in sides], format_change_s(off_s), case.error)]
     if all(run.tokens_per_s_per_rank for run in sides):
-        rows.append(_row("tokens/s per GPU", [format_number(run.tokens_per_s_per_rank or 0.0) for run in sides]))
+        rows.append(_row(f"tokens/s per {unit}", [format_number(run.tokens_per_s_per_rank or 0.0) for run in sides]))
     else:
         rows.append(_row("samples/s", [format_number(run.samples_per_s) for run in sides]))
     if all(run.mfu for run in sides):
         rows.append(_row("MFU", [format_percent(run.mfu or 0.0) for run in sides]))
     if all(run.memory_bytes_per_rank for run in sides):
         bytes_of = [run.memory_bytes_per_rank or 0.0 for run in sides]
-        rows.append(_row("memory per GPU", [*map(format_bytes, bytes_of)], error=bytes_of[0] / bytes_of[1] - 1))
+        rows.append(_row(f"memory per {unit}", [*map(format_bytes, bytes_of)], error=bytes_of[0] / bytes_of[1] - 1))
     return rows
 
 

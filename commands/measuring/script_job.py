@@ -23,7 +23,7 @@ def reconcile_script_job(options: argparse.Namespace) -> list[ReconciledCase]:
 
     require_torch()
     from scaleproof.validator.capture.command_line import parse
-    from scaleproof.validator.script_runs.reconcile import ScriptOptions, reconcile_script
+    from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOptions, reconcile_script
 
     if options.on == "cluster":
         raise InputError("--script starts its ranks itself, on this machine; use --on local or --on netlab")
@@ -38,7 +38,8 @@ def reconcile_script_job(options: argparse.Namespace) -> list[ReconciledCase]:
         results.prepare(options.out)
     with tempfile.TemporaryDirectory() as folder:
         with working(f"reconciling {started.script.target}") as report:
-            case = reconcile_script(started, settings, (options.out or Path(folder)) / f"{name}.zip", report)
+            at = options.out or Path(folder)
+            case = reconcile_script(started, settings, ScriptFiles(at / f"{name}.zip", at / f"{name}-cluster.yaml"), report)
         if options.out is not None:
             keep(case, options.out)
             write([case], options.out, options.max_error)

@@ -73,6 +73,11 @@ class KernelTimes:
         self._ranges = measured_ranges().get(device.name, {})
 
     @property
+    def device(self) -> str:
+        """The device's name."""
+        return self._device.name
+
+    @property
     def launch_host_s(self) -> float:
         """Seconds of the host per kernel; zero where the host itself computes."""
         if self._is_gpu:

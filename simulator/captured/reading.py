@@ -57,7 +57,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
     """The captured script of a record. Raises InputError for collectives that are not known, and scripts that never step."""
     roles = [GroupRoles.of(one) for one in capture.classes]
     replicas = replicas_of(capture, roles)
-    classes = tuple(_class_of(one, role) for one, role in zip(capture.classes, roles, strict=True))
+    classes = tuple(_class_of(one, role, capture.timed_s) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
     samples, length = _samples(first, path=name)
     staged = any(role.pipeline for role in roles)
@@ -72,6 +72,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
         precision=_precision(classes),
         optimizer=_optimizer(first),
         device=capture.device,
+        timed_on=capture.timed_on,
         cluster=capture.cluster,
         shards=any(role.shards for role in roles),
         classes=classes,
@@ -116,8 +117,8 @@ def _policies(capture: Capture) -> Iterator[str]:
         yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
 
 
-def _class_of(one: RecordedRanks, roles: GroupRoles) -> CapturedClass:
-    reader = _StepReader(one, roles)
+def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
+    reader = _StepReader(one, roles, timed_s)
     rows, events = _columns_of(reader.with_last_waits(list(reader.events())))
     streams = Counter(
         event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
@@ -140,10 +141,11 @@ def _columns_of(pairs: Sequence[tuple[int, _Event]]) -> tuple[list[int], list[_E
 
 
 class _StepReader:
-    """Reads the events of a step. operators: distinct ones, as far as they have been read."""
+    """Reads the events of a step. timed_s: seconds of operators that were timed, by their keys. operators: distinct ones, as
+    far as they have been read."""
 
-    def __init__(self, one: RecordedRanks, roles: GroupRoles) -> None:
-        self._one, self._roles, self._phase = one, roles, Phase.FORWARD
+    def __init__(self, one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> None:
+        self._one, self._roles, self._timed_s, self._phase = one, roles, timed_s, Phase.FORWARD
         # plain lists: reading single numbers from numpy arrays takes ten times as long
         self._columns: dict[str, list[Any]] = {name: column.tolist() for name, column in one.columns.items()}
         self._numbers: dict[tuple[object, ...], int] = {}
@@ -185,13 +187,14 @@ class _StepReader:
 
     def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
         name = self._one.text("name", row)
+        timed_s = self._timed_s.get(self._one.operator_key(row)) if self._timed_s else None
         if kind == EventKind.COPY:
-            return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32")
+            return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32", timed_s)
         signature = self._one.signature(row) if self._of("signature", row) != NONE else Signature((), (), {})
         shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
         work = work_of(name, shapes, signature.arguments, moved_bytes)
-        return Operator(name, work, PRECISIONS[types[0]] if types else "fp32")
+        return Operator(name, work, PRECISIONS[types[0]] if types else "fp32", timed_s)
 
     def _collective(self, row: int) -> IssuedCollective:
         name, group = self._one.text("name", row), self._of("group", row)

@@ -207,6 +207,12 @@ class RecordedRanks:
         index = int(self.columns[column][row])
         return self.strings[index] if index != NONE else ""
 
+    def operator_key(self, row: int) -> str:
+        """What distinguishes an operator from others: its name, its signature, and the bytes that it moves."""
+        read, written = (int(self.columns[name][row]) for name in ("bytes_read", "bytes_written"))
+        signature = self.signature(row) if int(self.columns["signature"][row]) != NONE else Signature((), (), {})
+        return f"{self.text('name', row)} {json.dumps(signature)} {max(0, read) + max(0, written)}"
+
     def signature(self, row: int) -> Signature:
         """The signature of an event."""
         return self.signatures[int(self.columns["signature"][row])]
@@ -217,7 +223,8 @@ class Capture:
     """A captured training script.
 
     script: its path or module as given; arguments: what it was called with. device: name in the catalog; cluster: name, or
-    None. warnings: sentences for the user.
+    None. warnings: sentences for the user. timed_on: name of the device on which operators were timed, empty if none were;
+    timed_s: seconds of an operator by `RecordedRanks.operator_key`.
     """
 
     script: str
@@ -229,6 +236,8 @@ class Capture:
     cluster: str | None
     classes: tuple[RecordedRanks, ...]
     warnings: tuple[str, ...] = ()
+    timed_on: str = ""
+    timed_s: Mapping[str, float] = field(default_factory=dict)
     version: int = field(default=VERSION)
 
     def write(self, path: Path) -> None:

@@ -45,11 +45,13 @@ class Operation(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """A distinct operator: its name, its work, and the precision of its products."""
+    """A distinct operator: its name, its work, the precision of its products, and its seconds on the device on which the
+    capture's operators were timed, None if it was not."""
 
     name: str
     work: Work
     precision: str
+    timed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class CapturedScript:
 
     samples: per step and replica; tokens: of a sample, None if it reads no tokens. replicas: of the model, which train on
     different samples. shards: whether replicas shard parameters or states, so that their number decides more than the sizes of
-    groups. device, cluster: names that the capture was made for.
+    groups. device, cluster: names that the capture was made for. timed_on: name of the device on which operators were timed.
     """
 
     name: str
@@ -104,6 +106,7 @@ class CapturedScript:
     shards: bool
     classes: tuple[CapturedClass, ...]
     warnings: tuple[str, ...] = ()
+    timed_on: str = ""
 
     def check_replicas(self, count: int) -> None:
         """Raises FieldError for a number of replicas that needs another capture."""
@@ -132,13 +135,23 @@ class CapturedScript:
 
     def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
         """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
-        seconds = times.times([(one.work, one.precision) for one in of.operators])
+        seconds = self._seconds(of, times)
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
         timed = list(self._timed(of, seconds, to, number))
         places, events = [place for place, _ in timed], [event for _, event in timed]
         return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events, places)
+
+    def _seconds(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
+        """Times of a class's operators: as timed where that was on this device, otherwise as modelled."""
+        modelled = times.times([(one.work, one.precision) for one in of.operators])
+        if times.device != self.timed_on:
+            return modelled
+        return [
+            KernelTime(one.timed_s, Known.MEASURED, model.moves) if one.timed_s is not None else model
+            for one, model in zip(of.operators, modelled, strict=True)
+        ]
 
     def _timed(
         self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]
@@ -176,7 +189,7 @@ class CapturedScript:
         times = KernelTimes(job.cluster.device, job.framework)
         spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
         for one in self.classes:
-            seconds = times.times([(operator.work, operator.precision) for operator in one.operators])
+            seconds = self._seconds(one, times)
             for (operator, _), count in one.counts.items():
                 total_s = len(one.ranks) * count * seconds[operator].seconds
                 spent[seconds[operator].known] += total_s

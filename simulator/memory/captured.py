@@ -51,8 +51,9 @@ def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMe
     """Memory of each rank class of a scenario with a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
+    caches = is_gpu(scenario.cluster.device)
     return [
-        ClassMemory(one.name, replayed(one.before, one.allocations, expandable), _outside_bytes(scenario, one))
+        ClassMemory(one.name, replayed(one.before, one.allocations, expandable, caches), _outside_bytes(scenario, one))
         for one in strategy.script.classes
     ]
 
@@ -77,9 +78,13 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
 
 
 def replayed(
-    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False
+    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False, caches: bool = True
 ) -> ReplayedMemory:
-    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
+    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps. caches: whether by
+    PyTorch's caching allocator, which processors do not have: they have the bytes that tensors request."""
+    live = LiveMemory.of(before, step)
+    if not caches:
+        return ReplayedMemory(live.peak.size_bytes, live.peak.size_bytes, live)
     allocator = CachingAllocator(math.inf, expandable)
     blocks: dict[int, MemoryBlock] = {}
     for event in (*before, *step, *_repeated(before, step)):
@@ -87,7 +92,7 @@ def replayed(
             allocator.free(blocks.pop(event.number))
         if isinstance(event, Allocation) and event.size_bytes > 0:
             blocks[event.number] = allocator.allocate(event.size_bytes, event.stream)
-    return ReplayedMemory(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, LiveMemory.of(before, step))
+    return ReplayedMemory(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, live)
 
 
 def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:

@@ -15,12 +15,15 @@ from typing import Final
 
 from scaleproof.simulator.captured.record import Capture, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.capture.player import FAILURE, PLACE, RECORD, RankRecord, read_record
 from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
 from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges
 
+# Calls of operators of a class by their rows.
+Calls = Mapping[int, OperatorCall]
 # Most ranks of a class that its name lists.
 _LISTED: Final = 3
 
@@ -47,6 +50,14 @@ class CaptureCosts:
 
 def capture(job: CaptureJob, options: CaptureOptions, progress: Callable[[str], None]) -> tuple[Capture, CaptureCosts]:
     """Captures a script. Raises RunError in one sentence where the script fails, never takes a step, or takes too long."""
+    captured, costs, _ = capture_with_calls(job, options, progress)
+    return captured, costs
+
+
+def capture_with_calls(
+    job: CaptureJob, options: CaptureOptions, progress: Callable[[str], None]
+) -> tuple[Capture, CaptureCosts, list[Calls]]:
+    """As `capture`, with the calls of operators of each class by their rows, if the job keeps them."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="scaleproof-capture-", ignore_cleanup_errors=True) as path:
         folder = Path(path)
@@ -59,13 +70,14 @@ def capture(job: CaptureJob, options: CaptureOptions, progress: Callable[[str], 
             played([0, job.world_size - 1])
             axes = axes_of(played.record(0).all_groups, job.world_size)
             classes = find_classes(job.world_size, axes, played)
-            captured = _captured(job, options, [(one, played.record(one.played)) for one in classes])
+            found = [(one, played.record(one.played)) for one in classes]
+            captured, calls = _captured(job, options, found), [record.calls for _, record in found]
         finally:
             players.close()
             _keep_logs(folder, options.log)
         used = [json.loads(file.read_text()) for file in folder.glob(RESOURCES.format("*"))]
     memory_bytes = max((one["memory_bytes"] for one in used), default=0)
-    return captured, CaptureCosts(time.monotonic() - begin_s, len(used), memory_bytes)
+    return captured, CaptureCosts(time.monotonic() - begin_s, len(used), memory_bytes), calls
 
 
 class _Played:

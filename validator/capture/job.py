@@ -64,7 +64,8 @@ class DeviceProperties:
 
 @dataclass(frozen=True)
 class CaptureJob:
-    """The job that ranks belong to. steps: of the script, of which the last is kept; values: a policy's text."""
+    """The job that ranks belong to. steps: of the script, of which the last is kept; values: a policy's text. keeps_calls:
+    whether operators are kept with their arguments, so that another device can repeat them."""
 
     script: Script
     world_size: int
@@ -72,3 +73,4 @@ class CaptureJob:
     device: DeviceProperties
     steps: int
     values: str
+    keeps_calls: bool = False

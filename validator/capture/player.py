@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple, NoReturn
@@ -21,6 +21,7 @@ from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
+from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.values import Values
@@ -42,11 +43,13 @@ _PORT: Final = 29500
 
 
 class RankRecord(NamedTuple):
-    """The record of a rank. own: its step, as a class of this rank alone; all_groups: of the whole job; warnings: for users."""
+    """The record of a rank. own: its step, as a class of this rank alone; all_groups: of the whole job; warnings: for users.
+    calls: of operators by their rows, if the job keeps them."""
 
     own: RecordedRanks
     all_groups: tuple[ProcessGroup, ...]
     warnings: tuple[str, ...]
+    calls: Mapping[int, OperatorCall]
 
 
 class Player:
@@ -74,7 +77,7 @@ class Player:
         arena = Arena(self._local, self._trace)
         arena.install_storage()
         values = Values(arena, policy_of(job.values), self._trace.answer)
-        registration.register(Kernels(arena, values, self._trace))
+        registration.register(Kernels(arena, values, self._trace, job.keeps_calls))
         cuda_api.install(self._trace, arena, job.device, self._local, min(job.ranks_per_node, job.world_size))
         abi.check_training()
         self._recording = Recording(self._trace, arena, rank)
@@ -124,7 +127,7 @@ class Player:
             operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
             strings=columns.strings, signatures=columns.signatures,
         )  # fmt: skip
-        return RankRecord(own, tuple(self._recording.all_groups), warnings)
+        return RankRecord(own, tuple(self._recording.all_groups), warnings, columns.calls)
 
     def _fail(self, error: BaseException) -> None:
         """Ends this process after an error, unless it is an exit that reports success."""

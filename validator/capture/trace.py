@@ -127,7 +127,8 @@ class RankTrace:
         return max(peaks[:before], default=0), max(peaks[before:], default=0)
 
     def columns(self, begin: int, end: int) -> KeptEvents:
-        """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins."""
+        """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins; and
+        the calls of its operators, by their rows."""
         live = [one for one in self.allocations.values() if one.born < begin and not 0 <= one.died < begin]
         before: list[Row] = [
             {"kind": EventKind.ALLOCATE, "stream": one.stream, "allocation": one.number, "size": one.size}
@@ -158,6 +159,7 @@ class KeptEvents:
         self._texts: dict[str, int] = {}
         self._signatures: dict[str, int] = {}
         self.columns = {name: np.full(len(rows), NONE, column.dtype) for name, column in COLUMNS.items()}
+        self.calls = {place: row["call"] for place, row in enumerate(rows) if row.get("call") is not None}
         plain = [self._plain(row, allocations) for row in rows]
         for name, column in self.columns.items():
             self._fill(column, (row.get(name, NONE) for row in plain))

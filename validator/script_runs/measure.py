@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.common.errors import RankError, RunError
@@ -53,6 +53,18 @@ def _why(job: ScriptRun, error: RankError) -> str:
     return sentence(job.script.target, own[0])
 
 
+def peak_memory_bytes(ended: Sequence[Ended], warmup: int) -> float:
+    """The most bytes that PyTorch had allocated on any rank in the steps after the warm-up."""
+    return float(max(max(_of_steps(one.result, warmup)) for one in ended))
+
+
+def _of_steps(result: Mapping[str, Any], warmup: int) -> Sequence[int]:
+    """Peaks between marks of the steps after the warm-up; of the last step if there are no others."""
+    each = result["marks"] // max(1, result["steps"])
+    peaks: Sequence[int] = result["peaks_bytes"][: result["marks"]]
+    return peaks[min(warmup * each, max(0, len(peaks) - each)) :]
+
+
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as one:
@@ -68,7 +80,7 @@ def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[Ended], p
     if steps < _FEWEST_STEPS:
         took = min(int(one.result["steps"]) for one in ended)
         raise RunError(
-            f"{job.script.target}: the script took {took} steps, of which the first {job.warmup} are a warm-up; let it take more"
+            f"{job.script.target}: the script took {took} steps, and the first {job.warmup} are a warm-up; let it take more"
         )
     of = scenario.model_copy(update={"steps": steps})
     run = gathered(of, recorded, [one.result for one in ended])

@@ -24,6 +24,7 @@ from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.provenance import Usage
 from scaleproof.validator.script_runs import cuda_on_cpu, gloo_group
+from scaleproof.validator.script_runs.memory_profile import MemoryProfile
 from scaleproof.validator.script_runs.recording import EnoughStepsError, ScriptRecorder
 
 FAILURE: Final = "failure-{}.json"
@@ -33,7 +34,8 @@ RECORD: Final = "record-{}.json"
 @dataclass(frozen=True)
 class ScriptRun:
     """A script that ranks run. ranks_per_node: that see each other's devices. steps: that are measured, after `warmup` others.
-    address, port: where ranks meet. folder: where ranks write why they failed."""
+    address, port: where ranks meet. folder: where ranks write why they failed. profiles_memory: whether allocations are
+    counted, which takes time, so that the run's times are not to be used."""
 
     script: Script
     ranks: int
@@ -44,6 +46,7 @@ class ScriptRun:
     address: str
     port: int
     folder: Path
+    profiles_memory: bool = False
 
 
 def run(job: ScriptRun) -> dict[str, Any]:
@@ -55,10 +58,13 @@ def run(job: ScriptRun) -> dict[str, Any]:
     dist.destroy_process_group()
     _set_environment(job, me.rank)
     context = ScriptContext(folder_of(job.script))
-    recorder = ScriptRecorder(me.status, job.steps + job.warmup)
+    memory = MemoryProfile() if job.profiles_memory else None
+    recorder = ScriptRecorder(me.status, job.steps + job.warmup, memory.mark if memory is not None else None)
     cuda_on_cpu.install(job.device, me.rank % job.ranks_per_node, job.ranks_per_node)
     gloo_group.install(recorder)
     recorder.install()
+    if memory is not None:
+        memory.start()
     before = Usage.now()
     with _failures(job, me.rank, context):
         try:
@@ -69,6 +75,8 @@ def run(job: ScriptRun) -> dict[str, Any]:
             if end.code not in (None, 0):
                 raise
     usage = Usage.now().since(before)
+    if memory is not None:
+        return {"steps": recorder.steps, "peaks_bytes": memory.peaks_bytes(), "marks": recorder.marks}
     me.record(recorder.spans(job.warmup))
     provenance = environment.of_process() | {"cpu": environment.cpu_model(), "threads": str(torch.get_num_threads())}
     kinds = [list(kind) for kind in recorder.kinds]

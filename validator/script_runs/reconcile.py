@@ -4,39 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.validator.capture.capture import CaptureOptions, capture
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.capture.capture import CaptureOptions, capture_with_calls
 from scaleproof.validator.capture.command_line import Started
-from scaleproof.validator.capture.job import CaptureJob, DeviceProperties
+from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import temporary_folder
 from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
-from scaleproof.validator.script_runs.measure import WARMUP_STEPS, Place, free_port, measured_run, run_script
+from scaleproof.validator.script_runs import this_machine
+from scaleproof.validator.script_runs.measure import (
+    WARMUP_STEPS,
+    Place,
+    free_port,
+    measured_run,
+    peak_memory_bytes,
+    run_script,
+)
+from scaleproof.validator.script_runs.operator_times import with_times
 from scaleproof.validator.script_runs.rank import ScriptRun
 
 _CAPTURED_STEPS: Final = 3
-_PRECISIONS: Final = ("fp16", "bf16", "fp64")
+# Steps whose memory is counted.
+_COUNTED_STEPS: Final = 2
 _LAB_PORT: Final = 29500
-CLUSTERS: Final = {"local": "cpu-2core", "netlab": "netlab-500mbit"}
+_PRECISIONS: Final = ("fp16", "bf16", "fp64")
 
 
 @dataclass(frozen=True)
 class ScriptOptions:
-    """How a script is reconciled. on: local or netlab. cluster: name or path of the description of that place. steps: that are
-    measured. timeout_s: without progress after which a rank counts as hung, and for the capture in all. out: where the capture
-    is written, or None."""
+    """How a script is reconciled. cluster: name or path of the description of the place, measured now if None. steps: that are
+    measured. timeout_s: without progress after which a rank counts as hung, and for the capture in all. values: policy of the
+    capture."""
 
-    on: str = "local"
+    on: Literal["local", "netlab"] = "local"
     cluster: str | None = None
     ranks: int | None = None
     steps: int = 10
@@ -45,48 +58,94 @@ class ScriptOptions:
     values: str = "balanced"
 
 
-def reconcile_script(started: Started, options: ScriptOptions, file: Path, progress: Callable[[str], None]) -> ReconciledCase:
-    """Reconciles a script. file: where its capture is written. Raises InputError and RunError in one sentence."""
+@dataclass(frozen=True)
+class ScriptFiles:
+    """Where files are written: the capture, and the description of the place."""
+
+    capture: Path
+    cluster: Path
+
+
+def reconcile_script(
+    started: Started, options: ScriptOptions, files: ScriptFiles, progress: Callable[[str], None]
+) -> ReconciledCase:
+    """Reconciles a script. Raises InputError and RunError in one sentence."""
     ranks = options.ranks or started.ranks
     if ranks is None:
         raise InputError("give the number of ranks: --ranks 2")
     if not 1 <= ranks <= MOST_RANKS:
         raise InputError(f"--ranks {ranks}: 1 to {MOST_RANKS} can run on one machine")
-    name = options.cluster or CLUSTERS[options.on]
-    cluster = load_cluster(catalog.find_part("cluster", name, Path()))
-    per_node = min(started.ranks_per_node or cluster.node.devices, cluster.node.devices, ranks)
-    device = DeviceProperties.of(cluster.device)
-    job = CaptureJob(started.script, ranks, per_node, device, _CAPTURED_STEPS, options.values)
-    captured, _ = capture(job, CaptureOptions(cluster.device.name, None, options.timeout_s), progress)
-    captured.write(file)
-    scenario = load(str(file), {"cluster": name} | _missing_rates(cluster))
-    with _place(options, cluster, ranks, per_node) as place, temporary_folder() as folder:
-        port = free_port() if options.on == "local" else _LAB_PORT
-        run = ScriptRun(started.script, ranks, per_node, device, options.steps, WARMUP_STEPS, place.address, port, folder)
-        progress(f"running {started.script.target} on {ranks} ranks")
+    return _Reconciliation(started, options, ranks, files, progress).case()
+
+
+class _Reconciliation:
+    """The reconciliation of one script."""
+
+    def __init__(
+        self, started: Started, options: ScriptOptions, ranks: int, files: ScriptFiles, progress: Callable[[str], None]
+    ) -> None:
+        self._script, self._options, self._ranks = started.script, options, ranks
+        self._files, self._progress = files, progress
+        # a host of a lab has one device
+        self._per_node = min(started.ranks_per_node or ranks, ranks) if options.on == "local" else 1
+        self._device = this_machine.properties(ranks)
+
+    def case(self) -> ReconciledCase:
+        """Predicts and measures. What fails early comes first."""
+        options = self._options
+        job = CaptureJob(
+            self._script, self._ranks, self._per_node, self._device, _CAPTURED_STEPS, options.values, keeps_calls=True
+        )
+        settings = CaptureOptions(self._device.name, None, options.timeout_s)
+        captured, _, calls = capture_with_calls(job, settings, self._progress)
+        name = options.cluster or str(self._files.cluster)
+        if options.cluster is None:
+            this_machine.describe(options.on, self._ranks, self._files.cluster, options.timeout_s, self._progress)
+        cluster = load_cluster(catalog.find_part("cluster", name, Path()))
+        captured = with_times(captured, calls, cluster.device.name, options.timeout_s, self._progress)
+        captured.write(self._files.capture)
+        scenario = load(str(self._files.capture), {"cluster": name} | _missing_rates(cluster))
+        with self._place(cluster) as place, temporary_folder() as folder:
+            measured = self._measured(scenario, captured, place, folder)
+        self._progress(f"predicting {self._script.target}")
+        return ReconciledCase(scenario, predict(scenario), measured)
+
+    def _measured(self, scenario: Scenario, captured: Capture, place: Place, folder: Path) -> Run:
+        """The measured run, with the peak memory that a second, shorter run counts."""
+        options, target = self._options, self._script.target
+        job = ScriptRun(
+            self._script, self._ranks, self._per_node, self._device, options.steps, WARMUP_STEPS, place.address,
+            self._port(), folder,
+        )  # fmt: skip
         total = options.steps + WARMUP_STEPS
-        text = f"running {started.script.target}: step {{}} of at most {total}"
-        ended = run_script(run, place, options.timeout_s, lambda step: progress(text.format(max(0, step))))
-        measured = measured_run(scenario, captured, ended, place, run)
-    progress("predicting")
-    return ReconciledCase(scenario, predict(scenario), measured)
+
+        def report(step: int) -> None:
+            self._progress(f"running {target}: step {max(0, step)} of at most {total}")
+
+        report(0)
+        run = measured_run(scenario, captured, run_script(job, place, options.timeout_s, report), place, job)
+        self._progress(f"running {target} again, counting its memory")
+        counted = replace(job, steps=_COUNTED_STEPS, profiles_memory=True, port=self._port())
+        peak_bytes = peak_memory_bytes(run_script(counted, place, options.timeout_s, lambda _: None), job.warmup)
+        return replace(run, memory_bytes_per_rank=peak_bytes, memory_bytes={"allocated": peak_bytes})
+
+    def _port(self) -> int:
+        return free_port() if self._options.on == "local" else _LAB_PORT
+
+    @contextmanager
+    def _place(self, cluster: Cluster) -> Iterator[Place]:
+        """The hosts of the ranks."""
+        if self._options.on == "local":
+            yield Place("local", [Host(interface=self._options.interface or LOOPBACK)] * self._ranks)
+            return
+        from scaleproof.validator.netlab.lab import Netlab
+
+        with Netlab(cluster.model_copy(update={"nodes": self._ranks})) as lab:
+            hosts = [Host(lab.namespace(rank), lab.interface) for rank in range(self._ranks)]
+            yield Place("netlab", hosts, lab.address(0))
 
 
 def _missing_rates(cluster: Cluster) -> dict[str, str]:
     """Peak rates of precisions that a processor computes in another one."""
     known = cluster.device.peak_flops
     return {f"cluster.device.peak.{name}": f"{known['fp32'] / 1e9:g} GFLOP/s" for name in _PRECISIONS if name not in known}
-
-
-@contextmanager
-def _place(options: ScriptOptions, cluster: Cluster, ranks: int, per_node: int) -> Iterator[Place]:
-    """The hosts of the ranks."""
-    if options.on == "local":
-        yield Place("local", [Host(interface=options.interface or LOOPBACK)] * ranks)
-        return
-    from scaleproof.validator.netlab.lab import Netlab
-
-    with Netlab(cluster.model_copy(update={"nodes": -(-ranks // per_node)})) as lab:
-        lab.self_test()
-        hosts = [Host(lab.namespace(rank // per_node), lab.interface) for rank in range(ranks)]
-        yield Place("netlab", hosts, lab.address(0))

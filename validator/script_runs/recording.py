@@ -80,10 +80,11 @@ class _OpenEnd:
 
 
 class ScriptRecorder:
-    """Records a script until it has taken `wanted` steps, and then ends it by `EnoughStepsError`."""
+    """Records a script until it has taken `wanted` steps, and then ends it by `EnoughStepsError`. stepped: called when an
+    optimizer has stepped."""
 
-    def __init__(self, own_status: Status, wanted: int) -> None:
-        self._status, self._wanted = own_status, wanted
+    def __init__(self, own_status: Status, wanted: int, stepped: Callable[[], None] | None = None) -> None:
+        self._status, self._wanted, self._when_stepped = own_status, wanted, stepped
         self._rows: list[_Row] = []
         self._transfers: list[Transfer] = []
         self._marks: list[int] = []
@@ -108,6 +109,11 @@ class ScriptRecorder:
     def steps(self) -> int:
         """Number of steps of the script so far."""
         return len(self._marks) // max(1, shortest_period(self._marks))
+
+    @property
+    def marks(self) -> int:
+        """Number of optimizers' steps so far."""
+        return len(self._marks)
 
     def kind(self, kind: CollectiveKind) -> int:
         """The index of a kind."""
@@ -191,6 +197,8 @@ class ScriptRecorder:
         number = self._numbers.setdefault(id(optimizer), len(self._numbers))
         self._rows.append(_Row(END_OF_STEP, self._since_s, self._since_s, optimizer=number))
         self._marks.append(number)
+        if self._when_stepped is not None:
+            self._when_stepped()
         period = shortest_period(self._marks)
         if period:
             self._status.begin_step(len(self._marks) // period)

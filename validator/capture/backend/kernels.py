@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from scaleproof.simulator.captured.record import Category, EventKind, Signature
 from scaleproof.validator.capture.backend import decisions
+from scaleproof.validator.capture.backend.calls import CallRecorder
 from scaleproof.validator.capture.backend.memory import CPU_KEYS, Arena, Content
 from scaleproof.validator.capture.backend.schemas import (
     OperatorSchema,
@@ -33,10 +34,12 @@ class UnknownShapeError(RuntimeError):
 
 
 class Kernels:
-    """Called by PyTorch for each operator on CUDA tensors, below autograd. trace: where operators are recorded."""
+    """Called by PyTorch for each operator on CUDA tensors, below autograd. trace: where operators are recorded. keeps_calls:
+    whether with their arguments, so that they can be repeated."""
 
-    def __init__(self, arena: Arena, values: Values, trace: RankTrace) -> None:
+    def __init__(self, arena: Arena, values: Values, trace: RankTrace, keeps_calls: bool = False) -> None:
         self._arena, self._values, self._trace = arena, values, trace
+        self._calls = CallRecorder(arena, values.content) if keeps_calls else None
         self._special: dict[str, Callable[[Overload, Sequence[Any], dict[str, Any]], Any]] = {
             "aten::empty": self._empty,
             "aten::empty_strided": self._empty_strided,
@@ -67,6 +70,7 @@ class Kernels:
         of_target = {id(tensor) for tensor in targets}
         inputs = [tensor for tensor in tensors if id(tensor) not in of_target] if schema.out else tensors
         place = self._trace.context.place()
+        before = self._calls.before(arguments, keywords) if self._calls is not None else None
         if self._values.computes(schema, tensors, inputs):
             try:
                 result = self._values.compute(operator, schema, (arguments, keywords), inputs)
@@ -79,10 +83,12 @@ class Kernels:
         on_device = [tensor for tensor in (*inputs, *outputs) if tensor.is_cuda]
         if on_device:
             read_bytes, written_bytes = moved_bytes(schema.name, inputs, outputs or targets)
+            call = self._calls.after(operator, before, result) if self._calls is not None and before is not None else None
             self._trace.add(
                 EventKind.OPERATOR, place, name=schema.name,
                 signature=signature_of(operator, inputs, outputs, arguments, keywords),
                 bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result),
+                call=call,
             )  # fmt: skip
         return result
 
@@ -172,8 +178,9 @@ class Kernels:
         read_bytes, written_bytes = moved_bytes("", [source], [target])
         signature = Signature((tensor_text(source),), (tensor_text(target),), {"non_blocking": not waits})
         self._trace.add(
-            EventKind.COPY, name=name, signature=signature, bytes_read=read_bytes, bytes_written=written_bytes, flops=0.0
-        )
+            EventKind.COPY, name=name, signature=signature, bytes_read=read_bytes, bytes_written=written_bytes, flops=0.0,
+            call=self._calls.copy(target, source) if self._calls is not None else None,
+        )  # fmt: skip
         if name == "host to device" and (block := self._arena.block(target)) is not None:
             self._trace.holds(block.number, Category.INPUTS)
         self._values.copy(target, source)
