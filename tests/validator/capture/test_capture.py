@@ -93,7 +93,7 @@ def test_operators_are_of_modules_passes_and_lines(gpt: Capture) -> None:
     one = gpt.classes[-1]
     products = [row for row in one.rows(EventKind.OPERATOR) if one.columns["flops"][row]]
     modules = {one.text("module", row) for row in products}
-    assert {"module.blocks.0.qkv", "module.blocks.1.mlp.2", "module.head"} <= modules
+    assert {"blocks.0.qkv", "blocks.1.mlp.2", "head"} <= modules
     assert "" not in modules
     assert {one.text("line", row).partition(":")[0] for row in products} == {"gpt_ddp.py"}
     phases = one.columns["phase"]
