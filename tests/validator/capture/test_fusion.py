@@ -66,3 +66,11 @@ def test_views_of_results_of_libraries_need_no_kernel() -> None:
         return (x @ w).view(2, 4, 4).transpose(0, 1)
 
     assert kernels(model, (8, 16), (16, 4)) == ["library"]
+
+
+def test_the_gradient_of_a_loss_by_classes_is_one_kernel() -> None:
+    def gradient(scores: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        chosen = torch.zeros_like(scores).scatter(1, places.long(), -1.0)
+        return chosen - torch.softmax(scores, -1)
+
+    assert len(kernels(gradient, (8, 16), (8, 1))) == 1

@@ -30,6 +30,7 @@ _REDUCES: Final = {
     "logsumexp", "max", "mean", "min", "native_layer_norm", "norm", "prepare_softmax_online", "prod", "std", "sum", "var",
     "var_mean",
 }  # fmt: skip
+_CONSTANTS: Final = ("full", "full_like", "new_full", "new_zeros", "zeros", "zeros_like")
 
 
 class Kernel:
@@ -174,6 +175,10 @@ def _is_fusible(node: fx.Node) -> bool:
         return all(_is_fusible(read) for read in node.all_input_nodes[:1] if read.op == "call_function")
     if not isinstance(target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
         return False
+    if _packet(node) == "scatter":
+        # into a constant, as the gradient of a loss by classes does: compilers compare places instead
+        source = node.args[0]
+        return isinstance(source, fx.Node) and source.op == "call_function" and _packet(source) in _CONSTANTS
     return torch.Tag.pointwise in target.tags or _packet(node) in _ELEMENTWISE or _reduces(node)
 
 
