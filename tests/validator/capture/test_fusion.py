@@ -15,6 +15,7 @@ def kernels(function: Callable[..., Any], *shapes: Sequence[int]) -> list[str]:
     """Names of the kernels of a function of tensors."""
     graph = make_fx(function)(*(torch.ones(tuple(shape), device="meta") for shape in shapes)).graph
     found = kernels_of(graph)
+    graph.lint()
     assert sorted(node.name for kernel in found for node in kernel.nodes) == sorted(
         node.name for node in graph.nodes if node.op not in ("placeholder", "output")
     )
@@ -74,3 +75,16 @@ def test_the_gradient_of_a_loss_by_classes_is_one_kernel() -> None:
         return chosen - torch.softmax(scores, -1)
 
     assert len(kernels(gradient, (8, 16), (8, 1))) == 1
+
+
+def test_what_is_cheaper_to_compute_again_is_not_written() -> None:
+    def gradients(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = grad.to(torch.float64)
+        return wide.sum(0), torch.softmax(wide * x, -1)
+
+    graph = make_fx(gradients)(torch.ones(8, 16), torch.ones(8, 16)).graph
+    found = kernels_of(graph)
+    assert len(found) == 2
+    # both read the gradient itself, and neither what the other one computes
+    assert all(read.op == "placeholder" or read in kernel.nodes
+               for kernel in found for node in kernel.nodes for read in node.all_input_nodes)  # fmt: skip

@@ -31,6 +31,8 @@ _REDUCES: Final = {
     "var_mean",
 }  # fmt: skip
 _CONSTANTS: Final = ("full", "full_like", "new_full", "new_zeros", "zeros", "zeros_like")
+# Most operators that are computed again instead of reading their result.
+_MOST_REPEATED: Final = 8
 
 
 class Kernel:
@@ -48,8 +50,59 @@ class Kernel:
 
 
 def kernels_of(graph: fx.Graph) -> list[Kernel]:
-    """The kernels of a graph in an order in which each follows what it reads. Views belong to the kernel before them."""
+    """The kernels of a graph in an order in which each follows what it reads. Views belong to the kernel before them. The graph
+    is changed: what is cheaper to compute again than to read is."""
+    _repeat(graph)
     return _Fusion([node for node in graph.nodes if node.op not in ("placeholder", "output")]).kernels()
+
+
+def _repeat(graph: fx.Graph) -> None:
+    """Computes elements again for each operator that reads them, where that reads no more bytes than the results have."""
+    for node in list(graph.nodes):
+        chain = _chain(node)
+        if len(node.users) < 2 or not chain:
+            continue
+        readers = [user for user in node.users if user.op == "call_function" and _is_fusible(user) and not _is_view(user)]
+        for reader in readers:
+            again: dict[fx.Node, fx.Node] = {}
+            with graph.inserting_before(reader):
+                for each in chain:
+                    again[each] = graph.node_copy(each, lambda read, again=again: again.get(read, read))  # type: ignore[misc]
+            reader.replace_input_with(node, again[node])
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """The operators of single elements that end with a node, in order, if what they read is no larger than its result."""
+    chain: dict[fx.Node, None] = {}
+    leaves: dict[fx.Node, None] = {}
+
+    def add(each: fx.Node) -> None:
+        if _is_repeatable(each) and len(chain) < _MOST_REPEATED:
+            for read in each.all_input_nodes:
+                add(read)
+            chain[each] = None
+        else:
+            leaves[each] = None
+
+    add(node)
+    return list(chain) if node in chain and sum(map(_size_bytes, leaves)) <= _size_bytes(node) else []
+
+
+def _is_repeatable(node: fx.Node) -> bool:
+    target: Any = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and (torch.Tag.pointwise in target.tags or _packet(node) in ("convert_element_type", "_to_copy"))
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and not target._schema.is_mutable
+    )
+
+
+def _size_bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 class _Fusion:
