@@ -20,7 +20,7 @@ import torch
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.validator.capture import sharded_modules
+from scaleproof.validator.capture import sharded_modules, unsupported
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
 from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
 from scaleproof.validator.capture.backend.memory import Arena
@@ -99,6 +99,7 @@ class Player:
         sharded_modules.install(self._context)
         CompiledRegions(self._trace, arena).install()
         Checkpoints(self._trace).install()
+        unsupported.install(self._local)
         self._steps = Steps(self._trace, arena, job.steps, self._finish)
         self._steps.install()
         signal.signal(signal.SIGUSR1, self._report_place)

@@ -151,6 +151,8 @@ BAD: Final = {
         "import urllib.request\nurllib.request.urlopen('http://localhost:9/data.tar')\n",
         r"bad\.py:5: the script needs the network",
     ),
+    "graph": ("torch.cuda.CUDAGraph()\n", r"bad\.py:4: torch\.cuda\.CUDAGraph records kernels .* without CUDA graphs"),
+    "one process": ("torch.nn.DataParallel(torch.nn.Linear(2, 2))\n", r"bad\.py:4: torch\.nn\.DataParallel drives"),
     "exit": ("raise SystemExit('wrong arguments')\n", r"bad\.py:4: the script exited before its first training step"),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ takes no memory.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from scaleproof.validator.capture.context import Place, inner_parts
 from scaleproof.validator.capture.trace import RankTrace
 
 _NAMESPACE: Final = "inductor"
+_NOTE: Final = "compiles: products are AOTAutograd's, and what is between them is fused by a rule like TorchInductor's"
 # Options of torch.compile that decide how code is generated, and of no meaning where none is.
 _IGNORED: Final = ("backend", "mode", "options")
 _LOOKS_UP: Final = ("embedding", "index", "index_select", "gather")
@@ -35,16 +37,16 @@ def prepare_compiler() -> None:
 
 
 class CompiledRegions:
-    """Compiles regions. graphs: number of graphs so far, forward and backward ones counted separately."""
+    """Compiles regions. trace: gets their kernels, and a note for users."""
 
     def __init__(self, trace: RankTrace, arena: Arena) -> None:
         self._trace, self._arena = trace, arena
         self._compile = torch.compile
-        self.graphs = 0
 
     def install(self) -> None:
         """Replaces `torch.compile`, which `Module.compile` calls too."""
-        torch._dynamo.config.suppress_errors = False
+        # the context's hooks do nothing where Dynamo looks
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
         torch.compile = self._compiled  # type: ignore[assignment]
 
     def _compiled(self, model: Any = None, **options: Any) -> Any:
@@ -59,8 +61,9 @@ class CompiledRegions:
         from torch._functorch.partitioners import min_cut_rematerialization_partition
         from torch._inductor.decomposition import select_decomp_table
 
+        self._trace.note(_NOTE)
+
         def compiled(of: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-            self.graphs += 1
             return _RunsKernels(of, self._trace, self._arena, root if isinstance(root, nn.Module) else None)
 
         made: Callable[..., Any] = aot_autograd(
