@@ -3,7 +3,7 @@
 For each script, the table has the ratio of the captured prediction to that of the scenario: step time, FLOPs, bytes of all
 collectives, and allocated bytes, which both replay through the replica of PyTorch's caching allocator.
 
-Run: python benchmarks/captured.py
+Run: python benchmarks/captured.py [NUMBER …]
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ CASES: Final = (
         _GPT | {"training": {"precision": "bf16", "optimizer": "adam"}},
     ),
     Case("Llama, FSDP2, bf16", _LLAMA_SCRIPT, _LLAMA_ARGUMENTS, 64, _LLAMA),
+    Case(
+        "Llama, FSDP2, bf16, compiled", _LLAMA_SCRIPT, (*_LLAMA_ARGUMENTS, "--compile"), 64,
+        _LLAMA | {"framework": "torchtitan-compiled"},
+    ),
 )  # fmt: skip
 
 
@@ -90,6 +94,8 @@ def _volume_bytes(run: Run) -> float:
 
 
 if __name__ == "__main__":
+    # numbers of cases may be given
+    chosen = [CASES[int(number)] for number in sys.argv[1:]] or list(CASES)
     with tempfile.TemporaryDirectory() as path:
-        for case in CASES:
+        for case in chosen:
             print(case.name, *(f"{name} {ratio:.3f}" for name, ratio in ratios(case, Path(path)).items()), sep="  ", flush=True)

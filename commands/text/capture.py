@@ -40,6 +40,7 @@ def _class_plain(one: RecordedRanks) -> dict[str, Any]:
         "why": one.why,
         "operators": len(one.rows(EventKind.OPERATOR)),
         "flops": _flops(one),
+        "moved_bytes": _moved_bytes(one),
         "communication_bytes": dict(_communication(one)),
         "peak_bytes": one.peak_bytes[1],
         "parameters": one.parameters,
@@ -51,13 +52,13 @@ def describe(capture: Capture, costs: CaptureCosts, following: str) -> str:
     """A table of the rank classes, and what policies decided."""
     target = f"{capture.world_size} ranks on {capture.cluster or capture.device}"
     played = f"{costs.played} of {capture.world_size} ranks played, at most {format_bytes(costs.memory_bytes)} each"
-    rows = [("ranks", "number", "operators", "FLOPs", "sent", "peak memory")]
+    rows = [("ranks", "number", "operators", "FLOPs", "moved", "sent", "peak memory")]
     for one in capture.classes:
         sent = sum(_communication(one).values())
         operators = len(one.rows(EventKind.OPERATOR))
         rows.append(
-            (one.name, str(len(one)), str(operators), format_short(_flops(one)), format_bytes(sent),
-             format_bytes(one.peak_bytes[1]))
+            (one.name, str(len(one)), str(operators), format_short(_flops(one)), format_bytes(_moved_bytes(one)),
+             format_bytes(sent), format_bytes(one.peak_bytes[1]))
         )  # fmt: skip
     lines = [f"{capture.script}: {target}", *table(rows), f"  captured in {costs.spent_s:.1f} s: {played}"]
     for one in capture.classes:
@@ -132,6 +133,13 @@ def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:
 
 def _flops(one: RecordedRanks) -> float:
     return float(one.columns["flops"][one.rows(EventKind.OPERATOR)].sum())
+
+
+def _moved_bytes(one: RecordedRanks) -> int:
+    """Bytes that kernels without products, and copies, read and write."""
+    rows = one.rows(EventKind.OPERATOR, EventKind.COPY)
+    moves = rows[one.columns["flops"][rows] <= 0]
+    return sum(int(one.columns[column][moves].clip(0).sum()) for column in ("bytes_read", "bytes_written"))
 
 
 def _communication(one: RecordedRanks) -> Counter[str]:

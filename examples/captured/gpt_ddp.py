@@ -53,11 +53,14 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     dist.init_process_group("nccl")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     gpt = GPT(options.layers, options.width, options.heads, options.vocabulary, options.length).to(device)
+    if options.compile:
+        gpt.compile()
     model = DistributedDataParallel(gpt, device_ids=[device.index])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     for step in range(options.steps):

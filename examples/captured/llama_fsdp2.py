@@ -90,6 +90,7 @@ def main() -> None:
     for name, value in (sizes | {"batch": 1, "shards": 8}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--compile", action="store_true", help="compile each block")
     options = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -101,6 +102,8 @@ def main() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for place, layer in enumerate(model.layers):
         block = checkpoint_wrapper(layer) if options.recompute else layer
+        if options.compile:
+            block.compile()
         model.layers[place] = fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     model.to_empty(device="cuda")

@@ -34,10 +34,13 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     name, of = slug(scenario.name), scenario.name
     kinds = counted(len(streams), "kind") + " of ranks"
     intro = f"{kinds}, of which one is shown at a time." if len(curves) > 1 else ""
+    known = strategy.script.coverage(scenario.job())
+    shares = f"Of the time of kernels, {percent(known.measured)} is of measured shapes, {percent(known.extrapolated)} "
+    shares += f"extrapolated from them, and {percent(known.unknown)} of unknown cost, counted by the bytes that are moved."
     drawn_streams = pictured(stream_chart(f"streams-{name}", of, [one.streams for one in curves]))
     drawn_curve = pictured(memory_curve(f"memory-curve-{name}", of, curves, capacity_bytes(scenario)))
     return [
-        Section("streams", "Streams", "One step, stream by stream", intro, drawn_streams),
+        Section("streams", "Streams", "One step, stream by stream", f"{intro} {shares}".strip(), drawn_streams),
         Section("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
         Section("peak", "Peak", "What the peak holds", after="tables.html", data={"tables": list(_tables(fullest))}),
     ]

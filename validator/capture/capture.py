@@ -81,11 +81,12 @@ def capture_with_calls(
 
 
 class _Played:
-    """Plays ranks and keeps their hashes."""
+    """Plays ranks and keeps their hashes, one for all that do the same."""
 
     def __init__(self, job: CaptureJob, folder: Path, players: Players, options: CaptureOptions) -> None:
         self._job, self._folder, self._players, self._options = job, folder, players, options
         self._hashes: dict[int, str] = {}
+        self._kinds: list[RankRecord] = []
 
     def __call__(self, ranks: Iterable[int]) -> Mapping[int, str]:
         """Plays ranks that have not been played, and returns the hashes of all that have been. Raises RunError."""
@@ -99,8 +100,15 @@ class _Played:
         for path in self._folder.glob(RECORD.format("*")):
             rank = int(path.stem.rpartition("-")[2])
             if rank not in self._hashes:
-                self._hashes[rank] = read_record(path).own.operators_hash
+                self._hashes[rank] = self._kind(read_record(path)).own.operators_hash
         return self._hashes
+
+    def _kind(self, record: RankRecord) -> RankRecord:
+        """The first record of a rank that did the same."""
+        found = next((kind for kind in self._kinds if kind.equals(record)), None)
+        if found is None:
+            self._kinds.append(record)
+        return found or record
 
     def record(self, rank: int) -> RankRecord:
         """The record of a rank that has been played."""

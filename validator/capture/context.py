@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules import module as modules
+from torch.nn.parallel import DistributedDataParallel
 
 from scaleproof.simulator.captured.record import ModelInput, TrainingPass
 
 # Folders whose files are never the script's own, even if the environment is inside the script's folder.
 _INSTALLED: Final = (*sysconfig.get_paths().values(), str(Path(__file__).parents[2]))
 _REENTRANT: Final = "CheckpointFunctionBackward"
+# Names of modules that wrap one of the script's, as parts of paths.
+_WRAPPERS: Final = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "_forward_module")
 _NO_TASK: Final = -1
 _graph_task = torch._C._current_graph_task_id
 _next_number: Any = torch._C._autograd._get_sequence_nr
@@ -35,11 +41,13 @@ class Place(NamedTuple):
 
 
 class _OfThread(threading.local):
-    """What each thread has of its own: its current stream, its modules, and lines and modules by number of autograd's node."""
+    """What each thread has of its own: its current stream, its modules, those that own sharded parameters which it handles, and
+    lines and modules by number of autograd's node."""
 
     def __init__(self) -> None:
         self.stream = 0
         self.modules: list[tuple[str, int]] = []
+        self.owners: list[str] = []
         self.is_nested = False
         self.own: dict[int, tuple[str, str]] = {}
 
@@ -57,6 +65,8 @@ class ScriptContext:
         self._files: dict[CodeType, str] = {}
         self._names: dict[int, str] = {}
         self._forward: dict[int, tuple[str, str]] = {}
+        self._lines: dict[str, str] = {}
+        self._root_names: set[str] = set()
         self._optimizing = 0
         self._before_backward = False
         self.roots: dict[int, nn.Module] = {}
@@ -90,8 +100,36 @@ class ScriptContext:
         self._forward.clear()
         self.inputs.clear()
 
+    def owned_by(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """See `within`: the path of a module."""
+        return self.within(self._names.get(id(module), ""))
+
+    def path_of(self, module: nn.Module) -> str:
+        """The path of a module; '' for the root, and for one that has never been called."""
+        name = self._names.get(id(module), "")
+        return "" if name in self._root_names else name
+
+    @contextlib.contextmanager
+    def within(self, path: str) -> Iterator[None]:
+        """What happens within belongs to the module with a path, as its gathered parameters do, and to the line that calls it;
+        nothing changes if the path is empty."""
+        own = self._of_thread
+        if path and _graph_task() == _NO_TASK:
+            self._lines.setdefault(path, self.line())
+        own.owners.append(path)
+        try:
+            yield
+        finally:
+            own.owners.pop()
+
     def place(self) -> Place:
         """Where the script is now."""
+        place, owners = self._present_place(), self._of_thread.owners
+        if not owners or not owners[-1]:
+            return place
+        return place._replace(module=owners[-1], line=self._lines.get(owners[-1]) or place.line)
+
+    def _present_place(self) -> Place:
         node: Any = _current_node()
         own = self._of_thread
         if node is None:
@@ -144,12 +182,15 @@ class ScriptContext:
         return str(Path(path).absolute()).removeprefix(f"{self._folder}/")
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
         own = self._of_thread
         identity = id(module)
         if identity not in self._names:
             for name, inner in module.named_modules():
-                self._names.setdefault(id(inner), name)
+                self._names.setdefault(id(inner), path_in(module, name))
             self.roots[identity] = module
+            self._root_names.add(self._names[identity])
         if not own.modules and _current_node() is None:
             self._before_backward = torch.is_grad_enabled()
             self.inputs.append(ModelInput(type(module).__name__, _shapes(arguments), 1))
@@ -158,9 +199,36 @@ class ScriptContext:
         own.modules.append((self._names[identity], _next_number()))
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
         own = self._of_thread
         if own.modules:
             own.modules.pop()
+
+
+def path_in(root: nn.Module, name: str) -> str:
+    """The path of a module in a root, without those that only wrap others; of the root, its class."""
+    parts = inner_parts(name)
+    if isinstance(root, DistributedDataParallel):
+        parts = parts[1:]
+    if parts:
+        return ".".join(parts)
+    inner: nn.Module | None = root
+    while inner is not None:
+        root, inner = inner, _wrapped(inner)
+    return type(root).__name__.removeprefix("FSDP" if isinstance(root, FSDPModule) else "")
+
+
+def inner_parts(name: str) -> list[str]:
+    """The parts of a module's path, without those that only wrap others."""
+    return [part for part in name.split(".") if part and part not in _WRAPPERS]
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    """The module that another one only wraps."""
+    names = ("module", *_WRAPPERS) if isinstance(module, DistributedDataParallel) else _WRAPPERS
+    found = (getattr(module, name, None) for name in names)
+    return next((one for one in found if isinstance(one, nn.Module)), None)
 
 
 def _shapes(arguments: Any) -> tuple[tuple[int, ...], ...]:

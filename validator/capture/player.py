@@ -20,14 +20,17 @@ import torch
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.validator.capture import sharded_modules, unsupported
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
 from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.values import Values
+from scaleproof.validator.capture.checkpoints import Checkpoints
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
+from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.policies import policy_of
@@ -40,16 +43,29 @@ PLACE: Final = "place-{}.json"
 # Steps that it takes to compare two after the first one.
 _COMPARABLE: Final = 3
 _PORT: Final = 29500
+# Relative difference of moved bytes up to which ranks count as equal.
+_NEAR: Final = 0.02
 
 
 class RankRecord(NamedTuple):
     """The record of a rank. own: its step, as a class of this rank alone; all_groups: of the whole job; warnings: for users.
-    calls: of operators by their rows, if the job keeps them."""
+    calls: of operators by their rows, if the job keeps them. products_hash: of products and communication; moved_bytes: by all
+    other operators."""
 
     own: RecordedRanks
     all_groups: tuple[ProcessGroup, ...]
     warnings: tuple[str, ...]
     calls: Mapping[int, OperatorCall]
+    products_hash: str
+    moved_bytes: int
+
+    def equals(self, other: RankRecord) -> bool:
+        """Whether both ranks do the same: they launch the same operators, or the same products between the same communication,
+        while all others move as many bytes. Flat parameters are cut where it may be, so that each rank has other tensors."""
+        if self.own.operators_hash == other.own.operators_hash:
+            return True
+        most = max(self.moved_bytes, other.moved_bytes)
+        return self.products_hash == other.products_hash and abs(self.moved_bytes - other.moved_bytes) <= _NEAR * most
 
 
 class Player:
@@ -83,6 +99,10 @@ class Player:
         self._recording = Recording(self._trace, arena, rank)
         DistributedApi(self._recording, values, Mailbox(self._folder, rank), job.world_size).install()
         self._context.install()
+        sharded_modules.install(self._context)
+        CompiledRegions(self._trace, arena).install()
+        Checkpoints(self._trace).install()
+        unsupported.install(self._local)
         self._steps = Steps(self._trace, arena, job.steps, self._finish)
         self._steps.install()
         signal.signal(signal.SIGUSR1, self._report_place)
@@ -118,16 +138,20 @@ class Player:
         trace = self._trace
         columns = trace.columns(kept.begin, kept.end)
         parameters = list(self._steps.parameters.values())
-        warnings = tuple(_warnings(kept))
+        warnings = (*_warnings(kept), *trace.notes)
         own = RecordedRanks(
             name=f"rank {self._rank}", ranks=(range(self._rank, self._rank + 1),), played=self._rank, why="",
-            groups=tuple(self._recording.groups), parameters=sum(parameter.numel() for parameter in parameters),
+            groups=tuple(self._recording.groups),
+            parameters=sharded_modules.whole_parameters(self._context.roots.values(), parameters),
             local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
             optimizers=kept.optimizers, kept_step=kept.number, steps=kept.steps, peak_bytes=trace.peaks(kept.first_mark),
             operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
             strings=columns.strings, signatures=columns.signatures,
         )  # fmt: skip
-        return RankRecord(own, tuple(self._recording.all_groups), warnings, columns.calls)
+        return RankRecord(
+            own, tuple(self._recording.all_groups), warnings, columns.calls, trace.digest(kept.begin, kept.end, moves=False),
+            trace.moved_bytes(kept.begin, kept.end),
+        )  # fmt: skip
 
     def _fail(self, error: BaseException) -> None:
         """Ends this process after an error, unless it is an exit that reports success."""

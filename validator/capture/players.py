@@ -98,8 +98,11 @@ def serve(descriptor: int, folder: str) -> None:
     """Runs the server, until its socket closes."""
     import importlib
 
+    from scaleproof.validator.capture.compiled.regions import prepare_compiler
+
     for module in _PRELOAD:
         importlib.import_module(module)
+    prepare_compiler()
     os.set_inheritable(descriptor, False)
     _Server(socket.socket(fileno=descriptor), Path(folder)).run()
     os._exit(0)

@@ -11,6 +11,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from scaleproof.simulator.captured.record import Category, ModelInput, UsedOptimizer
 from scaleproof.validator.capture.backend.memory import Arena
+from scaleproof.validator.capture.context import path_in
 from scaleproof.validator.capture.trace import RankTrace
 
 # Steps that may differ from the one before until one of them is kept anyway.
@@ -118,10 +119,10 @@ class Steps:
         modules: dict[int, str] = {}
         for root in list(self._trace.context.roots.values()):
             for name, parameter in root.named_parameters():
-                module = modules.setdefault(id(parameter), name.rpartition(".")[0])
+                module = modules.setdefault(id(parameter), path_in(root, name.rpartition(".")[0]))
                 self._holds(parameter, Category.PARAMETERS, module)
             for name, buffer in root.named_buffers():
-                self._holds(buffer, Category.BUFFERS, name.rpartition(".")[0])
+                self._holds(buffer, Category.BUFFERS, path_in(root, name.rpartition(".")[0]))
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.parameters[id(parameter)] = parameter

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ _COMPARED: Final = {
     EventKind.OPERATOR, EventKind.COLLECTIVE, EventKind.SEND, EventKind.RECEIVE, EventKind.WORK_WAIT, EventKind.SYNCHRONIZE,
     EventKind.ITEM, EventKind.COPY,
 }  # fmt: skip
+_UNORDERED: Final = {EventKind.OPERATOR, EventKind.COPY}
 
 
 class Allocated:
@@ -51,17 +53,20 @@ class Allocated:
 
 
 class RankTrace:
-    """Records events. rows: of all steps so far; decisions: values that policies decided, by operator, policy and line."""
+    """Records events. rows: of all steps so far; notes: sentences for users; decisions: values that policies decided, by
+    operator, policy and line."""
 
     def __init__(self, context: ScriptContext) -> None:
         self.context = context
         self.rows: list[Row] = []
         self.allocations: dict[int, Allocated] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
+        self.notes: list[str] = []
         self._works = 0
         self._peaks: list[int] = []
         self._live = 0
         self._highest = 0
+        self._aside: dict[int, int] | None = None
 
     def __len__(self) -> int:
         """Number of events so far."""
@@ -69,12 +74,30 @@ class RankTrace:
 
     def add(self, kind: EventKind, place: Place | None = None, **columns: Any) -> None:
         """Adds an event of the current stream, unless `columns` gives another, where the script is now."""
+        if self._aside is not None:
+            return
         place = place or self.context.place()
         self.rows.append({"kind": kind, "stream": self.context.stream, "place": place, **columns})
 
     def allocated(self, number: int, size: int) -> None:
         """An allocation begins."""
-        place, stream = self.context.place(), self.context.stream
+        if self._aside is not None:
+            self._aside[number] = size
+        else:
+            self.adopt(number, size, self.context.place())
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[Mapping[int, int]]:
+        """Leaves out what happens within. Yields the sizes of its allocations, by number."""
+        before, self._aside = self._aside, {}
+        try:
+            yield self._aside
+        finally:
+            self._aside = before
+
+    def adopt(self, number: int, size: int, place: Place) -> None:
+        """Records an allocation."""
+        stream = self.context.stream
         self.allocations[number] = Allocated(number, size, len(self.rows), place, stream)
         self.rows.append({"kind": EventKind.ALLOCATE, "stream": stream, "allocation": number, "size": size})
         self._live += size
@@ -109,6 +132,12 @@ class RankTrace:
         key = operator, policy, self.context.line()
         self._decisions[key] = self._decisions.get(key, 0) + 1
 
+    def note(self, what: str) -> None:
+        """Keeps a sentence for users, which begins with the line where the script is, once."""
+        text = f"{self.context.line() or 'a library'} {what}"
+        if text not in self.notes:
+            self.notes.append(text)
+
     def decisions(self) -> tuple[PolicyDecision, ...]:
         """The values that policies decided."""
         return tuple(
@@ -138,15 +167,29 @@ class RankTrace:
         rows: list[Row] = [*before, step, *self.rows[begin:end]]
         return KeptEvents(rows, self.allocations)
 
-    def digest(self, begin: int, end: int) -> str:
-        """A hash of operators and communication between two rows."""
+    def moved_bytes(self, begin: int, end: int) -> int:
+        """Bytes that operators without products, and copies, read and write between two rows."""
+        rows = (row for row in self.rows[begin:end] if row["kind"] in _UNORDERED and not row["flops"])
+        return sum(row["bytes_read"] + row["bytes_written"] for row in rows)
+
+    def digest(self, begin: int, end: int, moves: bool = True) -> str:
+        """A hash of operators and communication between two rows. Operators without anything in between that is waited for may
+        have any order, since some of PyTorch's own have none. moves: also of operators without products, and of copies."""
         digest = hashlib.sha256()
         works: dict[int, int] = {}
+        launched: list[str] = []
         for row in self.rows[begin:end]:
-            if row["kind"] in _COMPARED:
-                work = works.setdefault(row["work"], len(works)) if "work" in row else NONE
-                compared = (int(row["kind"]), row.get("name"), row.get("signature"), row["stream"], work, row.get("compared"))
-                digest.update(repr(compared).encode())
+            is_left_out = not moves and row["kind"] in _UNORDERED and not row["flops"]
+            if row["kind"] not in _COMPARED or is_left_out:
+                continue
+            work = works.setdefault(row["work"], len(works)) if "work" in row else NONE
+            text = repr((int(row["kind"]), row.get("name"), row.get("signature"), row["stream"], work, row.get("compared")))
+            launched.append(text)
+            if row["kind"] not in _UNORDERED:
+                launched[:-1] = sorted(launched[:-1])
+                digest.update("".join(launched).encode())
+                launched.clear()
+        digest.update("".join(sorted(launched)).encode())
         return digest.hexdigest()[:16]
 
 

@@ -93,7 +93,7 @@ def test_operators_are_of_modules_passes_and_lines(gpt: Capture) -> None:
     one = gpt.classes[-1]
     products = [row for row in one.rows(EventKind.OPERATOR) if one.columns["flops"][row]]
     modules = {one.text("module", row) for row in products}
-    assert {"module.blocks.0.qkv", "module.blocks.1.mlp.2", "module.head"} <= modules
+    assert {"blocks.0.qkv", "blocks.1.mlp.2", "head"} <= modules
     assert "" not in modules
     assert {one.text("line", row).partition(":")[0] for row in products} == {"gpt_ddp.py"}
     phases = one.columns["phase"]
@@ -151,6 +151,8 @@ BAD: Final = {
         "import urllib.request\nurllib.request.urlopen('http://localhost:9/data.tar')\n",
         r"bad\.py:5: the script needs the network",
     ),
+    "graph": ("torch.cuda.CUDAGraph()\n", r"bad\.py:4: torch\.cuda\.CUDAGraph records kernels .* without CUDA graphs"),
+    "one process": ("torch.nn.DataParallel(torch.nn.Linear(2, 2))\n", r"bad\.py:4: torch\.nn\.DataParallel drives"),
     "exit": ("raise SystemExit('wrong arguments')\n", r"bad\.py:4: the script exited before its first training step"),
 }  # fmt: skip
 

@@ -79,10 +79,11 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         current_device_index=_always(index), current_device_idx=_always(index), set_device_index=_always(None),
         set_device_idx=_always(None), device_index=_CurrentDevice,
     )  # fmt: skip
-    _replace(torch, Stream=stream, Event=event, Generator=_generators(), compile=_compile)
+    _replace(torch, Stream=stream, Event=event, Generator=_generators())
     _replace(torch._C, _get_accelerator=lambda _=None: torch.device("cuda"))
-    _replace(torch.Tensor, pin_memory=lambda tensor, *_, **__: tensor, is_pinned=_always(False))
-    _replace(torch.nn.Module, compile=_always(None))
+    _replace(
+        torch.Tensor, pin_memory=lambda tensor, *_, **__: tensor, is_pinned=_always(False), record_stream=_always(None)
+    )  # fmt: skip
 
 
 def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., Any]]:
@@ -131,11 +132,6 @@ def _generators() -> Any:
             return original()
 
     return Generator
-
-
-def _compile(model: Any = None, **_: Any) -> Any:
-    """`torch.compile` without compiling: what a compiler fuses is for the prediction to say."""
-    return model if model is not None else lambda of: of
 
 
 def _always(value: Any) -> Callable[..., Any]:

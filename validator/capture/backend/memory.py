@@ -258,7 +258,7 @@ class Arena:
 
         def length(this: torch.UntypedStorage) -> int:
             block = self.block_at(_address(this)) if this.device.type == "cuda" else None
-            return 0 if block is not None and not block.resized else int(nbytes(this))
+            return int(nbytes(this)) if block is None else block.resized
 
         _replace(storage, resize_=resized, size=length, nbytes=length)
 

@@ -1,0 +1,113 @@
+"""Scripts that shard, divide, load and save in other ways than the examples are captured, or refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.captured.live_memory import LiveMemory
+from scaleproof.simulator.captured.reading import allocations_of
+from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
+from scaleproof.simulator.common.errors import RunError
+from tests.validator.capture.test_capture import EXAMPLES, SIZES, captured
+
+SCRIPTS: Final = Path(__file__).parent / "scripts"
+WIDTH: Final = 64
+
+pytestmark = pytest.mark.full
+
+
+def collectives(one: RecordedRanks) -> list[str]:
+    """Names of the collectives of a step."""
+    return [one.text("name", row) for row in one.rows(EventKind.COLLECTIVE).tolist()]
+
+
+def flops(one: RecordedRanks) -> float:
+    """FLOPs of a step."""
+    return float(one.columns["flops"][one.rows(EventKind.OPERATOR)].sum())
+
+
+def test_flat_parameters_are_gathered_for_both_passes_and_their_gradients_scattered() -> None:
+    (one,) = captured(SCRIPTS / "fsdp1.py", ranks=4).classes
+    names = collectives(one)
+    # two blocks, the last of which stays gathered between the passes
+    assert (names.count("all_gather"), names.count("reduce_scatter")) == (4, 2)
+    assert one.parameters == 2 * (8 * WIDTH**2 + 5 * WIDTH)
+    modules = LiveMemory.of(*allocations_of(one)).peak.modules_bytes
+    assert {"0", "1"} <= {module.partition(".")[0] for module in modules}
+
+
+def test_ranks_that_share_a_sequence_exchange_keys_and_values() -> None:
+    capture = captured(SCRIPTS / "context_parallel.py", ranks=4)
+    assert sum(map(len, capture.classes)) == 4
+    for one in capture.classes:
+        assert [name for name in collectives(one) if name != "all_reduce"]
+        attention = [one.text("name", row) for row in one.rows(EventKind.OPERATOR).tolist()]
+        forward = [name for name in attention if "flash_attention" in name and not name.endswith("backward")]
+        # each rank has a quarter of the queries, and sees the keys of all four in turn
+        assert len(forward) == 4
+
+
+@pytest.mark.parametrize(
+    "schedule", ["ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble", "ScheduleDualPipeV"]
+)
+def test_stages_that_take_turns_on_a_rank_send_what_others_receive(schedule: str) -> None:
+    capture = captured(SCRIPTS / "pipeline.py", schedule, ranks=2)
+    assert capture.warnings == ()
+    sent, received = (
+        sum(int(one.columns[column][one.rows(kind)].sum()) for one in capture.classes)
+        for kind, column in ((EventKind.SEND, "bytes_read"), (EventKind.RECEIVE, "bytes_written"))
+    )
+    assert sent == received > 0
+    samples, microbatch = 16, 16 // 4
+    assert microbatch * 4 == samples
+    # the gradient of the input of the first stage is not needed
+    one = 2.0 * samples * 4 * WIDTH**2
+    assert sum(flops(each) for each in capture.classes) == 4 * 6 * one - one
+
+
+def test_processes_that_load_samples_are_ended(tmp_path: Path) -> None:
+    (one,) = captured(SCRIPTS / "loader.py", ranks=2).classes
+    copies = [one.text("name", row) for row in one.rows(EventKind.COPY).tolist()]
+    assert copies.count("host to device") == 2
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"loader.py" in _read(path)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_checkpoints_are_not_written(tmp_path: Path) -> None:
+    target = tmp_path / "checkpoint"
+    target.mkdir()
+    capture = captured(SCRIPTS / "checkpoints.py", str(target), ranks=2)
+    assert not list(target.iterdir())
+    assert [text.partition(" ")[2] for text in capture.warnings] == ["saves a checkpoint, which a capture does not write"] * 2
+    loaded = captured(SCRIPTS / "checkpoints.py", str(target), "load", ranks=2)
+    assert any("loads a checkpoint" in text for text in loaded.warnings)
+    with pytest.raises(RunError, match=r"checkpoints\.py:\d+: the script needs a file that does not exist"):
+        captured(SCRIPTS / "checkpoints.py", str(tmp_path / "none"), "load", ranks=2)
+
+
+def elementwise_bytes(capture: Capture) -> float:
+    """Bytes that a rank reads and writes in kernels without products of its model's blocks."""
+    one = capture.classes[-1]
+    rows = np.array([row for row in one.rows(EventKind.OPERATOR, EventKind.COPY).tolist()
+                     if one.text("module", row).startswith("blocks") and not one.columns["flops"][row] > 0])  # fmt: skip
+    return float((one.columns["bytes_read"] + one.columns["bytes_written"])[rows].sum())
+
+
+def test_compiled_regions_have_the_same_products_and_move_less() -> None:
+    # more tokens than parameters, whose conversions to 16 bits are the same
+    sizes = [*SIZES, "--length=512", "--batch=16"]
+    eager, compiled = (captured(EXAMPLES / "gpt_ddp.py", *sizes, *more, ranks=2) for more in ((), ("--compile",)))
+    assert flops(compiled.classes[-1]) == flops(eager.classes[-1])
+    assert elementwise_bytes(compiled) < 0.95 * elementwise_bytes(eager)
+    names = {compiled.classes[-1].text("name", row) for row in compiled.classes[-1].rows(EventKind.OPERATOR).tolist()}
+    assert any(name.startswith("inductor::fused_") for name in names)
