@@ -129,6 +129,8 @@ class Draw:
         limits = Limits(self.most_hosts, self.longest_step_s)
         scaled = compute == "paced"
         families = self.catalogue.families(random, hosts, samples)
+        if not network.equal:
+            families = [family for family in families if not family.within_passes]
         if self.catalogue.mixes:
             families.sort(key=lambda family: seen[family.name])
         chosen, (least, most) = suitable_families(families, common | {"cluster": at(1.0)}, limits, scaled)

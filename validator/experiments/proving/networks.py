@@ -21,11 +21,13 @@ _TRAFFIC: Final = (0.2, 0.5)
 
 
 class DrawnNetwork(NamedTuple):
-    """name: of its shape. shaped: the cluster with links of this shape. unevenness: of its ranks and links."""
+    """name: of its shape. shaped: the cluster with links of this shape. unevenness: of its ranks and links. equal: whether all
+    hosts' links carry the same."""
 
     name: str
     shaped: Callable[[Cluster], Cluster]
     unevenness: Perturbations = EVEN
+    equal: bool = True
 
 
 def drawn_network(random: Random, hosts: int, compute: Compute) -> DrawnNetwork:
@@ -61,13 +63,14 @@ def _unequal(random: Random, hosts: int) -> DrawnNetwork:
         slower = EndpointLink.model_validate({"at": [host], "bandwidth": f"{rate * cluster.network.bandwidth_Bps} B/s"})
         return _with_network(cluster, exceptions=(slower,))
 
-    return DrawnNetwork("unequal links", shaped)
+    return DrawnNetwork("unequal links", shaped, equal=False)
 
 
 def _traffic(random: Random, hosts: int) -> DrawnNetwork:
     """Somebody else's traffic on the link of one host, in both directions."""
     tenant = {"nodes": [random.randrange(hosts)], "share": round(random.uniform(*_TRAFFIC), 2)}
-    return DrawnNetwork("traffic", lambda cluster: cluster, Perturbations.model_validate({"tenants": [tenant]}))
+    others = Perturbations.model_validate({"tenants": [tenant]})
+    return DrawnNetwork("traffic", lambda cluster: cluster, others, equal=False)
 
 
 def _straggler(random: Random, hosts: int) -> DrawnNetwork:
