@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -20,13 +21,14 @@ def _no_training(random: Random) -> dict[str, Any]:
 class Catalogue(NamedTuple):
     """Draws the parts of a group of cases.
 
-    model: a model and the name of its family, for a number of hosts that train and a kind of compute; network: likewise.
+    model: a model and the name of its family, for a number of hosts that train, a kind of compute, and numbers of earlier draws
+    by name; network: likewise.
     families: of strategies, in the order in which they are tried, for a number of hosts and of samples of a step. training:
     fields that all scenarios of a group have. mixes: whether rare families are tried first.
     """
 
-    model: Callable[[Random, int, Compute], tuple[str, dict[str, Any]]]
-    network: Callable[[Random, int, Compute], DrawnNetwork]
+    model: Callable[[Random, int, Compute, Counter[str]], tuple[str, dict[str, Any]]]
+    network: Callable[[Random, int, Compute, Counter[str]], DrawnNetwork]
     families: Callable[[Random, int, int], list[Family]]
     training: Callable[[Random], dict[str, Any]] = _no_training
     mixes: bool = False

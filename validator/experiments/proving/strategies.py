@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.validator.experiments.proving.models import MOST_STAGES
 
 # Steps of servers that do not wait for all workers, whose queues differ from step to step.
 _STEPS_OF_QUEUES: Final = 8
@@ -102,6 +103,8 @@ def _served(random: Random, hosts: int, samples: int) -> Iterator[Family]:
 
 def _staged(random: Random, hosts: int, samples: int) -> Iterator[Family]:
     """Pipelines over all hosts, and stages that take turns."""
+    if hosts > MOST_STAGES:
+        return
     plain = {"kind": "pipeline", "stages": hosts, "microbatches": microbatches_on(hosts)}
     yield _family("gpipe", "staged", plain | {"schedule": "gpipe"})
     yield _family("gpipe recomputed", "staged", plain | {"schedule": "gpipe"}, recompute="full")
