@@ -38,7 +38,7 @@ class _Size(NamedTuple):
 _FULL: Final = _Size(
     {"paced": 20, "real": 6},
     budget_s=120.0,
-    patience_s=1800.0,
+    patience_s=300.0,
     longest_step_s=1.5,
     longest_fitted_step_s=2.0,
     fitted_groups=3,
