@@ -37,8 +37,6 @@ ClusterAt = Callable[[float, Compute], Cluster]
 _ATTEMPTS: Final = 1000
 _STEPS: Final = 4
 _WARMUP_STEPS: Final = 1
-# Draws after which other numbers of hosts are tried: few strategies suit many hosts.
-_PATIENCE: Final = 20
 # Seconds of one all-reduce of all gradients, from which the links' rate follows.
 _SUM_S: Final = (0.2, 1.0)
 # Ratio of the time of a microbatch's message to that of a stage's pass, from which the emulated devices' speed follows.
@@ -98,7 +96,7 @@ class Draw:
         """Draws until all strategies of a group are suitable. seen: numbers of earlier models, networks and strategies by
         name, of which rare ones are preferred."""
         for attempt in range(_ATTEMPTS):
-            if attempt % _PATIENCE == 0:
+            if attempt % self.catalogue.patience == 0:
                 hosts = random.choice([count for count in self.hosts[compute] if count <= self.most_hosts])
             cases = self._drawn(random, seen, name, compute, hosts)
             if cases and all(communicates(case.scenario, case.predicted) for case in cases):
