@@ -38,7 +38,7 @@ class _Size(NamedTuple):
 _FULL: Final = _Size(
     {"paced": 20, "real": 6},
     budget_s=120.0,
-    patience_s=1800.0,
+    patience_s=300.0,
     longest_step_s=1.5,
     longest_fitted_step_s=2.0,
     fitted_groups=3,
@@ -63,11 +63,12 @@ def mount(commands: Any) -> None:
     words = "calibrate a lab, then compare predictions with runs that calibration did not use"
     prove = Command(commands, "prove", _prove, words)
     prove.parser.description = (
-        "Calibrate a lab with probes, then predict and measure random scenarios that differ in strategy, model, link rate and "
-        "number of hosts, and print the prediction errors. With --fit, nothing is calibrated: three runs on 2 to 4 hosts are "
-        "measured, constants are fitted to them as `fit` does, and twelve runs of other strategies and models on 8 hosts are "
-        "predicted before and after the fit, and measured. With --faults, faults of eight kinds are planted in a lab, "
-        "with three seeds each, to see whether `reconcile` names them, and whether it names any in the same runs without them."
+        "Calibrate a lab with probes, then predict, measure and verify random scenarios that differ in strategy, model, "
+        "network and number of hosts, and print the prediction errors. With --fit, nothing is calibrated: three runs on 2 "
+        "to 4 hosts are measured, constants are fitted to them as `fit` does, and twelve runs of other strategies and "
+        "models on 8 hosts are predicted before and after the fit, and measured. With --faults, faults of eight kinds are "
+        "planted in a lab, with three seeds each, to see whether `reconcile` names them, and whether it names any in the "
+        "same runs without them."
     )
     prove.add("--on", "where to train: hosts of an emulated network inside this machine", choices=["netlab"], default="netlab")
     prove.add("--fit", "fit constants to three runs on 2 to 4 hosts, and predict twelve others on --hosts hosts")

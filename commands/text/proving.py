@@ -11,10 +11,12 @@ from scaleproof.simulator.common.units import counted, format_change, format_per
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.fit_record import FitRecord
-    from scaleproof.validator.experiments.proving.figures import CaseOutcome
+    from scaleproof.validator.experiments.proving.figures import CaseOutcome, Part
     from scaleproof.validator.experiments.proving.fit_proof import FitProof
 
 _WORST: Final = 5
+# Parts by which errors are listed, with their titles.
+_PARTS: Final[Mapping[Part, str]] = {"family": "strategy", "model": "model", "network": "network"}
 _HEADS: Final = ("", "cases", "median", "p90", "inside 90 %")
 
 
@@ -29,8 +31,9 @@ def line(outcome: CaseOutcome) -> str:
 
 
 def describe(outcomes: Sequence[CaseOutcome]) -> str:
-    """Console text of the errors by kind of compute and by strategy family, and of the worst cases."""
-    return "\n".join((*_errors(outcomes), "", *_families(outcomes), "", *_worst(outcomes), *_disturbed(outcomes)))
+    """Console text of the errors by kind of compute, strategy, model and network, and of the worst cases."""
+    parts = [line for part, name in _PARTS.items() for line in (*_by_part(outcomes, part, name), "")]
+    return "\n".join((*_errors(outcomes), "", *parts, *_worst(outcomes), *_disturbed(outcomes)))
 
 
 def describe_fit(proof: FitProof, record: FitRecord) -> str:
@@ -69,12 +72,12 @@ def _row(name: str, errors: Mapping[str, Any]) -> tuple[str, ...]:
     return name, str(errors["cases"]), *shares
 
 
-def _families(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
-    from scaleproof.validator.experiments.proving.figures import by_family
+def _by_part(outcomes: Sequence[CaseOutcome], part: Part, name: str) -> Iterator[str]:
+    from scaleproof.validator.experiments.proving.figures import by_part
 
-    families = by_family(outcomes).items()
-    rows = [(name, str(count), format_change(median), format_change(worst)) for name, (count, median, worst) in families]
-    yield from table([("strategy", "cases", "median", "worst"), *rows])
+    found = by_part(outcomes, part).items()
+    rows = [(one, str(count), format_change(median), format_change(worst)) for one, (count, median, worst) in found]
+    yield from table([(name, "cases", "median", "worst"), *rows])
 
 
 def _worst(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:

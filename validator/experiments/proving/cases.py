@@ -37,8 +37,6 @@ ClusterAt = Callable[[float, Compute], Cluster]
 _ATTEMPTS: Final = 1000
 _STEPS: Final = 4
 _WARMUP_STEPS: Final = 1
-# Draws after which other numbers of hosts are tried: few strategies suit many hosts.
-_PATIENCE: Final = 20
 # Seconds of one all-reduce of all gradients, from which the links' rate follows.
 _SUM_S: Final = (0.2, 1.0)
 # Ratio of the time of a microbatch's message to that of a stage's pass, from which the emulated devices' speed follows.
@@ -48,6 +46,8 @@ _COMPUTE_SHARE: Final = (0.1, 0.9)
 _PACES: Final = (0.1, 100.0)
 # Ranks that compute share this machine's cores; more of them would mostly wait for one another.
 _HOSTS: Final[Mapping[Compute, Sequence[int]]] = {"paced": (2, 3, 4, 5, 6, 8, 8, 12, 16), "real": (2, 2, 3, 4)}
+# Rate of a link below which a frame takes tens of milliseconds.
+_LEAST_Bps: Final = 0.4e6
 # Rate of all links together that leaves the cores time for other work than moving bytes.
 _MOST_Bps: Final = 200e6
 _MODEL: Final[TypeAdapter[AnyModel]] = TypeAdapter(AnyModel)
@@ -89,14 +89,14 @@ class Draw:
             seen: Counter[str] = Counter()
             for number in range(1, count + 1):
                 group = self._group(random, seen, f"{self.prefix}{compute}-{number}", compute)
-                seen.update(case.family for case in group)
+                seen.update([group[0].model, group[0].network, *(case.family for case in group)])
                 yield from group
 
     def _group(self, random: Random, seen: Counter[str], name: str, compute: Compute) -> list[ProvingCase]:
-        """Draws until all strategies of a group are suitable. seen: number of earlier cases by family, of which rare ones are
-        preferred."""
+        """Draws until all strategies of a group are suitable. seen: numbers of earlier models, networks and strategies by
+        name, of which rare ones are preferred."""
         for attempt in range(_ATTEMPTS):
-            if attempt % _PATIENCE == 0:
+            if attempt % self.catalogue.patience == 0:
                 hosts = random.choice([count for count in self.hosts[compute] if count <= self.most_hosts])
             cases = self._drawn(random, seen, name, compute, hosts)
             if cases and all(communicates(case.scenario, case.predicted) for case in cases):
@@ -105,13 +105,13 @@ class Draw:
 
     def _drawn(self, random: Random, seen: Counter[str], name: str, compute: Compute, hosts: int) -> list[ProvingCase]:
         """One draw; empty if too few families are suitable. hosts: number that train; servers have additional hosts."""
-        model_family, model = self.catalogue.model(random, hosts, compute)
+        model_family, model = self.catalogue.model(random, hosts, compute, seen)
         samples = hosts * random.choice((4, 8))
         layers = _MODEL.validate_python(model).build_layers()
         size_bytes = ELEMENT_BYTES * sum(layer.parameters for layer in layers)
         rate_Bps = min(2 * (1 - 1 / hosts) * size_bytes / _log_uniform(random, *_SUM_S), _MOST_Bps / hosts)
         share = _log_uniform(random, *_MESSAGE_SHARE)
-        network = self.catalogue.network(random, hosts, compute)
+        network = self.catalogue.network(random, hosts, compute, seen)
         compute_share = _log_uniform(random, *_COMPUTE_SHARE) if compute == "paced" else 0.0
 
         def at(factor: float) -> Cluster:
@@ -129,12 +129,16 @@ class Draw:
         limits = Limits(self.most_hosts, self.longest_step_s)
         scaled = compute == "paced"
         families = self.catalogue.families(random, hosts, samples)
+        if not network.equal:
+            families = [family for family in families if not family.within_passes]
         if self.catalogue.mixes:
             families.sort(key=lambda family: seen[family.name])
         chosen, (least, most) = suitable_families(families, common | {"cluster": at(1.0)}, limits, scaled)
         if len(chosen) < FAMILIES_A_GROUP:
             return []
         factor = _log_uniform(random, least, most) if scaled else 1.0
+        if scaled and rate_Bps / factor < _LEAST_Bps:
+            return []
         common["cluster"] = at(factor)
         cases = []
         for family in chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -20,16 +21,18 @@ def _no_training(random: Random) -> dict[str, Any]:
 class Catalogue(NamedTuple):
     """Draws the parts of a group of cases.
 
-    model: a model and the name of its family, for a number of hosts that train and a kind of compute; network: likewise.
-    families: of strategies, in the order in which they are tried, for a number of hosts and of samples of a step. training:
-    fields that all scenarios of a group have. mixes: whether rare families are tried first.
+    model: a model and the name of its family, for a number of hosts that train, a kind of compute, and numbers of earlier draws
+    by name; network: likewise. families: of strategies, in the order in which they are tried, for a number of hosts and of
+    samples of a step. training: fields that all scenarios of a group have. mixes: whether rare families are tried first.
+    patience: number of draws after which other hosts are tried, since few strategies suit many hosts.
     """
 
-    model: Callable[[Random, int, Compute], tuple[str, dict[str, Any]]]
-    network: Callable[[Random, int, Compute], DrawnNetwork]
+    model: Callable[[Random, int, Compute, Counter[str]], tuple[str, dict[str, Any]]]
+    network: Callable[[Random, int, Compute, Counter[str]], DrawnNetwork]
     families: Callable[[Random, int, int], list[Family]]
     training: Callable[[Random], dict[str, Any]] = _no_training
     mixes: bool = False
+    patience: int = 20
 
 
 def _shuffled(random: Random, hosts: int, samples: int) -> list[Family]:
@@ -41,4 +44,4 @@ def _optimizer(random: Random) -> dict[str, Any]:
     return {"optimizer": random.choice(_OPTIMIZERS)}
 
 
-MEASURABLE: Final = Catalogue(drawn_model, drawn_network, _shuffled, _optimizer, mixes=True)
+MEASURABLE: Final = Catalogue(drawn_model, drawn_network, _shuffled, _optimizer, mixes=True, patience=5)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from scaleproof.validator.experiments.proving.models import Compute
 from scaleproof.validator.record.provenance import NOTICED_LOAD
 
+# Part of a case by which errors are listed: its strategy, model or network.
+Part = Literal["family", "model", "network"]
 # A predicted best counts as right if it is slower than the measured best by at most this share.
 _AS_GOOD: Final = 0.03
 # A run is disturbed if the virtual machine's host took more than this share of its busy time, or if other work used more of the
@@ -106,11 +108,12 @@ def _is_right(group: Sequence[CaseOutcome]) -> bool:
     return chosen.measured_s <= best_s * (1 + _AS_GOOD)
 
 
-def by_family(outcomes: Sequence[CaseOutcome]) -> Mapping[str, tuple[int, float, float]]:
-    """Number of cases, signed median error and largest error of each family, largest median first."""
+def by_part(outcomes: Sequence[CaseOutcome], part: Part = "family") -> Mapping[str, tuple[int, float, float]]:
+    """Number of cases, signed median error and largest error of each family of strategies, models or networks, largest median
+    first."""
     errors_of: dict[str, list[float]] = {}
     for outcome in outcomes:
         if outcome.error is not None:
-            errors_of.setdefault(outcome.family, []).append(outcome.error)
+            errors_of.setdefault(getattr(outcome, part), []).append(outcome.error)
     rows = {name: (len(errors), float(np.median(errors)), max(errors, key=abs)) for name, errors in errors_of.items()}
     return dict(sorted(rows.items(), key=lambda item: -abs(item[1][1])))

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final, Literal
 
 Compute = Literal["paced", "real"]
-# Hosts of which each can have two stages.
-_MOST_STAGED: Final = 8
+# Largest number of stages: with more, messages of a step keep this machine's cores busy.
+MOST_STAGES: Final = 8
 Drawn = Callable[[Random, int], dict[str, Any]]
 
 
-def drawn_model(random: Random, hosts: int, compute: Compute) -> tuple[str, dict[str, Any]]:
-    """A random model whose layers suit a number of hosts, and the name of its family."""
-    name = random.choice(sorted(_OF[compute]))
+def drawn_model(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
+    """A model whose layers suit a number of hosts, and the name of its family. seen: numbers of earlier draws by family."""
+    name = rarer(random, sorted(_OF[compute]), seen)
     return name, _OF[compute][name](random, hosts)
 
 
+def rarer(random: Random, names: Sequence[str], seen: Counter[str]) -> str:
+    """One of the names; those that were drawn less often are more probable."""
+    return random.choices(names, [1 / (1 + seen[name]) ** 2 for name in names])[0]
+
+
 def _blocks(hosts: int) -> int:
-    """Two for each host, so that each can have two stages, but no more than small models have."""
-    return 2 * min(hosts, _MOST_STAGED)
+    """Two for each host, so that each can have two stages; few where all of the lab's hosts train."""
+    return 2 * hosts if hosts <= MOST_STAGES else 4
+
+
+def _width(random: Random, hosts: int) -> int:
+    """Small where many ranks share this machine's cores, which move all of their gradients."""
+    return random.choice((64, 96, 128) if hosts <= MOST_STAGES else (48, 64))
 
 
 def _common(random: Random, hosts: int) -> dict[str, Any]:
     """Fields that transformers have in common."""
-    layers, hidden = max(_blocks(hosts), random.choice((4, 6, 8))), random.choice((64, 96, 128))
+    layers, hidden = max(_blocks(hosts), random.choice((4, 6))), _width(random, hosts)
     sizes = {"vocabulary": random.choice((128, 256)), "sequence": random.choice((128, 256))}
     return {"layers": layers, "hidden": hidden, "heads": 4} | sizes
 
@@ -75,7 +86,8 @@ def _t5(random: Random, hosts: int) -> dict[str, Any]:
 
 
 def _mlp(random: Random, hosts: int) -> dict[str, Any]:
-    return {"kind": "mlp", "inputs": 128, "hidden": random.choice((128, 192, 256)), "layers": _blocks(hosts), "outputs": 64}
+    hidden = random.choice((128, 192, 256)) if hosts <= MOST_STAGES else 256
+    return {"kind": "mlp", "inputs": 128, "hidden": hidden, "layers": _blocks(hosts), "outputs": 64}
 
 
 def _siamese(random: Random, hosts: int) -> dict[str, Any]:

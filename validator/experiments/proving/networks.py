@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -10,8 +11,9 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.cluster.network.topology import LeafSpine
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
-from scaleproof.validator.experiments.proving.models import Compute
+from scaleproof.validator.experiments.proving.models import Compute, rarer
 
+_STARS: Final = 1 / 3
 _RATES: Final = (0.4, 0.8)
 _SLOWDOWNS: Final = (1.3, 2.0)
 # Flows of a host's rate that would fill the link between two switches; a ring has one.
@@ -21,22 +23,27 @@ _TRAFFIC: Final = (0.2, 0.5)
 
 
 class DrawnNetwork(NamedTuple):
-    """name: of its shape. shaped: the cluster with links of this shape. unevenness: of its ranks and links."""
+    """name: of its shape. shaped: the cluster with links of this shape. unevenness: of its ranks and links. equal: whether all
+    hosts' links carry the same."""
 
     name: str
     shaped: Callable[[Cluster], Cluster]
     unevenness: Perturbations = EVEN
+    equal: bool = True
 
 
-def drawn_network(random: Random, hosts: int, compute: Compute) -> DrawnNetwork:
-    """A random network of a number of hosts that train. Half of them are stars of equal links."""
-    drawn = [star] * 4 + [_unequal]
+def drawn_network(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> DrawnNetwork:
+    """A random network of a number of hosts that train; a third of them are stars of equal links. seen: number of earlier draws
+    by name."""
+    if random.random() < _STARS:
+        return star(random, hosts)
+    drawn = {"unequal links": _unequal}
     if hosts >= 4:
-        drawn += [_tree, _tree]
+        drawn["tree"] = _tree
     if compute == "paced":
         # ranks that compute share cores, so that each would have another slowdown
-        drawn += [_traffic, _straggler]
-    return random.choice(drawn)(random, hosts)
+        drawn |= {"traffic": _traffic, "straggler": _straggler}
+    return drawn[rarer(random, sorted(drawn), seen)](random, hosts)
 
 
 def star(random: Random, hosts: int) -> DrawnNetwork:
@@ -61,13 +68,14 @@ def _unequal(random: Random, hosts: int) -> DrawnNetwork:
         slower = EndpointLink.model_validate({"at": [host], "bandwidth": f"{rate * cluster.network.bandwidth_Bps} B/s"})
         return _with_network(cluster, exceptions=(slower,))
 
-    return DrawnNetwork("unequal links", shaped)
+    return DrawnNetwork("unequal links", shaped, equal=False)
 
 
 def _traffic(random: Random, hosts: int) -> DrawnNetwork:
     """Somebody else's traffic on the link of one host, in both directions."""
     tenant = {"nodes": [random.randrange(hosts)], "share": round(random.uniform(*_TRAFFIC), 2)}
-    return DrawnNetwork("traffic", lambda cluster: cluster, Perturbations.model_validate({"tenants": [tenant]}))
+    others = Perturbations.model_validate({"tenants": [tenant]})
+    return DrawnNetwork("traffic", lambda cluster: cluster, others, equal=False)
 
 
 def _straggler(random: Random, hosts: int) -> DrawnNetwork:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from scaleproof.validator.experiments.proving.networks import DrawnNetwork, star
 from scaleproof.validator.experiments.proving.strategies import Family, microbatches_on
 
 
-def _model(random: Random, hosts: int, compute: Compute) -> tuple[str, dict[str, Any]]:
+def _model(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
     if random.random() < 0.2:
         hidden = random.choice((128, 192, 256))
         return "mlp", {"kind": "mlp", "inputs": 128, "hidden": hidden, "layers": 2 * hosts, "outputs": 64}
@@ -25,7 +26,7 @@ def _model(random: Random, hosts: int, compute: Compute) -> tuple[str, dict[str,
     }
 
 
-def _network(random: Random, hosts: int, compute: Compute) -> DrawnNetwork:
+def _network(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> DrawnNetwork:
     return star(random, hosts)
 
 

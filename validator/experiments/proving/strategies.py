@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.validator.experiments.proving.models import MOST_STAGES
 
 # Steps of servers that do not wait for all workers, whose queues differ from step to step.
 _STEPS_OF_QUEUES: Final = 8
@@ -16,11 +17,13 @@ _LOOPED: Final = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", *
 
 class Family(NamedTuple):
     """A strategy of one group of cases. name: of strategies that differ in details. kind: of families that resemble one
-    another, of which few are in a group. changes: fields of the scenario in which it differs from others of its group."""
+    another, of which few are in a group. changes: fields of the scenario in which it differs from others of its group.
+    within_passes: whether ranks exchange data within passes, which is predicted for equal links alone."""
 
     name: str
     kind: str
     changes: dict[str, Any]
+    within_passes: bool = False
 
 
 def microbatches_on(hosts: int) -> int:
@@ -100,6 +103,8 @@ def _served(random: Random, hosts: int, samples: int) -> Iterator[Family]:
 
 def _staged(random: Random, hosts: int, samples: int) -> Iterator[Family]:
     """Pipelines over all hosts, and stages that take turns."""
+    if hosts > MOST_STAGES:
+        return
     plain = {"kind": "pipeline", "stages": hosts, "microbatches": microbatches_on(hosts)}
     yield _family("gpipe", "staged", plain | {"schedule": "gpipe"})
     yield _family("gpipe recomputed", "staged", plain | {"schedule": "gpipe"}, recompute="full")
@@ -123,8 +128,11 @@ def _mixed(random: Random, hosts: int, samples: int) -> Iterator[Family]:
         yield _family("hybrid", "mixed", staged | {"schedule": random.choice(("gpipe", "1f1b"))})
         yield _family("hybrid zero 1", "mixed", staged, zero=1)
         yield _family("hybrid recomputed", "mixed", staged, recompute="full")
-    yield _family("tensor", "mixed", halves | {"tensor": 2})
-    yield _family("sequence parallel", "mixed", halves | {"tensor": 2, "sequence_parallel": True})
-    for way in ("ring", "all_gather", "ulysses"):
-        yield _family(f"context {way.replace('_', ' ')}", "mixed", halves | {"context": 2, "context_by": way})
-    yield _family("experts", "mixed", halves | {"workers": hosts, "expert": 2})
+    divided = {
+        "tensor": {"tensor": 2},
+        "sequence parallel": {"tensor": 2, "sequence_parallel": True},
+        "experts": {"workers": hosts, "expert": 2},
+        **{f"context {way.replace('_', ' ')}": {"context": 2, "context_by": way} for way in ("ring", "all_gather", "ulysses")},
+    }
+    for name, fields in divided.items():
+        yield Family(name, "mixed", {"strategy": halves | fields}, within_passes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -99,8 +100,8 @@ def test_every_family_can_be_measured_and_verified(hosts: int) -> None:
 def test_all_models_and_networks_are_drawn_and_can_be_measured(compute: Compute) -> None:
     random, hosts, models, networks = Random(1), 4, set[str](), set[str]()
     for _ in range(60):
-        name, model = drawn_model(random, hosts, compute)
-        network = drawn_network(random, hosts, compute)
+        name, model = drawn_model(random, hosts, compute, Counter(models))
+        network = drawn_network(random, hosts, compute, Counter(networks))
         models.add(name)
         if network.name in networks:
             continue

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.validator.experiments.proving.figures import CaseOutcome, by_family, figures, ranking
+from scaleproof.validator.experiments.proving.figures import CaseOutcome, by_part, figures, ranking
 
 
 def _outcome(predicted_s: float, measured_s: float | None, group: str = "g", family: str = "ring") -> CaseOutcome:
@@ -58,7 +58,7 @@ def test_figures_do_not_depend_on_the_unit_of_time(times_s: list[tuple[float, fl
 
 
 def test_families_are_listed_worst_first_with_signed_errors() -> None:
-    reported = by_family(
+    reported = by_part(
         [_outcome(1.1, 1.0, family="ring"), _outcome(0.5, 1.0, family="gpipe"), _outcome(1.0, None, family="ddp")]
     )
     assert list(reported) == ["gpipe", "ring"]
