@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.experiments.elastic.events.experiment import Experiment
 from scaleproof.validator.launch.launch import run_on_ranks
+from tests.validator.experiments.elastic.events import asking
 
 # A small model whose steps take 80 ms, so that hosts change within them.
 SMALL = (
@@ -61,21 +60,9 @@ def test_the_command_says_what_to_change(arguments: list[str], why: str, capsys:
     assert why in capsys.readouterr().err
 
 
-def ask_one(asked: int) -> list[bool]:
-    """Whether ranks agree to hand over before and after one of them is asked to."""
-    from scaleproof.validator.experiments.elastic.hand_over import HandOver
-    from scaleproof.validator.launch.rank import here
-
-    hand_over = HandOver()
-    before = hand_over.agreed()
-    if here().rank == asked:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return [before, hand_over.agreed()]
-
-
 @pytest.mark.full
 def test_all_ranks_hand_over_when_one_is_asked() -> None:
-    assert run_on_ranks(ask_one, 3, 1) == [[False, True]] * 3
+    assert run_on_ranks(asking.ask_one, 3, 1) == [[False, True]] * 3
 
 
 @pytest.mark.full
