@@ -36,8 +36,8 @@ class TrainingStretch:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput while training runs, without checkpoints."""
-        return self.samples / self.step_s
+        """Throughput while training runs, without checkpoints; 0 where no step was taken."""
+        return self.samples / self.step_s if self.step_s else 0.0
 
 
 @dataclass(frozen=True)

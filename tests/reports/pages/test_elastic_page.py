@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.elastic import elastic
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
 
-LOSSES = [2.0 / step for step in range(1, 51)]
+LOSSES = [2.0 / step for step in range(1, 41)]
 
 
 def outcome(name: str, **state: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_runs_have_a_page_with_throughput_losses_and_times(tmp_path: Path) -> No
     assert "2 runs along events: total times predicted to −20" in text
     assert "the state right in 1" in text
     assert "Measured on 2 cores of a CPU, 2026-11-27." in text
-    assert "Host 2 fails after step 16; host 2 joins at 45.0 s" in text
+    assert "Host 2 fails after step 16; host 2 joins at 38.0 s" in text
     assert "steps lost: 6 and 6" in text
     for name in ("netlab-host-returns", "netlab-host-added"):
         assert (tmp_path / f"figures/{name}-throughput.png").stat().st_size > 1000

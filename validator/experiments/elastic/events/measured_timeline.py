@@ -86,7 +86,8 @@ def _group(ready: Sequence[LoggedEvent], events: Sequence[LoggedEvent]) -> Group
 
 def measured(job: EventJob, events: Sequence[LoggedEvent]) -> ElasticTimeline:
     """The timeline of a run. Step times are means over kept steps, without checkpoints. Raises RunError."""
-    trained = groups(events)
+    # a group that was formed as training ended takes no step
+    trained = [group for group in groups(events) if group.first < job.scenario.steps]
     begin_s = trained[0].ready_s
     changes = [_change(before, after, events) for before, after in pairwise(trained)]
     stretches = [_stretch(job, group, change) for group, change in zip(trained, [*changes, None], strict=True)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,9 @@ from scaleproof import main
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.experiments.elastic.events.experiment import Experiment
+from scaleproof.validator.experiments.elastic.events.outcome import ElasticOutcome
 from scaleproof.validator.launch.launch import run_on_ranks
-
-# A small model whose steps take 80 ms, so that hosts change within them.
-SMALL = (
-    "model={kind: mlp, layers: 3, inputs: 64, hidden: 64, outputs: 4}",
-    "cluster={nodes: 4, node: {devices: 1}, network: {bandwidth: 1 Gbit/s, latency: 60 us}, device: cpu-core}",
-    "training={optimizer: adam}",
-)
+from tests.validator.experiments.elastic.events import asking
 
 
 @pytest.mark.parametrize(
@@ -61,45 +54,37 @@ def test_the_command_says_what_to_change(arguments: list[str], why: str, capsys:
     assert why in capsys.readouterr().err
 
 
-def ask_one(asked: int) -> list[bool]:
-    """Whether ranks agree to hand over before and after one of them is asked to."""
-    from scaleproof.validator.experiments.elastic.hand_over import HandOver
-    from scaleproof.validator.launch.rank import here
-
-    hand_over = HandOver()
-    before = hand_over.agreed()
-    if here().rank == asked:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return [before, hand_over.agreed()]
-
-
 @pytest.mark.full
 def test_all_ranks_hand_over_when_one_is_asked() -> None:
-    assert run_on_ranks(ask_one, 3, 1) == [[False, True]] * 3
+    assert run_on_ranks(asking.ask_one, 3, 1) == [[False, True]] * 3
+
+
+def run_along(events: str, batch: str, folder: Path) -> ElasticOutcome:
+    """Three processes of this machine whose steps take 0.35 s, so that hosts change within them also on a busy machine."""
+    reliability = f"reliability={{checkpoint: {{steps: 10, bandwidth: 1 GB/s}}, events: {events}}}"
+    scenario = load("netlab-ddp-after", ["strategy.workers=3", f"batch={batch}", "steps=70", reliability])
+    outcome = Experiment(scenario, "local").run(folder, lambda _: None)
+    assert outcome.state.is_right, outcome.state.words
+    assert len(outcome.state.losses) == 70
+    assert json.loads(json.dumps(outcome.plain()))["measured"]["steps"] == 70
+    return outcome
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("events", "batch", "hosts"),
-    [
-        ("[{kind: failure, host: 2, step: 12}, {kind: join, host: 2, step: 24}]", "{total: 12}", [3, 2, 3]),
-        (
-            "[{kind: join, host: 3, step: 5}, {kind: interruption, host: 3, step: 60, notice: 20 s}]",
-            "{per_worker: 4}",
-            [3, 4, 3],
-        ),
-    ],
-    ids=["fails and returns", "added and interrupted"],
-)
-def test_training_continues_rightly_after_each_change(events: str, batch: str, hosts: list[int], tmp_path: Path) -> None:
-    job = [*SMALL, f"batch={batch}", "strategy.workers=3", "steps=90", "compute=paced"]
-    reliability = f"{{checkpoint: {{steps: 10, bandwidth: 1 GB/s}}, events: {events}}}"
-    outcome = Experiment(load("netlab-ddp-after", [*job, f"reliability={reliability}"]), "local").run(tmp_path, lambda _: None)
-    assert [stretch.hosts for stretch in outcome.measured.stretches] == hosts
-    assert outcome.state.is_right, outcome.state.words
-    assert outcome.state.equal
-    assert len(outcome.state.losses) == 90
-    changes = outcome.measured.changes
-    assert [change.handed_over for change in changes] == ["failure" not in one for one in events.split("}, {")]
-    assert [change.lost_steps > 0 for change in changes] == [not change.handed_over for change in changes]
-    assert json.loads(json.dumps(outcome.plain()))["measured"]["steps"] == 90
+def test_training_goes_on_rightly_as_a_host_fails_and_comes_back(tmp_path: Path) -> None:
+    events = "[{kind: failure, host: 2, step: 6}, {kind: join, host: 2, step: 8}]"
+    measured = run_along(events, "{total: 24}", tmp_path).measured
+    assert [stretch.hosts for stretch in measured.stretches] == [3, 2, 3]
+    failed, joined = measured.changes
+    assert (failed.done_step, failed.resumed_step) == (6, 0), "nothing was saved before"
+    assert joined.handed_over
+    assert joined.lost_steps == 0
+
+
+@pytest.mark.nightly
+def test_training_goes_on_rightly_with_other_batches_as_a_host_is_added_and_interrupted(tmp_path: Path) -> None:
+    events = "[{kind: join, host: 3, step: 2}, {kind: interruption, host: 3, step: 60, notice: 20 s}]"
+    measured = run_along(events, "{per_worker: 8}", tmp_path).measured
+    assert [stretch.samples for stretch in measured.stretches] == [24, 32, 24]
+    assert [change.handed_over for change in measured.changes] == [True, True]
+    assert [change.lost_steps for change in measured.changes] == [0, 0]
