@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import has_operator
@@ -13,6 +13,9 @@ from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16
 from scaleproof.validator.launch.launch import run_on_ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # One process trains on all samples, and reports no progress.
 LONGEST_S: Final = 300.0
@@ -41,6 +44,10 @@ def check_verifiable(scenario: Scenario) -> None:
         message = "one process cannot round the parts of experts' outputs that tensor-parallel ranks send"
         message += "; leave dispatch_precision and combine_precision, or strategy.tensor, out"
         raise InputError(f"{scenario.name}: --verify: {message}")
+    if plan.deduplicated and (plan.dispatch_precision or plan.combine_precision):
+        message = "one process cannot round the sums of experts' outputs that nodes send"
+        message += "; leave dispatch_precision and combine_precision, or strategy.deduplicated, out"
+        raise InputError(f"{scenario.name}: --verify: {message}")
     is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
     if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
         message = "one process cannot compress the parts of gradients that ranks which share layers send"
@@ -65,32 +72,44 @@ def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, A
 
     Returns the fields of a `Verification`. The deviation is the largest over tensors and ranks of the norm of the difference,
     relative to the norm of the tensor's change in training, or to the quadratic mean of all tensors' changes if that is larger.
+    If it is beyond the tolerance, the process trains again from rounded initial parameters.
     Raises ValueError where ranks left other parameters than the model has.
     """
     import torch
 
     from scaleproof.validator.verify.reference import rule_of
-    from scaleproof.validator.verify.reference.single_process import SingleProcess
+    from scaleproof.validator.verify.reference.single_process import SingleProcess, rounded
 
     rule, initial = rule_of(scenario), SingleProcess.of(scenario).parameters()
     expected = rule.train(scenario, notes)
     changed = {name: float((value - initial[name]).norm()) for name, value in expected.items()}
     typical = math.sqrt(sum(size**2 for size in changed.values()) / len(changed))
+
+    def off(values: Mapping[str, Tensor]) -> float:
+        """The largest relative deviation of some parameters."""
+        largest = 0.0
+        for name, value in values.items():
+            difference = float((value.cpu().double() - expected[name].double()).norm())
+            share = difference / max(changed[name], typical, _SMALLEST)
+            # a NaN would compare as not larger
+            largest = max(largest, math.inf if math.isnan(share) else share)
+        return largest
+
     seen: set[str] = set()
     deviation = 0.0
     for rank in range(scenario.strategy.training_ranks):
         left = torch.load(folder / f"rank{rank}.pt", weights_only=True)
         _check_names(scenario, rank, set(left), set(expected))
         seen |= set(left)
-        for name, value in left.items():
-            off = float((value.cpu().double() - expected[name].double()).norm())
-            share = off / max(changed[name], typical, _SMALLEST)
-            # a NaN would compare as not larger
-            deviation = max(deviation, math.inf if math.isnan(share) else share)
+        deviation = max(deviation, off(left))
     if missing := sorted(set(expected) - seen):
         raise ValueError(f"no rank trained {', '.join(missing[:3])}")
     tolerance = tolerance_of(scenario) if rule.tolerance is None else rule.tolerance
-    return {"rule": rule.words, "deviation": deviation, "tolerance": tolerance}
+    amplified = 0.0
+    if deviation > tolerance:
+        with rounded():
+            amplified = off(rule.train(scenario, notes))
+    return {"rule": rule.words, "deviation": deviation, "tolerance": tolerance, "amplified": amplified}
 
 
 def _check_names(scenario: Scenario, rank: int, left: set[str], expected: set[str]) -> None:
