@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
@@ -21,7 +22,7 @@ _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
-_ROUTED: Final = ("expert", "expert_tensor", "dispatch_precision", "combine_precision")
+_ROUTED: Final = ("expert", "expert_tensor", "node_limit", "deduplicated", "dispatch_precision", "combine_precision")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
@@ -129,10 +130,35 @@ def _no_gradient_hooks(plan: Plan) -> str:
     return f"in {plan.schedule} torch does not report gradients of weights; leave it out, or give another schedule"
 
 
+def _check_expert_nodes(scenario: Scenario) -> None:
+    """Raises InputError where ranks with different experts are on nodes in a way that routers do not support."""
+    plan, devices, experts = scenario.strategy.plan, scenario.cluster.node.devices, getattr(scenario.model, "experts", None)
+    if experts is None or (plan.node_limit is None and not plan.deduplicated):
+        return
+    groups = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert) // devices
+    counts = [[len(list(own)) for _, own in groupby(group.tolist())] for group in groups]
+    if plan.deduplicated and len({count for group in counts for count in group}) > 1:
+        message = f"is predicted but not measured: {refusals.UNEVEN_NODES}; give degrees that fill nodes, or leave it out"
+        raise InputError(f"strategy.deduplicated {message}")
+    if plan.deduplicated and experts.capacity is not None:
+        message = f"with model.experts.capacity is predicted but not measured: {refusals.UNDUPLICATED_ROWS}"
+        raise InputError(f"strategy.deduplicated {message}; leave either out to measure")
+    if plan.node_limit is None:
+        return
+    if any(group != counts[0] for group in counts):
+        message = f"is predicted but not measured: {refusals.OTHER_NODES}; give degrees that fill nodes, or leave it out"
+        raise InputError(f"strategy.node_limit {message}")
+    fewest = sum(sorted(counts[0])[: plan.node_limit]) * experts.count // plan.expert
+    if fewest < experts.active:
+        message = f"{plan.node_limit}: {fewest} experts on that number of nodes, but a token goes to {experts.active}"
+        raise InputError(f"strategy.node_limit: {message}; give a larger one, or fewer active experts")
+
+
 def _check_hybrid(scenario: Scenario) -> None:
     _check_stages(scenario)
     _check_algorithm(scenario.strategy.plan)
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
+    _check_expert_nodes(scenario)
     if plan.expert > 1 and scenario.compute == "paced":
         raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
     if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
