@@ -82,7 +82,11 @@ class Division:
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
             teams = {axis: PassCollectives(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
-            self._paced = EmulatedExchanges(teams, context.dtype)
+            if plan.expert > 1:
+                experts = ExpertTeams.of(recorder, plan, self._devices)
+                named = {"expert": experts.all_ranks, "between": experts.between, "inside": experts.inside}
+                teams |= {name: team for name, team in named.items() if team is not None}
+            self._paced = EmulatedExchanges(teams, context.dtype, context.scenario)
             return
         # only transformers can be divided
         spec = cast(Transformer, context.scenario.model)

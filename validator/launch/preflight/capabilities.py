@@ -159,8 +159,9 @@ def _check_hybrid(scenario: Scenario) -> None:
     _check_algorithm(scenario.strategy.plan)
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     _check_expert_nodes(scenario)
-    if plan.expert > 1 and scenario.compute == "paced":
-        raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
+    if plan.expert > 1 and scenario.compute == "paced" and scenario.training.zero == 3:
+        message = "of emulated ranks that share experts is predicted but not measured; give zero 2, or set compute=real"
+        raise InputError(f"training.zero: 3 {message}")
     if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
         message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
         raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
@@ -170,14 +171,12 @@ def _check_hybrid(scenario: Scenario) -> None:
             raise InputError(f"strategy.{field}: {message}")
     if plan.overlap and splits_backward(plan):
         raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
-    if plan.expert_tensor not in (None, 1):
+    if plan.expert_tensor not in (None, 1) and (scenario.compute == "real" or plan.shard.expert_tensor is not None):
         message = f"{plan.expert_tensor} is predicted but not measured: {refusals.DIVIDED_EXPERTS}"
         raise InputError(f"strategy.expert_tensor: {message}; give 1 to measure")
-    if plan.expert > 1 and plan.sequence_parallel and plan.expert_tensor is None:
+    if plan.expert > 1 and plan.sequence_parallel and plan.expert_tensor is None and scenario.compute == "real":
         shared = "of workers that share experts is predicted but not measured"
         raise InputError(f"strategy.sequence_parallel {shared}; leave either out, or give expert_tensor: 1, to measure")
-    if plan.expert_tensor is not None and scenario.compute == "paced":
-        raise InputError("compute: ranks with whole experts cannot be emulated; leave expert_tensor out, or set compute=real")
     if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
         message = "with partial gradients or different experts on ranks, servers are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
