@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST_S: Final = 300.0
 # Largest deviation by rounding, as sums are taken in another order. Adam divides by the size of gradients, which amplifies the
 # rounding of tiny ones. In bf16 rounding is as large as the change of a step, so that bf16 cannot be verified.
-_TOLERANCES: Final = {"fp64": 1e-9, "fp32": 5e-4}
+_TOLERANCES: Final = {"fp64": 1e-9, "fp32": 5e-4, "fp16": 0.05}
 _ADAM_FACTOR: Final = 10.0
 _SMALLEST: Final = 1e-30
 
@@ -33,6 +33,9 @@ def check_verifiable(scenario: Scenario) -> None:
         what_to_do = f"set training.precision={' or '.join(_TOLERANCES)}"
         raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
     model, plan = scenario.model, scenario.strategy.plan
+    if precision == "fp16" and (scenario.training.zero or plan.compression is not None):
+        message = "shards of copies in 32 bits are not gathered, nor compressed gradients scaled"
+        raise InputError(f"{scenario.name}: --verify: in fp16 {message}; leave training.zero and compression out")
     if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
         raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
     if getattr(getattr(model, "experts", None), "capacity", None) is not None and plan.context * plan.folds > 1:

@@ -67,7 +67,7 @@ class DeduplicatedExperts(ShardedExperts):
         rank_of = torch.arange(len(whole)) // each
         self.hops = (between, rank_of // inside.team.size), (inside, rank_of % inside.team.size)
 
-    def forward(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:  # type: ignore[override]
         """The weighted sum of the outputs of each token's experts."""
         return self._forwarded(tokens, weights, chosen, self.hops)
 

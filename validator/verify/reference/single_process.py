@@ -24,7 +24,10 @@ _ROUNDS: Final = ContextVar("whether initial parameters are rounded", default=Fa
 
 @dataclass(frozen=True)
 class SingleProcess:
-    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
+    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer.
+
+    Of training in fp16 only the initial parameters are rounded.
+    """
 
     scenario: Scenario
     model: TrainedModel
@@ -37,7 +40,8 @@ class SingleProcess:
         """Builds the model and optimizer of a scenario in this process."""
         model = TrainedModel(scenario)
         modules = model.build(model.numbers)
-        layers = {number: module.to(_dtype(scenario)) for number, module in zip(model.numbers, modules, strict=True)}
+        initial = DTYPES[scenario.training.precision]
+        layers = {n: module.to(initial).to(_dtype(scenario)) for n, module in zip(model.numbers, modules, strict=True)}
         if _ROUNDS.get():
             _round_up(layers.values())
         whole = LayerGraph(layers, model.modules.wiring, (), model.modules.prelude, model.modules.derived)
@@ -100,4 +104,6 @@ def _round_up(layers: Iterable[nn.Module]) -> None:
 
 
 def _dtype(scenario: Scenario) -> torch.dtype:
-    return DTYPES[scenario.training.precision]
+    """The precision of the training; 64 bits for ranks that keep copies of parameters with more bits than they compute with."""
+    precision = scenario.training.precision
+    return torch.float64 if precision == "fp16" else DTYPES[precision]
