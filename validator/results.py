@@ -75,8 +75,8 @@ def _framework_warning(scenario: Scenario) -> str:
 
 
 def is_right(run: Run) -> bool | None:
-    """Whether the trained parameters are those of reference training in one process; None if not verified."""
-    return None if run.verified is None else run.verified.is_right
+    """Whether the trained parameters are those of reference training in one process; None if not verified, or undecided."""
+    return run.verified.is_right if run.verified is not None and run.verified.is_decided else None
 
 
 def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:

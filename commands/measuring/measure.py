@@ -126,6 +126,10 @@ class _Output:
                 print(f"{describe(run)}{verdict}", flush=True)
             else:
                 self._print_row(run, note)
+        if run.verified is not None and not run.verified.is_decided:
+            amplified = f"training amplifies rounding, which alone changes parameters by {run.verified.amplified:.1g}"
+            advice = "give a smaller learning rate, fewer steps, or for batch norms larger microbatches"
+            self.fail(f"{scenario.name} could not be verified: {amplified}; {advice}")
         if is_right(run) is False:
             self.fail(f"{scenario.name} was trained incorrectly: parameters are {_deviation(run)}")
 

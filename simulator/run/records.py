@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,30 @@ class StageMemory:
     holders_bytes: Mapping[str, float]
 
 
+# Share of a deviation of which rounding is no explanation.
+_NEGLIGIBLE: Final = 0.01
+
+
 @dataclass(frozen=True)
 class Verification:
     """Comparison of trained parameters with those of one process that follows the same rule.
 
-    rule: in words. deviation: relative deviation of the parameters. tolerance: deviation that rounding explains.
+    rule: in words. deviation: relative deviation of the parameters. tolerance: deviation that rounding explains. amplified: of
+    a deviation beyond it, the deviation of the one process from itself if its initial parameters are rounded; else 0.
     """
 
     rule: str
     deviation: float
     tolerance: float
+    amplified: float = 0.0
 
     @property
     def is_right(self) -> bool:
         """Whether the deviation is within the tolerance."""
         return self.deviation <= self.tolerance
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the comparison shows if training was right: not if rounding, which training amplifies, explains a deviation
+        beyond the tolerance."""
+        return self.amplified <= self.tolerance or self.amplified < _NEGLIGIBLE * self.deviation

@@ -214,6 +214,7 @@ class Scenario(Spec):
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
             pipelined_ranks=plan.pipelined_ranks(self.cluster.node.devices),
+            is_emulated=self.compute == "paced",
         )
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
 

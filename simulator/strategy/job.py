@@ -91,7 +91,8 @@ class Job:
     ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
     where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
     scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
-    else workers whose messages take equal times are one class.
+    else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the time of their compute
+    instead of using cores.
     """
 
     layers: Sequence[Layer]
@@ -115,6 +116,7 @@ class Job:
     gradients: GradientSizes | None = None
     scatter: Literal["microbatch", "step"] = "microbatch"
     shares_links: bool = True
+    is_emulated: bool = False
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
         """Ranks that must not be folded into a class with others."""

@@ -170,8 +170,8 @@ class ProgramTemplate:
 class TemplateKey(NamedTuple):
     """Everything that determines a program except the numbers of the cluster.
 
-    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters: as in `Job`. stall_s: seconds for
-    which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
+    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters, is_emulated: as in `Job`. stall_s:
+    seconds for which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
     """
 
     plan: Plan
@@ -193,6 +193,7 @@ class TemplateKey(NamedTuple):
     network: NetworkShape | None
     library: str
     shares_links: bool
+    is_emulated: bool
 
     @classmethod
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
@@ -203,7 +204,7 @@ class TemplateKey(NamedTuple):
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
             job.sums_whole, job.owns_tensors, job.waits_for_scatters, job.framework.stall_s(plan.grid(node.devices).nodes),
             job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape,
-            library_of(cluster), job.shares_links,
+            library_of(cluster), job.shares_links, job.is_emulated,
         )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.pipelining import PipelineStage
 
 from scaleproof.simulator.scenario.schema import Scenario
@@ -20,6 +22,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record.clock_sync import Alignment
+from scaleproof.validator.strategy import base
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce
 from scaleproof.validator.train.trained_model import TrainedModel
 
@@ -49,6 +52,12 @@ def sleep_for_ever() -> None:
 def train_without_averaging(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Every worker keeps its own gradients."""
     BucketedAllreduce.average = lambda self: None  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def begin_with_a_large_scale(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Nothing is wrong, but gradients are infinite until the scale of losses has been halved a few times."""
+    base.ShardedGradScaler = partial(ShardedGradScaler, init_scale=2.0**24)  # type: ignore[assignment,misc]
     return train_here(scenario, parameters_folder)
 
 

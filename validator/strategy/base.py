@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ LOSS_SCALED: Final = ("fp16",)
 
 @dataclass(frozen=True)
 class Context:
-    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None."""
+    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None.
+    copying: the rank's optimizers of copies of parameters, once they are built."""
 
     scenario: Scenario
     rank: int
@@ -35,6 +36,7 @@ class Context:
     recorder: Recorder
     total_steps: int
     pace: Pace | None = None
+    copying: list[MasterOptimizer] = field(default_factory=list)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,6 +85,7 @@ class Context:
             dtype = self.dtype if self.scaler is None else torch.float32
             device = torch.device("cpu") if is_offloaded else self.device
             optimizer = MasterOptimizer(parameters, self.model.optimizer, dtype, device, self.scaler)
+            self.copying.append(optimizer)
         if self.pace is not None:
             self.pace.slow_down(optimizer)
         return optimizer

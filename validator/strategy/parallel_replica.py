@@ -17,6 +17,7 @@ from scaleproof.validator.strategy.layout.mesh import divided, expert_teams, tea
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
 from scaleproof.validator.strategy.replica import Replica
+from scaleproof.validator.train.emulated_compute import EmulatedLayer
 
 
 def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> dict[nn.Parameter, int]:
@@ -67,7 +68,9 @@ class ParallelReplica(Replica):
 
     def experts(self) -> set[nn.Parameter]:
         """The parameters of experts of which other ranks have others."""
-        return {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
+        sharded = {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
+        layers = (module for module in self.module.modules() if isinstance(module, EmulatedLayer))
+        return sharded | {parameter for layer in layers for parameter in layer.expert_parameters()}
 
     def summands(self) -> set[nn.Parameter]:
         """The parameters of whose gradients each tensor-parallel rank computes a part."""

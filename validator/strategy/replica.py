@@ -12,11 +12,11 @@ from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context
-from scaleproof.validator.strategy.layout.mesh import build_mesh, expert_teams, mesh_sizes, teams
+from scaleproof.validator.strategy.layout.mesh import build_mesh, mesh_sizes, teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
 from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
-from scaleproof.validator.strategy.model_parallel.expert_parallel import share_experts
+from scaleproof.validator.strategy.model_parallel.expert_parallel import ExpertTeams, share_experts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
 from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
@@ -77,11 +77,16 @@ class Division:
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
         self._heads: PassCollectives | None = None
-        self._experts: PassCollectives | None = None
+        self._experts: ExpertTeams | None = None
+        self._devices = context.scenario.cluster.node.devices
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
             teams = {axis: PassCollectives(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
-            self._paced = EmulatedExchanges(teams, context.dtype)
+            if plan.expert > 1:
+                experts = ExpertTeams.of(recorder, plan, self._devices)
+                named = {"expert": experts.all_ranks, "between": experts.between, "inside": experts.inside}
+                teams |= {name: team for name, team in named.items() if team is not None}
+            self._paced = EmulatedExchanges(teams, context.dtype, context.scenario)
             return
         # only transformers can be divided
         spec = cast(Transformer, context.scenario.model)
@@ -99,7 +104,7 @@ class Division:
                 attention = RingAttention if plan.context_by == "ring" else GatheredAttention
                 self._attention = attention(readers, spec.sequence)
         if plan.expert > 1:
-            self._experts = PassCollectives(recorder, Team.of(expert_teams(plan)[0], "expert"))
+            self._experts = ExpertTeams.of(recorder, plan, self._devices)
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of the layers with these numbers."""
@@ -118,7 +123,7 @@ class Division:
             if isinstance(layer, Block) and self._heads is not None:
                 exchange_heads(layer, self._heads)
             if isinstance(layer, Block) and self._experts is not None:
-                share_experts(layer, self._experts, self._plan)
+                share_experts(layer, self._experts, self._plan, self._devices)
             if self.tensor is not None:
                 self.tensor.divide(layer)
         return layers

@@ -87,10 +87,17 @@ class Pace:
 
 
 class EmulatedLayer(nn.Module):
-    """The small layer that emulates layer `number`: reads the first columns of each input (samples, …) → (samples, output)."""
+    """The small layer that emulates layer `number`: reads the first columns of each input (samples, …) → (samples, output).
 
-    def __init__(self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None) -> None:
+    experts: numbers of the tensors of experts that other ranks do not have; their gradients are zeros, so that all ranks keep
+    the same ones.
+    """
+
+    def __init__(
+        self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None, experts: range = range(0)
+    ) -> None:
         super().__init__()
+        self.experts = experts
         self.number, self.width, self.pace = number, width, pace
         self.output = width if is_last else layer.output_elements
         self.tensors = nn.ParameterList(nn.Parameter(_padded(elements, width)) for elements in layer.tensors)
@@ -104,11 +111,20 @@ class EmulatedLayer(nn.Module):
         began: list[float] = []
         x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
         if self.tensors:
-            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, *self.tensors)
+            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, self.shares(), *self.tensors)
         x = _apply(_Widen, began, self.output, torch.tanh(x))
         if self.pace is not None:
             self.pace.wait(begin_s, times.forward_s)
         return x
+
+    def shares(self) -> list[float]:
+        """The weight of each tensor's trained elements in the small layer's."""
+        count = len(self.tensors)
+        return [0.0 if number in self.experts else (1 + number) / count for number in range(count)]
+
+    def expert_parameters(self) -> list[nn.Parameter]:
+        """The tensors of experts that other ranks do not have."""
+        return [self.tensors[number] for number in self.experts]
 
 
 class _Wait(NamedTuple):
@@ -159,10 +175,10 @@ class _Weights(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context: Any, wait: _Wait, width: int, *tensors: Tensor) -> Tensor:
-        context.wait, context.elements = wait, [tensor.numel() for tensor in tensors]
+    def forward(context: Any, wait: _Wait, width: int, shares: list[float], *tensors: Tensor) -> Tensor:
+        context.wait, context.shares, context.elements = wait, shares, [tensor.numel() for tensor in tensors]
         mixed = tensors[0].new_zeros(width**2)
-        for share, tensor in zip(_shares(len(tensors)), tensors, strict=True):
+        for share, tensor in zip(shares, tensors, strict=True):
             trained = tensor[: width**2]
             mixed[: len(trained)].add_(trained, alpha=share)
         return mixed.view(width, width)
@@ -172,17 +188,13 @@ class _Weights(torch.autograd.Function):
         begin_s = time.perf_counter()
         flat = gradients[0].flatten()
         results = []
-        for share, elements in zip(_shares(len(context.elements)), context.elements, strict=True):
+        for share, elements in zip(context.shares, context.elements, strict=True):
             result = flat.new_zeros(elements)
             result[: len(flat)].add_(flat[:elements], alpha=share)
             results.append(result)
         context.wait(begin_s)
         context.wait.began.append(time.perf_counter())
-        return None, None, *results
-
-
-def _shares(tensors: int) -> list[float]:
-    return [(1 + number) / tensors for number in range(tensors)]
+        return None, None, None, *results
 
 
 class _Widen(torch.autograd.Function):
@@ -225,11 +237,23 @@ def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list
     def seeded(number: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(scenario.training.seed * 1_000_003 + number)
-            return EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace)
+            experts = _tensors_of_experts(scenario, layers[number])
+            return EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace, experts)
 
     modules = {number: seeded(number) for number in numbers}
     tie(modules, ties(scenario), seeded)
     return list(modules.values())
+
+
+def _tensors_of_experts(scenario: Scenario, layer: Layer) -> range:
+    """The numbers of the tensors of a layer's experts, two of each, if other ranks have other experts."""
+    plan, mixture = scenario.strategy.plan, getattr(scenario.model, "experts", None)
+    if plan.expert == 1 or not layer.expert_parameters:
+        return range(0)
+    count = 2 * mixture.count // plan.expert
+    sums = {begin: sum(layer.tensors[begin : begin + count]) for begin in range(len(layer.tensors) - count + 1)}
+    first = next(begin for begin, elements in sums.items() if elements == layer.expert_parameters)
+    return range(first, first + count)
 
 
 def with_shared_tensors(layers: Sequence[Layer]) -> list[Layer]:

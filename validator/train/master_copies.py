@@ -36,6 +36,9 @@ class MasterOptimizer(torch.optim.Optimizer):
         ]
         self._inner = build([master for _, master in self._pairs])
         self._scaler = scaler
+        # numbers of the steps that no rank applied, from 0
+        self.skipped: list[int] = []
+        self._steps = 0
 
     def step(self, closure: Any = None) -> None:
         """Applies the gradients of the parameters to the copies, and the copies to the parameters."""
@@ -45,8 +48,12 @@ class MasterOptimizer(torch.optim.Optimizer):
         if self._scaler is None:
             self._inner.step()
         else:
+            scale = self._scaler.get_scale()
             self._scaler.step(self._inner)
             self._scaler.update()
+            if self._scaler.get_scale() < scale:
+                self.skipped.append(self._steps)
+        self._steps += 1
         self._inner.zero_grad()
         self._write()
 
@@ -55,6 +62,12 @@ class MasterOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             for parameter, master in self._pairs:
                 master.copy_(part_of(parameter))
+
+    def widen(self) -> None:
+        """Gives the parameters the values and the precision of the copies; they cannot be trained after that."""
+        for parameter, master in self._pairs:
+            if not isinstance(parameter, DTensor):
+                parameter.data = master.data.to(parameter.device)
 
     def _write(self) -> None:
         with torch.no_grad():

@@ -78,6 +78,9 @@ def _train(
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
+        for optimizer in context.copying:
+            optimizer.widen()
+        skipped = sorted({step for optimizer in context.copying for step in optimizer.skipped})
         if parameters_folder is not None:
             parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
             torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
@@ -85,7 +88,7 @@ def _train(
         return RankOutcome(
             provenance=provenance,
             losses={str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first},
-            notes=trainer.notes() | (pace.lateness.note() if pace else {}),
+            notes=trainer.notes() | (pace.lateness.note() if pace else {}) | ({"skipped": skipped} if skipped else {}),
             machine=machine,
             usage=usage,
             corrections=[asdict(correction) for correction in corrections if correction is not None],

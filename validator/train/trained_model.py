@@ -123,14 +123,18 @@ class TrainedModel:
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
         """The mean loss over samples; of outputs in fp16 it is in fp32, as a scaled loss exceeds the range of fp16."""
-        if self.scenario.training.precision == "fp16":
-            outputs = outputs.float() if isinstance(outputs, Tensor) else tuple(one.float() for one in outputs)
-        return self.modules.loss(outputs, targets)
+        if isinstance(outputs, Tensor):
+            return self.modules.loss(_widened(outputs), targets)
+        return self.modules.loss(tuple(map(_widened, outputs)), targets)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The scenario's optimizer over `parameters`, or that of the user's module."""
         training = self.scenario.training
         return self.modules.optimizer(training.optimizer, parameters, training.learning_rate)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
 
 
 def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:

@@ -49,8 +49,9 @@ class GatherAverage(Strategy):
         for worker_class in worker_classes:
             name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
             rank = resource_map.add_rank(
-                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks
-            )
+                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
+                is_emulated=job.is_emulated,
+            )  # fmt: skip
             batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
             builder.compute(rank, Phase.FORWARD, costs.forward_s.sum())
             gradients.append(builder.compute(rank, Phase.BACKWARD, costs.backward_s.sum()))

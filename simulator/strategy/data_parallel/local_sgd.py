@@ -72,8 +72,9 @@ class LocalSgd(Strategy):
         for worker_class in worker_classes:
             name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
             rank = resource_map.add_rank(
-                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks
-            )
+                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
+                is_emulated=job.is_emulated,
+            )  # fmt: skip
             begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
             batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
             ends.append(int(builder.computes(rank, np.tile(_PASSES, self.period), np.tile(step_s, self.period))[-1]))

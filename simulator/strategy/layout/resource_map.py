@@ -74,12 +74,12 @@ class ResourceMap:
 
     def add_rank(
         self, name: str, unevenness: Perturbations, rank: int, node: int,
-        each: int = 1, multiplicity: int = 1, is_server: bool = False, members: Sequence[int] = (),
+        each: int = 1, multiplicity: int = 1, is_server: bool = False, members: Sequence[int] = (), is_emulated: bool = False,
     ) -> int:  # fmt: skip
         """Adds a class of ranks with the speed and the start time of its first rank, `rank`; returns its number.
 
         each: ranks of the class on `node`; multiplicity: on all nodes. members: ranks of the model-parallel group of `rank`;
-        the class is as slow and as late as the slowest and latest of them.
+        the class is as slow and as late as the slowest and latest of them. is_emulated: whether they compute on no cores.
         """
         group = members or (rank,)
         paces = tuple(map(unevenness.pace, group))
@@ -88,7 +88,7 @@ class ResourceMap:
             name,
             multiplicity=multiplicity,
             is_server=is_server,
-            uses=self._compute_uses(node, each),
+            uses=() if is_emulated else self._compute_uses(node, each),
             slowdown=max(map(unevenness.slowdown, group)),
             late_s=max(map(unevenness.late_s, group)),
             model_parallel_size=len(group),

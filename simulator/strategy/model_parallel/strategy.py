@@ -90,7 +90,9 @@ class _PassTasks:
         self._resource_map = ResourceMap(job.cluster, self.builder)
         self._places = [divmod(device, job.cluster.node.devices) for device in range(devices)]
         self.ranks = [
-            self._resource_map.add_rank(f"device {device}", job.unevenness, device, self._places[device][0])
+            self._resource_map.add_rank(
+                f"device {device}", job.unevenness, device, self._places[device][0], is_emulated=job.is_emulated
+            )
             for device in range(devices)
         ]
         number = {layer.name: i for i, layer in enumerate(job.layers)}

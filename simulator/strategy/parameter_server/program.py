@@ -63,9 +63,12 @@ class ServedStep:
         self._servers = [one for one in rank_classes if one.is_server]
         self._first_server = min(one.rank for one in self._servers)
         self._ranks = {
-            one: self._resource_map.add_rank(one.name, job.unevenness, one.rank, one.node, one.each, one.ranks, one.is_server)
+            one: self._resource_map.add_rank(
+                one.name, job.unevenness, one.rank, one.node, one.each, one.ranks, one.is_server,
+                is_emulated=job.is_emulated and not one.is_server,
+            )
             for one in rank_classes
-        }
+        }  # fmt: skip
 
     def sequential(self) -> Program:
         """Each worker's passes, then a push to every server, the wait for the servers' reply, and the pull."""

@@ -99,7 +99,7 @@ class Replica:
         add = partial(
             ResourceMap.add_rank, name=self._name(stage), unevenness=self.context.job.unevenness, rank=members[0],
             node=self.places[stage][0], each=min(self.concurrent_senders, mesh.devices),
-            multiplicity=placed.ranks * len(members), members=members,
+            multiplicity=placed.ranks * len(members), members=members, is_emulated=self.context.job.is_emulated,
         )  # fmt: skip
         return self.context.recorder.rank(add)
 

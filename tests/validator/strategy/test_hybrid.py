@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Phase, Run, Stream
 from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.record.assemble import rank_names
@@ -246,8 +247,8 @@ def test_emulated_ranks_pass_verification(strategy: dict[str, Any], make_scenari
     assert deviation(paced_run(make_scenario, strategy)) < 1e-9
 
 
-def paced_run(make_scenario: MakeScenario, strategy: dict[str, Any]) -> Run:
-    scenario = make_scenario({"kind": "hybrid", **strategy}, precision="fp64").model_copy(update={"compute": "paced"})
+def paced_run(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] | None = None) -> Run:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, model, precision="fp64").model_copy(update={"compute": "paced"})
     return measure(scenario, watch=MeasureOptions(verify=True))
 
 
@@ -372,9 +373,29 @@ def test_unsupported_sharding_is_rejected(
         measure(make_scenario({"kind": "hybrid", **strategy}, model))
 
 
-@pytest.mark.parametrize("strategy", [EXPERT, FOLDED])
-def test_shared_experts_are_rejected_for_emulation(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({"kind": "hybrid", **strategy}, MIXED)
+def test_emulated_ranks_do_not_shard_parameters_of_shared_experts(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED, zero=3)
 
-    with pytest.raises(InputError, match="cannot be emulated"):
+    with pytest.raises(InputError, match=r"training\.zero: 3 of emulated ranks that share experts"):
         measure(scenario.model_copy(update={"compute": "paced"}))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**SEQUENCE, **EXPERT, "dispatch_precision": "bf16"},
+        *in_bulk(EXPERT, {**FOLDED, "expert": 2}, {**EXPERT, "workers": 4, "microbatches": 2}),
+    ],
+)
+def test_emulated_experts_exchange_predicted_bytes(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    run = paced_run(make_scenario, strategy, MIXED)
+
+    assert deviation(run) < 1e-9
+    scenario = make_scenario({"kind": "hybrid", **strategy}, MIXED, precision="fp64")
+    plan, job = scenario.strategy.plan, scenario.job()
+    collectives = plan.exchanging(job).exchange
+    assert isinstance(collectives, LayerCollectives)
+    exchanges = [one for layer in job.layers for one in layer.exchanges]
+    sizes = [collectives.message_bytes(one, scenario.samples_per_worker / plan.microbatches, job) for one in exchanges]
+    expected, sent = Counter(sizes * plan.microbatches), exchanged_bytes(run)
+    assert all(sent[size] >= count for size, count in expected.items()), "sums of gradients may have the same size"

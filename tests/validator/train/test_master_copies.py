@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.master_copies import MasterOptimizer
+from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import deviation, in_bulk
 
@@ -66,8 +67,10 @@ def test_an_infinite_gradient_changes_nothing_and_halves_the_scale() -> None:
 def test_losses_in_16_bits_are_those_in_64_bits_up_to_rounding(
     strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
-    narrow, wide = (measure(make_scenario(strategy, precision=p, steps=10, **training)) for p in ("fp16", "fp64"))
+    watch = MeasureOptions(verify=not training.get("zero"))
+    narrow, wide = (measure(make_scenario(strategy, precision=p, steps=10, **training), watch=watch) for p in ("fp16", "fp64"))
 
+    assert narrow.verified is None or narrow.verified.is_right
     assert narrow.losses == pytest.approx(wide.losses, rel=2e-3)
     assert narrow.losses != pytest.approx(wide.losses, rel=1e-9)
 
@@ -106,6 +109,20 @@ def test_states_without_a_common_scale_or_optimizer_are_rejected(
         measure(make_scenario(strategy, **training))
 
 
-def test_rounding_in_16_bits_is_not_verified(make_scenario: MakeScenario) -> None:
-    with pytest.raises(InputError, match="--verify: rounding in fp16 hides errors"):
-        measure(make_scenario(WORKERS, precision="fp16"), watch=MeasureOptions(verify=True))
+def test_shards_in_16_bits_are_not_verified(make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match="--verify: in fp16 shards of copies"):
+        measure(make_scenario(WORKERS, precision="fp16", zero=1), watch=MeasureOptions(verify=True))
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_right"), [(faults.begin_with_a_large_scale, True), *in_bulk((faults.train_without_averaging, False))]
+)
+def test_verification_follows_steps_without_an_update(
+    fault: Any, is_right: bool, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    run = measure(make_scenario({**WORKERS, "overlap": False}, precision="fp16", steps=10), watch=MeasureOptions(verify=True))
+
+    assert run.verified is not None
+    assert run.verified.is_right == is_right

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
@@ -21,7 +22,7 @@ _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
-_ROUTED: Final = ("expert", "expert_tensor", "dispatch_precision", "combine_precision")
+_ROUTED: Final = ("expert", "expert_tensor", "node_limit", "deduplicated", "dispatch_precision", "combine_precision")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
@@ -129,12 +130,38 @@ def _no_gradient_hooks(plan: Plan) -> str:
     return f"in {plan.schedule} torch does not report gradients of weights; leave it out, or give another schedule"
 
 
+def _check_expert_nodes(scenario: Scenario) -> None:
+    """Raises InputError where ranks with different experts are on nodes in a way that routers do not support."""
+    plan, devices, experts = scenario.strategy.plan, scenario.cluster.node.devices, getattr(scenario.model, "experts", None)
+    if experts is None or (plan.node_limit is None and not plan.deduplicated):
+        return
+    groups = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert) // devices
+    counts = [[len(list(own)) for _, own in groupby(group.tolist())] for group in groups]
+    if plan.deduplicated and len({count for group in counts for count in group}) > 1:
+        message = f"is predicted but not measured: {refusals.UNEVEN_NODES}; give degrees that fill nodes, or leave it out"
+        raise InputError(f"strategy.deduplicated {message}")
+    if plan.deduplicated and experts.capacity is not None:
+        message = f"with model.experts.capacity is predicted but not measured: {refusals.UNDUPLICATED_ROWS}"
+        raise InputError(f"strategy.deduplicated {message}; leave either out to measure")
+    if plan.node_limit is None:
+        return
+    if any(group != counts[0] for group in counts):
+        message = f"is predicted but not measured: {refusals.OTHER_NODES}; give degrees that fill nodes, or leave it out"
+        raise InputError(f"strategy.node_limit {message}")
+    fewest = sum(sorted(counts[0])[: plan.node_limit]) * experts.count // plan.expert
+    if fewest < experts.active:
+        message = f"{plan.node_limit}: {fewest} experts on that number of nodes, but a token goes to {experts.active}"
+        raise InputError(f"strategy.node_limit: {message}; give a larger one, or fewer active experts")
+
+
 def _check_hybrid(scenario: Scenario) -> None:
     _check_stages(scenario)
     _check_algorithm(scenario.strategy.plan)
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
-    if plan.expert > 1 and scenario.compute == "paced":
-        raise InputError("compute: workers that share experts cannot be emulated; leave expert out, or set compute=real")
+    _check_expert_nodes(scenario)
+    if plan.expert > 1 and scenario.compute == "paced" and scenario.training.zero == 3:
+        message = "of emulated ranks that share experts is predicted but not measured; give zero 2, or set compute=real"
+        raise InputError(f"training.zero: 3 {message}")
     if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
         message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
         raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
@@ -144,14 +171,12 @@ def _check_hybrid(scenario: Scenario) -> None:
             raise InputError(f"strategy.{field}: {message}")
     if plan.overlap and splits_backward(plan):
         raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
-    if plan.expert_tensor not in (None, 1):
+    if plan.expert_tensor not in (None, 1) and (scenario.compute == "real" or plan.shard.expert_tensor is not None):
         message = f"{plan.expert_tensor} is predicted but not measured: {refusals.DIVIDED_EXPERTS}"
         raise InputError(f"strategy.expert_tensor: {message}; give 1 to measure")
-    if plan.expert > 1 and plan.sequence_parallel and plan.expert_tensor is None:
+    if plan.expert > 1 and plan.sequence_parallel and plan.expert_tensor is None and scenario.compute == "real":
         shared = "of workers that share experts is predicted but not measured"
         raise InputError(f"strategy.sequence_parallel {shared}; leave either out, or give expert_tensor: 1, to measure")
-    if plan.expert_tensor is not None and scenario.compute == "paced":
-        raise InputError("compute: ranks with whole experts cannot be emulated; leave expert_tensor out, or set compute=real")
     if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
         message = "with partial gradients or different experts on ranks, servers are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")

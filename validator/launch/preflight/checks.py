@@ -78,21 +78,27 @@ def _check_model(scenario: Scenario) -> None:
         raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
     if shares_weights and plan.servers and scenario.strategy.kind == "hybrid":
         raise InputError(f"strategy.servers: {refusals.TIED_SERVERS}; leave them out, or give a model without shared weights")
-    if isinstance(model, Traced) and trains_by_layers(scenario):
-        _check_divisible(scenario, model)
+    if isinstance(model, Traced):
+        _check_traced(scenario, model)
     if plan.shard._replace(expert=1) != WHOLE:
         _check_division(model, plan)
 
 
-def _check_divisible(scenario: Scenario, model: Traced) -> None:
-    """Raises InputError where a user's module cannot be divided into layers. Imports torch, as tracing has."""
+def _check_traced(scenario: Scenario, model: Traced) -> None:
+    """Raises InputError where a user's module cannot be trained, or not be divided into layers. Imports torch, as tracing
+    has."""
     from scaleproof.validator.train.models import traced
 
+    traced.check_dense(model)
+    if not trains_by_layers(scenario):
+        return
     if scenario.training.recompute.kind == "selective":
         raise InputError("training.recompute: a user's modules have no names of parts; give full, or leave it out")
     if scenario.strategy.plan.shares is not None:
         raise InputError("strategy.shares: a user's module is divided for batches of one size; leave it out")
     traced.check_divisible(model)
+    if scenario.training.zero == 3 and scenario.strategy.plan.averages:
+        traced.check_shardable(model)
 
 
 def _check_division(model: ModelSpec, plan: Plan) -> None:

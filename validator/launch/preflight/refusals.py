@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_ROUTED: Final = "real routers send a token to any rank, by one all-to-all"
-
 # Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
-    "node_limit": _ROUTED,
-    "deduplicated": _ROUTED,
     "split_sends": "torch.distributed.pipelining sends whole activations",
     "sparse": "real embeddings have dense gradients",
     "assignment": "each real worker takes the scenario's number of steps",
@@ -30,6 +26,9 @@ INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
 WHOLE_EXCHANGES: Final = "they exchange tokens before or after they compute, not in pieces"
 DIVIDED_EXPERTS: Final = "real tensor-parallel ranks have whole experts, or all of them share each expert's matrices"
+UNEVEN_NODES: Final = "a token comes to the same place of each node, which then need equal numbers of the ranks"
+UNDUPLICATED_ROWS: Final = "experts then have one row for a token, and none to fill up to a capacity"
+OTHER_NODES: Final = "ranks with the same experts would choose by different nodes"
 SCALED: Final = "8-bit messages need scales of their elements, which no collective of torch sends"
 FUSED: Final = "torch's products do not add gradients to a buffer"
 ACCUMULATED_SHARDS: Final = "torch's fully_shard accumulates scattered gradients in the parameters' precision"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -44,6 +45,11 @@ def expert_teams(plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
     exchanging: list[list[int]] = ranks.reshape(-1, plan.expert).tolist()
     equal: list[list[int]] = ranks.swapaxes(-1, -2).reshape(-1, ranks.shape[-2]).tolist()
     return exchanging, equal
+
+
+def by_node(ranks: Sequence[int], devices: int) -> list[list[int]]:
+    """Ranks in their order, divided where the node changes. devices: of a node."""
+    return [list(group) for _, group in groupby(ranks, lambda rank: rank // devices)]
 
 
 def divided(whole: Sequence[Sequence[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:

@@ -21,6 +21,8 @@ _AXES: Final = (
     "replica",
     "node",
     "node replies",
+    "experts of a rail",
+    "experts of a node",
     "copies",
     "shards of a worker",
     "shards of all",

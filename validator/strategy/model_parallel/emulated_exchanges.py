@@ -7,10 +7,11 @@ counted from 1.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,10 @@ from torch import Tensor, nn
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.expert_parallel import wire_of
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 
 
@@ -29,10 +33,11 @@ class EmulatedExchanges:
     teams: by the axis along which ranks exchange.
     """
 
-    def __init__(self, teams: Mapping[str, PassCollectives], dtype: torch.dtype) -> None:
+    def __init__(self, teams: Mapping[str, PassCollectives], dtype: torch.dtype, scenario: Scenario) -> None:
         self._teams = teams
         self._dtype = dtype
-        self._idle: defaultdict[tuple[str, str, int], list[_ExchangeBuffers]] = defaultdict(list)
+        self._layout = cast(LayerCollectives, scenario.strategy.plan.exchanging(scenario.job()).exchange)
+        self._idle: defaultdict[tuple[str, str, int, torch.dtype], list[_ExchangeBuffers]] = defaultdict(list)
         self._begun = 0
 
     def check_step(self, expected: int) -> None:
@@ -53,9 +58,10 @@ class EmulatedExchanges:
             for exchange in exchanges:
                 moving = self._begin(exchange, len(x))
                 if exchange.hidden:
-                    begun.append(moving)
+                    begun.extend(moving)
                 else:
-                    moving.wait()
+                    for one in moving:
+                        one.wait()
             return identity(x)
 
         def end(x: Tensor) -> Tensor:
@@ -66,23 +72,36 @@ class EmulatedExchanges:
         module.register_forward_pre_hook(lambda _, inputs: (both_ways(partial(begin, forward), end, inputs[0]), *inputs[1:]))
         module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
-    def _begin(self, exchange: Exchange, samples: int) -> _PendingExchange:
+    def _begin(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
+        """Starts the collectives of an exchange, which move concurrently."""
         self._begun += 1
-        collectives = self._teams[exchange.axis]
+        routed, dispatch = exchange.routed, self._layout.dispatch
+        if routed is None:
+            return [self._begin_on(exchange.axis, exchange.op, exchange.elements * samples, self._dtype)]
+        wire = wire_of(dispatch.combine_precision if routed.combines else dispatch.dispatch_precision) or self._dtype
+        if not dispatch.deduplicated:
+            return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
+        copy = exchange.elements * samples / routed.active
+        copies = zip(("between", "inside"), dispatch.copies(routed, self._layout.group("expert")), strict=True)
+        return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
+
+    def _begin_on(self, axis: str, op: str, elements: int, dtype: torch.dtype) -> _PendingExchange:
+        """Starts one collective. elements: of all parts together."""
+        collectives = self._teams[axis]
         team = collectives.team
-        each = -(-exchange.elements * samples // team.size)
-        idle = self._idle[exchange.op, exchange.axis, each]
-        buffers = idle.pop() if idle else _ExchangeBuffers(exchange.op, team, each, self._dtype)
+        each = -(-elements // team.size)
+        idle = self._idle[op, axis, each, dtype]
+        buffers = idle.pop() if idle else _ExchangeBuffers(op, team, each, dtype)
         buffers.fill()
         work: Any
-        if exchange.op == "all_reduce":
+        if op == "all_reduce":
             work = dist.all_reduce(buffers.whole, group=team.group, async_op=True)
-        elif exchange.op == "all_gather":
+        elif op == "all_gather":
             work = collectives.begin_gather(buffers.whole, buffers.own)
-        elif exchange.op == "alltoall":
+        elif op == "alltoall":
             work = dist.all_to_all_single(buffers.theirs, buffers.whole, group=team.group, async_op=True)
         else:
-            assert exchange.op == "reduce_scatter", f"experts alone use {exchange.op}, and are not paced"
+            assert op == "reduce_scatter", f"{op} is no collective of layers"
             work = collectives.begin_scatter(buffers.own, buffers.whole)
         return _PendingExchange(collectives, buffers, work, idle)
 

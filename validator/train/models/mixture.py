@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,6 +14,9 @@ from torch.nn import functional
 from scaleproof.simulator.model.transformer.experts import Experts
 from scaleproof.simulator.model.transformer.layer_parts import Activation, activation_inputs
 from scaleproof.validator.train.recompute import Sections
+
+# Maps the router's (tokens, experts) weights to the weights and the numbers of each token's experts, (tokens, active) each.
+Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:
@@ -42,7 +46,12 @@ class Expert(nn.Module):
 
 
 class LocalExperts(nn.ModuleDict):
-    """Experts by number: rows of tokens sorted by expert, and the number of rows of each expert → rows of outputs."""
+    """Experts by number: rows of tokens sorted by expert, and the number of rows of each expert → rows of outputs.
+
+    mixes: whether it reads tokens, weights and numbers of each token's experts instead, and returns weighted sums.
+    """
+
+    mixes = False
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """The outputs of all experts, in the order of the rows. counts: rows of each expert."""
@@ -62,6 +71,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.active, self.count, self.capacity = spec.active, spec.count, spec.capacity
         self.router = nn.Linear(hidden, spec.count, bias=False)
+        self.choose: Choose = partial(_largest, active=spec.active)
         self.run = Sections()
         own = {str(number): Expert(hidden, spec.feedforward, activation, "moe_act") for number in range(spec.count)}
         self.experts = LocalExperts(own)
@@ -71,14 +81,18 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The weighted outputs of each token's experts, and those of the shared experts."""
         tokens = x.flatten(0, -2)
-        weights, chosen = functional.softmax(self.router(tokens), dim=-1).topk(self.active)
+        weights, chosen = self.choose(functional.softmax(self.router(tokens), dim=-1))
+        mixed = self.experts(tokens, weights, chosen) if self.experts.mixes else self._mixed(tokens, weights, chosen)
+        mixed = mixed.view_as(x)
+        return mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, x)
+
+    def _mixed(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """The weighted sum of the outputs of each token's experts."""
         expert, order = chosen.flatten().sort(stable=True)
         token, counts = order // self.active, torch.bincount(expert, minlength=self.count)
         rows, weights = tokens[token], weights.flatten()[order].unsqueeze(-1)
         outputs = self.experts(rows, counts) if self.capacity is None else self._within_capacity(rows, expert, counts)
-        mixed = torch.zeros_like(tokens).index_add(0, token, outputs * weights)
-        mixed = mixed.view_as(x)
-        return mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, x)
+        return torch.zeros_like(tokens).index_add(0, token, outputs * weights)
 
     def _within_capacity(self, rows: Tensor, expert: Tensor, counts: Tensor) -> Tensor:
         """The outputs of rows sorted by expert; zeros for those beyond its capacity."""
@@ -90,3 +104,9 @@ class Mixture(nn.Module):
         filled = rows.new_zeros(self.count * places, rows.shape[-1]).index_copy(0, place, rows[kept])
         outputs = self.experts(filled, torch.full_like(counts, places))
         return torch.zeros_like(rows).masked_scatter(kept.unsqueeze(-1), outputs[place])
+
+
+def _largest(weights: Tensor, active: int) -> tuple[Tensor, Tensor]:
+    """The experts with the largest weights of each token."""
+    largest = weights.topk(active)
+    return largest.values, largest.indices

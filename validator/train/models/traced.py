@@ -253,3 +253,23 @@ def check_divisible(model: Traced) -> None:
     if repeated is not None:
         cycle = f"{repeated[0]} runs again after {repeated[1]}, so that layers form a cycle and cannot be on ranks of their own"
         raise InputError(f"model.source: {model.source}: {cycle}; give data_parallel without zero, or another module")
+
+
+def check_dense(model: Traced) -> None:
+    """Raises InputError where a layer of a user's module has sparse gradients, which ranks do not sum."""
+    for name, layer in user_model(model.source, 0, torch.float32).module.named_modules():
+        if getattr(layer, "sparse", False) is True:
+            message = f"{name or 'the module'} has sparse gradients, which ranks do not sum; build it with sparse=False"
+            raise InputError(f"model.source: {model.source}: {message}")
+
+
+def check_shardable(model: Traced) -> None:
+    """Raises InputError where torch's fully_shard cannot shard a parameter of a user's module."""
+    for name, parameter in user_model(model.source, 0, torch.float32).module.named_parameters():
+        if parameter.dim() == 0:
+            problem = f"{name} is a single number, which fully_shard cannot shard; make it a vector of length 1"
+        elif not parameter.is_contiguous():
+            problem = f"{name} is not contiguous in memory, so that fully_shard cannot shard it; call contiguous()"
+        else:
+            continue
+        raise InputError(f"model.source: {model.source}: {problem}, or give zero 2")

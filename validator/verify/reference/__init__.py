@@ -16,7 +16,7 @@ from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import LocalSgd, ParameterServer
-from scaleproof.validator.verify.reference import compressed, periodic, plain, rounded_experts, server_log
+from scaleproof.validator.verify.reference import compressed, experts, periodic, plain, server_log
 
 # Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by
 # 'layer number.name'.
@@ -43,8 +43,10 @@ def rule_of(scenario: Scenario) -> Rule:
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
         return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
-    if rounded_experts.is_rounded(scenario):
-        return Rule("one process that rounds messages to experts", rounded_experts.train, rounded_experts.TOLERANCE)
+    if experts.is_rounded(scenario):
+        return Rule("one process that rounds messages to experts", experts.train, experts.TOLERANCE)
+    if strategy.plan.node_limit is not None:
+        return Rule("one process that limits the nodes of a token's experts", experts.train)
     if has_operator(scenario.model, "batch") and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)
     return Rule("one process on the whole batch", plain.train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,15 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
-    return train_in(SingleProcess.of(scenario))
+    return train_in(SingleProcess.of(scenario), notes[0].get("skipped", ()) if notes else ())
 
 
-def train_in(process: SingleProcess) -> Mapping[str, Tensor]:
-    """The same for a process whose model has been prepared."""
+def train_in(process: SingleProcess, skipped: Collection[int] = ()) -> Mapping[str, Tensor]:
+    """The same for a process whose model has been prepared. skipped: numbers of steps that ranks did not apply."""
     scenario = process.scenario
-    for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
+    for step, batch in enumerate(whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype)):
+        if step in skipped:
+            continue
         for part in process.parts(batch):
             loss = process.loss(part)
             (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,15 @@ from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.steps import total_steps
 from scaleproof.validator.train.trained_model import TrainedModel
 
+_ROUNDS: Final = ContextVar("whether initial parameters are rounded", default=False)
+
 
 @dataclass(frozen=True)
 class SingleProcess:
-    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
+    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer.
+
+    Of training in fp16 only the initial parameters are rounded.
+    """
 
     scenario: Scenario
     model: TrainedModel
@@ -33,7 +40,10 @@ class SingleProcess:
         """Builds the model and optimizer of a scenario in this process."""
         model = TrainedModel(scenario)
         modules = model.build(model.numbers)
-        layers = {number: module.to(_dtype(scenario)) for number, module in zip(model.numbers, modules, strict=True)}
+        initial = DTYPES[scenario.training.precision]
+        layers = {n: module.to(initial).to(_dtype(scenario)) for n, module in zip(model.numbers, modules, strict=True)}
+        if _ROUNDS.get():
+            _round_up(layers.values())
         whole = LayerGraph(layers, model.modules.wiring, (), model.modules.prelude, model.modules.derived)
         return cls(scenario, model, layers, whole, model.optimizer(whole.parameters()))
 
@@ -77,5 +87,23 @@ class SingleProcess:
         return {name: value.detach() for name, value in name_parameters(self.layers).items()}
 
 
+@contextmanager
+def rounded() -> Iterator[None]:
+    """A context in which models begin with other parameters: each is the next larger number."""
+    token = _ROUNDS.set(True)
+    try:
+        yield
+    finally:
+        _ROUNDS.reset(token)
+
+
+@torch.no_grad()
+def _round_up(layers: Iterable[nn.Module]) -> None:
+    for parameter in nn.ModuleList(layers).parameters():
+        parameter.copy_(parameter.nextafter(torch.full_like(parameter, torch.inf)))
+
+
 def _dtype(scenario: Scenario) -> torch.dtype:
-    return DTYPES[scenario.training.precision]
+    """The precision of the training; 64 bits for ranks that keep copies of parameters with more bits than they compute with."""
+    precision = scenario.training.precision
+    return torch.float64 if precision == "fp16" else DTYPES[precision]

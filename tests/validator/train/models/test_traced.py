@@ -108,3 +108,18 @@ def test_cycles_of_layers_are_refused_on_several_ranks(strategy: dict[str, Any],
 def test_modules_that_cannot_be_sharded_are_refused(make_scenario: MakeScenario) -> None:
     with pytest.raises(FieldError, match=r"strategy\.tensor: a traced cannot be divided among ranks; leave tensor out"):
         check_trainable(make_scenario({"kind": "hybrid", "tensor": 2}, model("plain")))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "single_number",
+            "scale is a single number, which fully_shard cannot shard; make it a vector of length 1, or give zero 2",
+        ),
+        ("sparse_gradients", "words has sparse gradients, which ranks do not sum; build it with sparse=False"),
+    ],
+)
+def test_parameters_that_ranks_cannot_share_are_refused(name: str, message: str, make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=message):
+        check_trainable(make_scenario(WORKERS, model(name), zero=3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,25 @@ def loss_of_samples() -> dict[str, Any]:
 
 def detached() -> dict[str, Any]:
     return with_loss() | {"loss": lambda outputs, targets: functional.cross_entropy(outputs.detach(), targets)}
+
+
+class Scaled(nn.Module):
+    """A product with a parameter that is a single number, of embeddings with dense or sparse gradients."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.words, self.scale = nn.Embedding(12, 8, sparse=sparse), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, words: Tensor) -> Tensor:
+        return cast(Tensor, self.words(words) * self.scale)
+
+
+def single_number() -> tuple[nn.Module, Tensor]:
+    return Scaled(sparse=False), torch.randint(12, (4, 3))
+
+
+def sparse_gradients() -> tuple[nn.Module, Tensor]:
+    return Scaled(sparse=True), torch.randint(12, (4, 3))
 
 
 def targets_alone() -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Rounded messages to experts: one process rounds what ranks that share experts would send in fewer bits."""
+"""Mixtures whose experts are on several ranks: one process rounds what ranks would send in fewer bits, and limits the nodes on
+which a token's experts are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +25,11 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     there, back = _TYPES[plan.dispatch_precision], _TYPES[plan.combine_precision]
     for module in process.module.modules():
         if isinstance(module, Mixture):
-            _round(module.experts, there, back)
-    return plain.train_in(process)
+            if is_rounded(scenario):
+                _round(module.experts, there, back)
+            if plan.node_limit is not None:
+                module.choose = _Limited(_nodes(scenario, module.count), plan.node_limit, module.active)
+    return plain.train_in(process, notes[0].get("skipped", ()) if notes else ())
 
 
 def _round(experts: LocalExperts, there: torch.dtype | None, back: torch.dtype | None) -> None:
@@ -44,6 +48,34 @@ class _Rounded(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> Any:
         (gradient,) = gradients
         return gradient.to(context.back or gradient.dtype).to(gradient.dtype), None, None
+
+
+class _Limited(NamedTuple):
+    """Routes a token to the `active` largest experts of the `limit` best nodes. node_of: node of each expert."""
+
+    node_of: Tensor
+    limit: int
+    active: int
+
+    def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of each token's experts."""
+        spread = -(-self.active // min(self.limit, int(self.node_of.max()) + 1))
+        scores = []
+        for node in self.node_of.unique().tolist():
+            own = weights[:, self.node_of == node].sort(descending=True).values
+            scores.append(own[:, :spread].sum(1))
+        place = torch.stack(scores, 1).argsort(1, descending=True).argsort(1)
+        masked = torch.where(place[:, self.node_of] < self.limit, weights, torch.zeros_like(weights))
+        chosen = masked.sort(dim=1, descending=True)
+        return chosen.values[:, : self.active], chosen.indices[:, : self.active]
+
+
+def _nodes(scenario: Scenario, experts: int) -> Tensor:
+    """The node of each expert, counted from the first one with any."""
+    plan, devices = scenario.strategy.plan, scenario.cluster.node.devices
+    ranks = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert)[0]
+    node = torch.tensor(ranks // devices).unique_consecutive(return_inverse=True)[1]
+    return node.repeat_interleave(experts // plan.expert)
 
 
 def is_rounded(scenario: Scenario) -> bool:
