@@ -40,6 +40,8 @@ GLOO: Final[dict[Op, str]] = {
     "gather": "linear",
     "scatter": "linear",
 }
+# Those in which two ranks take turns on the connection that they share.
+_GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
 # Messages of a rendezvous in addition to the data.
 _RENDEZVOUS_MESSAGES: Final = 2
 # Power of a group's ratio of measured to modelled time that groups of other sizes share with NCCL, which chooses algorithm and
@@ -186,8 +188,15 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`."""
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
-    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suitable(op, group, cluster)
+    if algorithm is None and library_of(cluster) == "gloo":
+        algorithm = gloo_algorithm(op, group)
+    names = [algorithm] if algorithm else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
+
+
+def gloo_algorithm(op: Op, group: Group) -> str:
+    """Name of the algorithm that gloo uses for a group of two or more ranks."""
+    return _GLOO_OF_TWO.get(op, GLOO[op]) if group.size == 2 else GLOO[op]
 
 
 def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
