@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
@@ -40,6 +40,9 @@ GLOO: Final[dict[Op, str]] = {
     "gather": "linear",
     "scatter": "linear",
 }
+# Copies of the whole buffer on the host before or after it moves: an all-gather is received into one tensor and copied to those
+# of the ranks, a reduce-scatter sums a copy of its input (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
+_GLOO_COPIES: Final[dict[Op, int]] = {"all_gather": 1, "reduce_scatter": 1}
 # Those in which two ranks take turns on the connection that they share.
 _GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
 # Messages of a rendezvous in addition to the data.
@@ -189,9 +192,31 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
     if algorithm is None and library_of(cluster) == "gloo":
-        algorithm = gloo_algorithm(op, group)
+        moving, copies = _link_costing(op, group, cluster, gloo_algorithm(op, group)), _GLOO_COPIES.get(op, 0)
+        return _with_copies(moving, copies, cluster) if copies and computes_on_processors(cluster) else moving
     names = [algorithm] if algorithm else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
+
+
+def computes_on_processors(cluster: Cluster) -> bool:
+    """Whether ranks compute on CPU cores."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
+
+
+def copying_s(size_bytes: float, cluster: Cluster) -> float:
+    """Seconds in which a processor core copies a buffer: it reads and writes each byte."""
+    return cluster.device.moved_s(2 * size_bytes)
+
+
+def _with_copies(moving: Costing, copies: int, cluster: Cluster) -> Costing:
+    """Cost of a collective whose whole buffer is copied a number of times as well."""
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        moved = moving(size_bytes)
+        return replace(moved, seconds=moved.seconds + copies * copying_s(size_bytes, cluster))
+
+    return cost
 
 
 def gloo_algorithm(op: Op, group: Group) -> str:

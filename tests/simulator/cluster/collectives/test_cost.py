@@ -208,6 +208,16 @@ def test_two_ranks_take_turns_over_gloo_where_each_sends_before_it_announces_its
         collective_cost(op, 1e9, Group.of(3, 1), plain(3), "in_turns")
 
 
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_on_processors_gloo_copies_what_it_gathers_and_scatters(op: Op) -> None:
+    """torch's process group receives into a buffer of its own, or sums a copy of its input; sums are in place."""
+    library = {"library": "gloo"}
+    on_gpus, on_cores = (plain(4, node=node, collectives=library) for node in ({}, {"cores": 2}))
+    costs_s = [collective_cost(op, 1e6, Group.of(4, 1), cluster).seconds for cluster in (on_gpus, on_cores)]
+    copies = 0 if op == "all_reduce" else 1
+    assert costs_s[1] - costs_s[0] == pytest.approx(copies * on_cores.device.moved_s(2e6))
+
+
 def test_gloo_reduce_scatter_takes_the_time_of_an_allreduce() -> None:
     cluster = plain(4, collectives={"library": "gloo"})
     assert cost_s("reduce_scatter", 2**20, cluster) == cost_s("all_reduce", 2**20, cluster)
