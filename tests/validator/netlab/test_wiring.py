@@ -50,7 +50,7 @@ def test_leaves_are_connected_by_a_spine_at_the_uplink_rate() -> None:
     assert [line.split()[-2] for line in links if line.startswith("link set host")] == ["leaf0", "leaf0", "leaf1", "leaf1"]
     limits = [line for line in wiring.fabric_limits(lab, has_netem=False) if " up" in line or " down" in line]
     assert [line.split()[3] for line in limits] == ["up0", "down0", "up1", "down1"]
-    assert all(" rate 50368798bit " in line for line in limits)
+    assert all(" rate 50368797bit " in line for line in limits)
 
 
 def test_traffic_between_leaves_passes_the_uplink() -> None:
