@@ -217,6 +217,17 @@ class ZeroOne(Spec):
     )
 
 
+class ShardCopies(Spec):
+    """Copies of whole buffers by a processor core, in addition to the collective library's own, with ZeRO's stage 3."""
+
+    gather: float = Field(0.0, ge=0, le=100, description="of gathered parameters, after an all-gather")
+    scatter: float = Field(0.0, ge=0, le=100, description="of gradients, before a reduce-scatter")
+
+    def of(self, op: str) -> float:
+        """Copies next to a collective."""
+        return {"all_gather": self.gather, "reduce_scatter": self.scatter}.get(op, 0.0)
+
+
 class PipelineWaits(Spec):
     """Time in which the host waits for the other ranks of its tensor-parallel group, in pipelines over several nodes."""
 
@@ -261,6 +272,7 @@ class Framework(Spec):
     )
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
+    shard_copies: ShardCopies = ShardCopies()
     waits_for_scatters: bool = Field(
         False, description="with ZeRO's stage 3 ranks wait for each reduce-scatter of gradients before they compute on"
     )
@@ -330,7 +342,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "contention": {"contention": False},
     "rendezvous": {"rendezvous": False},
     "power": {"power": False},
-    "scatters": {"waits_for_scatters": False},
+    "scatters": {"waits_for_scatters": False, "shard_copies": ShardCopies()},
     "slowest": {"scale": Scale()},
     "waits": {"pipeline_waits": PipelineWaits()},
     "zero 1": {"zero_1": ZeroOne()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
@@ -85,12 +86,6 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
         return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
-
-
-def computes_on_processors(cluster: Cluster) -> bool:
-    """Whether ranks compute on CPU cores."""
-    kernels = cluster.device.kernels
-    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def check_supported(framework: Framework, needed: frozenset[str]) -> None:

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork
-from scaleproof.simulator.frameworks.framework import slowest
+from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, Operator
@@ -136,6 +136,11 @@ class Job:
     def waits_for_scatters(self) -> bool:
         """Whether ranks wait for each reduce-scatter of ZeRO's stage 3 before their next pass."""
         return self.zero == 3 and self.framework.waits_for_scatters
+
+    @property
+    def shard_copies(self) -> ShardCopies:
+        """Copies of whole buffers next to the collectives of ZeRO's stage 3."""
+        return self.framework.shard_copies if self.zero == 3 else ShardCopies()
 
     @property
     def sums_whole(self) -> bool:

@@ -170,8 +170,8 @@ class ProgramTemplate:
 class TemplateKey(NamedTuple):
     """Everything that determines a program except the numbers of the cluster.
 
-    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters, is_emulated: as in `Job`. stall_s:
-    seconds for which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
+    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters, shard_copies, is_emulated: as in `Job`.
+    stall_s: seconds for which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
     """
 
     plan: Plan
@@ -184,6 +184,7 @@ class TemplateKey(NamedTuple):
     sums_whole: bool
     owns_tensors: bool
     waits_for_scatters: bool
+    shard_copies: tuple[float, float]
     stall_s: float
     unevenness: Perturbations
     pass_times: PassTimes
@@ -198,11 +199,12 @@ class TemplateKey(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
         """The key of a plan's programs for a job. ranges: layers of each stage."""
-        cluster, node = job.cluster, job.cluster.node
+        cluster, node, copies = job.cluster, job.cluster.node, job.shard_copies
+        stall_s = job.framework.stall_s(plan.grid(node.devices).nodes)
         shape = None if cluster.is_uniform or cluster.network is None else network_shape(node, cluster.network)
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
-            job.sums_whole, job.owns_tensors, job.waits_for_scatters, job.framework.stall_s(plan.grid(node.devices).nodes),
+            job.sums_whole, job.owns_tensors, job.waits_for_scatters, (copies.gather, copies.scatter), stall_s,
             job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape,
             library_of(cluster), job.shares_links, job.is_emulated,
         )  # fmt: skip

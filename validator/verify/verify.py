@@ -88,7 +88,7 @@ def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, A
     amplified = 0.0
     if deviation > tolerance:
         with rounded():
-            amplified = _largest_difference(scenario, rule.train(scenario, notes), expected)
+            amplified = _largest_difference(rule.train(scenario, notes), expected, _scales(scenario, expected))
     return {"rule": rule.words, "deviation": deviation, "tolerance": tolerance, "amplified": amplified}
 
 
@@ -97,29 +97,34 @@ def deviation_of(scenario: Scenario, folder: Path, expected: Mapping[str, Tensor
     ValueError where ranks left other parameters than the model has."""
     import torch
 
+    scales = _scales(scenario, expected)
     seen: set[str] = set()
     deviation = 0.0
     for rank in range(scenario.strategy.training_ranks):
         left = torch.load(folder / f"rank{rank}.pt", weights_only=True)
         _check_names(scenario, rank, set(left), set(expected))
         seen |= set(left)
-        deviation = max(deviation, _largest_difference(scenario, left, expected))
+        deviation = max(deviation, _largest_difference(left, expected, scales))
     if missing := sorted(set(expected) - seen):
         raise ValueError(f"no rank trained {', '.join(missing[:3])}")
     return deviation
 
 
-def _largest_difference(scenario: Scenario, values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """The largest deviation of some parameters from the expected ones, relative to what training changed."""
+def _scales(scenario: Scenario, expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """Norms by tensor that differences are relative to: of its change in training, or the quadratic mean of all tensors'."""
     from scaleproof.validator.verify.reference.single_process import SingleProcess
 
     initial = SingleProcess.of(scenario).parameters()
     changed = {name: float((value - initial[name]).norm()) for name, value in expected.items()}
     typical = math.sqrt(sum(size**2 for size in changed.values()) / len(changed))
+    return {name: max(size, typical, _SMALLEST) for name, size in changed.items()}
+
+
+def _largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor], scales: Mapping[str, float]) -> float:
+    """The largest norm of the difference of a tensor from the expected one, relative to its scale."""
     largest = 0.0
     for name, value in values.items():
-        difference = float((value.cpu().double() - expected[name].double()).norm())
-        share = difference / max(changed[name], typical, _SMALLEST)
+        share = float((value.cpu().double() - expected[name].double()).norm()) / scales[name]
         # a NaN would compare as not larger
         largest = max(largest, math.inf if math.isnan(share) else share)
     return largest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
@@ -40,6 +40,11 @@ GLOO: Final[dict[Op, str]] = {
     "gather": "linear",
     "scatter": "linear",
 }
+# Copies of the whole buffer on the host before or after it moves: an all-gather is received into one tensor and copied to those
+# of the ranks, a reduce-scatter sums a copy of its input (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
+_GLOO_COPIES: Final[dict[Op, int]] = {"all_gather": 1, "reduce_scatter": 1}
+# Those in which two ranks take turns on the connection that they share.
+_GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
 # Messages of a rendezvous in addition to the data.
 _RENDEZVOUS_MESSAGES: Final = 2
 # Power of a group's ratio of measured to modelled time that groups of other sizes share with NCCL, which chooses algorithm and
@@ -186,8 +191,37 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`."""
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
-    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suitable(op, group, cluster)
+    if algorithm is None and library_of(cluster) == "gloo":
+        moving, copies = _link_costing(op, group, cluster, gloo_algorithm(op, group)), _GLOO_COPIES.get(op, 0)
+        return _with_copies(moving, copies, cluster) if copies and computes_on_processors(cluster) else moving
+    names = [algorithm] if algorithm else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
+
+
+def computes_on_processors(cluster: Cluster) -> bool:
+    """Whether ranks compute on CPU cores."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
+
+
+def copying_s(size_bytes: float, cluster: Cluster) -> float:
+    """Seconds in which a processor core copies a buffer: it reads and writes each byte."""
+    return cluster.device.moved_s(2 * size_bytes)
+
+
+def _with_copies(moving: Costing, copies: int, cluster: Cluster) -> Costing:
+    """Cost of a collective whose whole buffer is copied a number of times as well."""
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        moved = moving(size_bytes)
+        return replace(moved, seconds=moved.seconds + copies * copying_s(size_bytes, cluster))
+
+    return cost
+
+
+def gloo_algorithm(op: Op, group: Group) -> str:
+    """Name of the algorithm that gloo uses for a group of two or more ranks."""
+    return _GLOO_OF_TWO.get(op, GLOO[op]) if group.size == 2 else GLOO[op]
 
 
 def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:

@@ -117,6 +117,21 @@ def pairwise(op: Op, group: Group) -> list[Round]:
     return [Round.of(everyone, (everyone + distance) % group.size, share) for distance in distances]
 
 
+def in_turns(op: Op, group: Group) -> list[Round]:
+    """gloo's all-gather and all-to-all between two members, which share a connection.
+
+    Each sends before it announces that it can receive (gloo/allgather.cc, gloo/alltoall.cc). The announcement of the later one
+    is queued behind what it sends, and the other waits for it; an all-gather sends two halves. Raises InputError for more
+    members.
+    """
+    if group.size > 2:
+        raise InputError("two ranks take turns; use ring or pairwise for more")
+    one_way, both_ways = ([0], [1]), ([0, 1], [1, 0])
+    if op == "alltoall":
+        return [Round.of(*one_way, 1 / 2), Round.of(*one_way, 1 / 2).back()]
+    return [Round.of(*one_way, 1 / 4), Round.of(*both_ways, 1 / 4), Round.of(*one_way, 1 / 4).back()]
+
+
 def linear(op: Op, group: Group) -> list[Round]:
     """Concurrent messages from all other members to the first one (gather), or back (scatter)."""
     others = np.arange(1, group.size)

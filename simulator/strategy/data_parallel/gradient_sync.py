@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.cost import copying_s
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program import Rows, Use
@@ -303,7 +304,8 @@ class GradientSync:
             for group in self._groups(rank, query.group):
                 nodes = [node for node in self._nodes[rank] if node in group.node_numbers]
                 queries.append((query.op, group, query.size_bytes, nodes, concurrent, algorithm))
-            self._recorded[rank, query] = self.context.recorder.query(partial(_concurrent, queries))
+            copied_bytes = self.job.shard_copies.of(query.op) * query.size_bytes
+            self._recorded[rank, query] = self.context.recorder.query(partial(_concurrent, queries, copied_bytes=copied_bytes))
         return self._recorded[rank, query]
 
     def _groups(self, rank: int, name: str) -> list[Group]:
@@ -377,13 +379,15 @@ class GradientSync:
         return times_of
 
 
-def _concurrent(queries: Sequence[tuple[Any, ...]], resource_map: ResourceMap) -> SizeAndPath:
+def _concurrent(queries: Sequence[tuple[Any, ...]], resource_map: ResourceMap, copied_bytes: float = 0.0) -> SizeAndPath:
     """Size and path of concurrent collectives of several groups, each given by arguments of `ResourceMap.collective`: the
-    longest of them, with the resources of all."""
+    longest of them, with the resources of all. copied_bytes: of each rank, before or after they move."""
     results = list(itertools.starmap(resource_map.collective, queries))
-    if len(results) == 1:
-        return results[0]
     moved_bytes, longest = max(results, key=lambda result: result[1].latency_s + result[0] / result[1].max_Bps)
+    if copied_bytes:
+        longest = replace(longest, latency_s=longest.latency_s + copying_s(copied_bytes, resource_map.cluster))
+    if len(results) == 1:
+        return moved_bytes, longest
     uses: dict[int, float] = {}
     for _, path in results:
         for use in path.uses:

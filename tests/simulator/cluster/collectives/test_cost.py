@@ -20,7 +20,7 @@ PLAIN_PAIRS: list[tuple[str, Op]] = [
     (name, op)
     for name, algorithm in ALGORITHMS.items()
     for op in algorithm.ops
-    if not name.startswith(("nvls", "collnet", "symmetric"))
+    if not name.startswith(("nvls", "collnet", "symmetric", "in_turns"))
 ]
 ALPHA_S, INSIDE_ALPHA_S = 10e-6, 1e-6
 Bps, INSIDE_Bps = 10e9, 100e9
@@ -195,6 +195,27 @@ def test_fastest_chooses_among_algorithms_without_special_hardware(op: Op, ranks
 def test_gloo_uses_its_own_algorithms(op: Op) -> None:
     cluster = plain(4, collectives={"library": "gloo"})
     assert collective_cost(op, 2**20, Group.of(4, 1), cluster).algorithm == GLOO[op]
+
+
+@pytest.mark.parametrize(("op", "turns"), [("all_gather", 3 / 4), ("alltoall", 1.0)])
+def test_two_ranks_take_turns_over_gloo_where_each_sends_before_it_announces_itself(op: Op, turns: float) -> None:
+    """Of an all-gather the second halves of the first rank and the first ones of the second move together."""
+    cluster = plain(2, collectives={"library": "gloo"})
+    found = collective_cost(op, 1e9, Group.of(2, 1), cluster)
+    assert found.algorithm == "in_turns"
+    assert found.seconds - found.latency_s == pytest.approx(turns * 1e9 / Bps)
+    with pytest.raises(InputError, match="two ranks take turns; use ring or pairwise for more"):
+        collective_cost(op, 1e9, Group.of(3, 1), plain(3), "in_turns")
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_on_processors_gloo_copies_what_it_gathers_and_scatters(op: Op) -> None:
+    """torch's process group receives into a buffer of its own, or sums a copy of its input; sums are in place."""
+    library = {"library": "gloo"}
+    on_gpus, on_cores = (plain(4, node=node, collectives=library) for node in ({}, {"cores": 2}))
+    costs_s = [collective_cost(op, 1e6, Group.of(4, 1), cluster).seconds for cluster in (on_gpus, on_cores)]
+    copies = 0 if op == "all_reduce" else 1
+    assert costs_s[1] - costs_s[0] == pytest.approx(copies * on_cores.device.moved_s(2e6))
 
 
 def test_gloo_reduce_scatter_takes_the_time_of_an_allreduce() -> None:

@@ -16,7 +16,10 @@ from scaleproof.simulator.common.errors import InputError
 
 INSIDE_Bps, BETWEEN_Bps = 100e9, 10e9
 HOP_S = 1e-6
-PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
+# those for any number of ranks
+PAIRS: list[tuple[str, Op]] = [
+    (name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name != "in_turns"
+]
 # Algorithms in which switches reduce or multicast.
 BY_SWITCHES = ("nvls", "nvls_tree", "symmetric_multimem", "in_network", "collnet_direct", "collnet_chain")
 LINK_PAIRS = [pair for pair in PAIRS if pair[0] not in BY_SWITCHES]

@@ -142,6 +142,19 @@ def test_gradients_of_a_stage_are_scattered_before_it_sends_those_of_its_input(s
     assert waits_s == pytest.approx(hides_s + float(scatter_s.sum()), rel=0.01)
 
 
+def test_copies_of_whole_layers_precede_scatters_and_follow_gathers(small: Make) -> None:
+    """Each of a step's gathers and scatters takes longer by reading and writing its buffer as often as it is copied."""
+    fields = (*ON, hybrid(workers=8), "training.zero=3")
+    without, copied = (
+        compiled(small(*fields, f"framework={{base: ideal, shard_copies: {{gather: {gather}, scatter: {scatter}}}}}"))
+        for gather, scatter in ((0, 0), (1, 3))
+    )
+    more_s = (copied.latency_s - without.latency_s)[copied.kind == Kind.COLLECTIVE].sum()
+    scenario = small(*fields)
+    layer_bytes = 2 * scenario.model.parameters()
+    assert more_s == pytest.approx(scenario.cluster.device.moved_s(2 * (2 * 1 + 3) * layer_bytes))
+
+
 @pytest.mark.parametrize("batch", [64, 16])
 def test_estimates_of_kept_parameters_agree_with_replay(small: Make, batch: int) -> None:
     base = small(*ON, f"batch={batch}", hybrid(workers=4, reshard="false", overlap="true"), "training.zero=3")
