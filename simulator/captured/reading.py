@@ -171,7 +171,10 @@ class _StepReader:
         if key not in self._numbers:
             self._numbers[key] = len(self.operators)
             self.operators.append(self._operator(row, kind, float(moved_bytes)))
-        return Operation(self._of("stream", row), self._phase, self._numbers[key], bool(self._of("recomputed", row) == 1))
+        return Operation(
+            self._of("stream", row), self._phase, self._numbers[key], bool(self._of("recomputed", row) == 1),
+            max(0.0, self._columns["host_s"][row]),
+        )  # fmt: skip
 
     def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
         name = self._one.text("name", row)

@@ -35,12 +35,13 @@ from scaleproof.simulator.strategy.job import Job
 
 class Operation(NamedTuple):
     """An operator that the host launches on a stream. operator: index into the operators of its class. again: whether it
-    repeats one of the forward pass."""
+    repeats one of the forward pass. host_s: seconds of the script's own code before it, on the host that captured it."""
 
     stream: int
     phase: Phase
     operator: int
     again: bool
+    host_s: float = 0.0
 
 
 class Operator(NamedTuple):
@@ -134,7 +135,7 @@ class CapturedScript:
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
-        events = list(self._timed(of, seconds, to, number))
+        events = list(self._timed(of, seconds, to, number, is_here=times.device == self.timed_on))
         return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events)
 
     def _seconds(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
@@ -148,13 +149,18 @@ class CapturedScript:
         ]
 
     def _timed(
-        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]
+        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int], is_here: bool
     ) -> Iterator[Event]:
+        """The events with times. is_here: whether on the machine on which operators were timed and the script was captured."""
         resized: dict[int, Sequence[int]] = {}
         for event in of.events:
             if isinstance(event, Operation):
-                if seconds[event.operator].seconds:
-                    yield Launch(number(event.stream), event.phase, seconds[event.operator])
+                time = seconds[event.operator]
+                if is_here:
+                    # the processor runs the script's own code, too
+                    time = time._replace(seconds=time.seconds + event.host_s)
+                if time.seconds:
+                    yield Launch(number(event.stream), event.phase, time)
             elif isinstance(event, IssuedCollective):
                 key = id(event.ranks)
                 if key not in resized:
