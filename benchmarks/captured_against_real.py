@@ -1,8 +1,9 @@
 """Predictions of captured scripts against real runs of the same scripts on this machine.
 
 Each script is captured, run for real, and predicted, on local processes and on hosts of netlab, as
-`scaleproof reconcile --script` does. The network of each place is measured once. The tables have the predicted and the measured time of a step and its phases,
-bytes of collectives, and peak memory, with errors of totals relative to the measured value, and of phases to the measured step.
+`scaleproof reconcile --script` does. The network of each place is measured once. The table has the predicted and the measured
+time of a step and its phases, bytes of communication, and peak memory, with errors of totals relative to the measured one, and
+of phases to the measured step.
 
 Run: python benchmarks/captured_against_real.py [local|netlab …] (about eight minutes on two quiet cores)
 """

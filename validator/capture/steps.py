@@ -72,7 +72,8 @@ class Steps:
     def _stepped(self, optimizer: Optimizer) -> None:
         with self._trace.host.recording():
             self._note(optimizer)
-        if self._is_enough():
+            is_enough = self._is_enough()
+        if is_enough:
             self._finish()
 
     def _note(self, optimizer: Optimizer) -> None:
