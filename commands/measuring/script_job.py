@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def reconcile_script_job(options: argparse.Namespace) -> list[ReconciledCase]:
     """Reconciles the script that the words after -- start, writes the case with --out, and prints it."""
     from scaleproof.commands.measuring.real_job import describe, plain
+    from scaleproof.commands.text.tables import wrapped
     from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.common.units import counted
     from scaleproof.validator import results
     from scaleproof.validator.launch.launch import require_torch
     from scaleproof.validator.reconciliation.reconcile import keep, write
@@ -46,5 +48,8 @@ def reconcile_script_job(options: argparse.Namespace) -> list[ReconciledCase]:
         if options.json:
             print_json(plain(case))
         else:
-            print(describe(case, options.steps, f"on {settings.on}"))
+            assert case.measured is not None
+            steps = counted(len(case.measured.step_times_s), "step")
+            print(describe(case, options.steps, f"on {settings.on}, {steps}"))
+            print("\n".join(wrapped(f"replaced in the real run: {case.measured.provenance['replaced']}")))
     return [case]

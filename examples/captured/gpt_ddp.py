@@ -49,10 +49,9 @@ class GPT(nn.Module):
 def main() -> None:
     """Trains."""
     parser = argparse.ArgumentParser()
-    for name, value in (("layers", 12), ("width", 768), ("heads", 12), ("vocabulary", 50304), ("length", 1024), ("batch", 8)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
+    sizes = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50304, "length": 1024, "batch": 8, "steps": 10}
+    for name, value in (sizes | {"dtype": "bfloat16"}).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     dist.init_process_group("nccl")
@@ -65,7 +64,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     for step in range(options.steps):
         tokens = torch.randint(options.vocabulary, (options.batch, options.length + 1)).to(device)
-        with torch.autocast("cuda", torch.bfloat16, enabled=options.precision == "bf16"):
+        with torch.autocast("cuda", getattr(torch, options.dtype), enabled=options.dtype != "float32"):
             loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

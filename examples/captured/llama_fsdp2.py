@@ -87,8 +87,8 @@ def main() -> None:
     """Trains."""
     parser = argparse.ArgumentParser()
     sizes = {"layers": 16, "width": 2048, "heads": 32, "kv-heads": 8, "hidden": 8192, "vocabulary": 128256, "length": 4096}
-    for name, value in (sizes | {"batch": 1, "shards": 8}).items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    for name, value in (sizes | {"batch": 1, "shards": 8, "dtype": "bfloat16"}).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--compile", action="store_true", help="compile each block")
     options = parser.parse_args()
@@ -99,7 +99,7 @@ def main() -> None:
     mesh = init_device_mesh("cuda", sizes, mesh_dim_names=("replicate", "shard"))
     with torch.device("meta"):
         model = Llama(options.layers, options.width, options.heads, options.kv_heads, options.hidden, options.vocabulary)
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, options.dtype), reduce_dtype=torch.float32)
     for place, layer in enumerate(model.layers):
         block = checkpoint_wrapper(layer) if options.recompute else layer
         if options.compile:

@@ -1,13 +1,15 @@
 """A mixture of experts whose tokens travel to the ranks of their experts, as the router decides."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-WIDTH, HIDDEN, EXPERTS, CHOSEN, LAYERS, TOKENS = 2048, 1024, 64, 4, 2, 4096
+# sizes may be given as arguments
+WIDTH, HIDDEN, EXPERTS, CHOSEN, LAYERS, TOKENS = map(int, sys.argv[1:] or (2048, 1024, 64, 4, 2, 4096))
 
 
 class Exchange(torch.autograd.Function):

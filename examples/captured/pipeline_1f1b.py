@@ -1,6 +1,7 @@
 """Four stages of a pipeline with the 1F1B schedule of torch.distributed.pipelining, and replicas of the pipeline (DDP)."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
-WIDTH, VOCABULARY, LENGTH, BATCH, STAGES = 2048, 32000, 1024, 8, 4
+# sizes may be given as arguments
+WIDTH, VOCABULARY, LENGTH, BATCH, STAGES = map(int, sys.argv[1:] or (2048, 32000, 1024, 8, 4))
 
 
 class Block(nn.Module):

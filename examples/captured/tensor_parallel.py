@@ -1,6 +1,7 @@
 """Feed-forward and attention layers with tensor and sequence parallelism (DTensor), sharded over replicas by FSDP2."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,8 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 
-WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, LENGTH, BATCH = 2048, 16, 8192, 4, 32768, 2048, 2
+# sizes may be given as arguments
+WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, LENGTH, BATCH = map(int, sys.argv[1:] or (2048, 16, 8192, 4, 32768, 2048, 2))
 
 
 class Attention(nn.Module):

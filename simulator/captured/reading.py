@@ -183,7 +183,8 @@ class _StepReader:
             self._numbers[key] = len(self.operators)
             self.operators.append(self._operator(row, kind, float(moved_bytes)))
         again, module = self._of("recomputed", row) == 1, self._one.text("module", row)
-        return Operation(self._of("stream", row), self._phase, self._numbers[key], again, module)
+        host_s = max(0.0, self._columns["host_s"][row])
+        return Operation(self._of("stream", row), self._phase, self._numbers[key], again, module, host_s)
 
     def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
         name = self._one.text("name", row)

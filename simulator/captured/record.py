@@ -109,6 +109,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "bytes_read": Column("i8", "bytes of the tensors that an operator reads; of a collective or SEND, of this rank's input"),
     "bytes_written": Column("i8", "bytes of the tensors that an operator writes; of a collective or RECEIVE, of its output"),
     "flops": Column("f8", "FLOPs of products, convolutions and attention, two per multiply-add; 0 for other operators"),
+    "host_s": Column("f8", "seconds of the script's own code on the capturing machine's host before an operator"),
     "group": Column("i4", "index of the process group of a collective or a message"),
     "peer": Column("i4", "the other rank of a message, or the root of a collective: a rank of the whole job"),
     "tag": Column("i4", "tag of a message"),
@@ -308,7 +309,9 @@ def _class_plain(one: RecordedRanks) -> dict[str, Any]:
 
 def _read_class(archive: zipfile.ZipFile, number: int, plain: dict[str, Any]) -> RecordedRanks:
     with np.load(io.BytesIO(archive.read(f"events-{number}.npz")), allow_pickle=False) as loaded:
-        columns = {name: loaded[name] for name in COLUMNS}
+        # files of earlier releases lack some columns
+        missing = np.full(len(loaded["kind"]), NONE)
+        columns = {name: loaded.get(name, missing.astype(column.dtype)) for name, column in COLUMNS.items()}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of different lengths")
     groups = tuple(ProcessGroup(**group | {"ranks": _ranks_of(group["ranks"])}) for group in plain["groups"])

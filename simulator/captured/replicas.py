@@ -29,7 +29,11 @@ class Replicas:
         replicas."""
         for ranks in groups:
             stride = ranks[1] - ranks[0] if len(ranks) > 1 else 0
-            if len(ranks) == count < world and list(ranks) == list(range(ranks[0], ranks[0] + count * stride, stride)):
+            if (
+                stride
+                and len(ranks) == count < world
+                and list(ranks) == list(range(ranks[0], ranks[0] + count * stride, stride))
+            ):
                 return cls(count, stride)
         return cls(count)
 

@@ -35,13 +35,15 @@ from scaleproof.simulator.strategy.job import Job
 
 class Operation(NamedTuple):
     """An operator that the host launches on a stream. operator: index into the operators of its class. again: whether it
-    repeats one of the forward pass. module: its path."""
+    repeats one of the forward pass. module: its path. host_s: seconds of the script's own code before it, on the host that
+    captured it."""
 
     stream: int
     phase: Phase
     operator: int
     again: bool
     module: str = ""
+    host_s: float = 0.0
 
 
 class Operator(NamedTuple):
@@ -139,7 +141,7 @@ class CapturedScript:
         # a host that computes has one stream; otherwise the main one is number 0
         streams = {of.main_stream: 0}
         number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
-        timed = list(self._timed(of, seconds, to, number))
+        timed = list(self._timed(of, seconds, to, number, is_here=times.device == self.timed_on))
         places, events = [place for place, _ in timed], [event for _, event in timed]
         return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events, places)
 
@@ -154,14 +156,19 @@ class CapturedScript:
         ]
 
     def _timed(
-        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int]
+        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int], is_here: bool
     ) -> Iterator[tuple[int, Event]]:
-        """Places and events of a class, without operators that take no time."""
+        """Places and events of a class, without operators that take no time. is_here: whether on the machine on which operators
+        were timed and the script was captured."""
         resized: dict[int, Sequence[int]] = {}
         for place, event in enumerate(of.events):
             if isinstance(event, Operation):
-                if seconds[event.operator].seconds:
-                    yield place, Launch(number(event.stream), event.phase, seconds[event.operator])
+                time = seconds[event.operator]
+                if is_here:
+                    # the processor runs the script's own code, too
+                    time = time._replace(seconds=time.seconds + event.host_s)
+                if time.seconds:
+                    yield place, Launch(number(event.stream), event.phase, time)
             elif isinstance(event, IssuedCollective):
                 key = id(event.ranks)
                 if key not in resized:

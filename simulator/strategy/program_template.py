@@ -170,8 +170,8 @@ class ProgramTemplate:
 class TemplateKey(NamedTuple):
     """Everything that determines a program except the numbers of the cluster.
 
-    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters, shard_copies, is_emulated: as in `Job`.
-    stall_s: seconds for which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
+    layers: identity of the list of layers. sums_whole, owns_tensors, waits_for_scatters, shard_copies, is_emulated: as in
+    `Job`. stall_s: seconds for which messages of a pipeline stall. network: shape of a network where pairs of nodes differ.
     """
 
     plan: Plan

@@ -25,8 +25,9 @@ _NETWORK_TEXT: Final = re.compile(
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 
 
-def sentence(script: str, failure: dict[str, Any]) -> str:
-    """One sentence. failure: as a player writes it: line, text, kind (names of the error's types), rank."""
+def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps what it printed") -> str:
+    """One sentence. failure: as a player writes it: line, text, kind (names of the error's types), rank. hint: how to learn
+    more of an error that is the script's own."""
     where = failure["line"] or script
     text, kinds = failure["text"], failure["kind"].split()
     if failure.get("ours"):
@@ -47,4 +48,4 @@ def sentence(script: str, failure: dict[str, Any]) -> str:
         return f"{where}: {text}; correct the script"
     if "SystemExit" in kinds:
         return f"{where}: the script exited before its first training step ({text}); check its arguments"
-    return f"{where}: the script failed on rank {failure['rank']} ({text}); --log DIR keeps what it printed"
+    return f"{where}: the script failed on rank {failure['rank']} ({text}); {hint}"

@@ -32,6 +32,7 @@ from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.host_clock import HostClock
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.policies import policy_of
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
@@ -45,6 +46,7 @@ _COMPARABLE: Final = 3
 _PORT: Final = 29500
 # Relative difference of moved bytes up to which ranks count as equal.
 _NEAR: Final = 0.02
+_LISTED: Final = 64
 
 
 class RankRecord(NamedTuple):
@@ -96,6 +98,7 @@ class Player:
         registration.register(Kernels(arena, values, self._trace, job.keeps_calls))
         cuda_api.install(self._trace, arena, job.device, self._local, min(job.ranks_per_node, job.world_size))
         abi.check_training()
+        _calibrate(self._trace.host)
         self._recording = Recording(self._trace, arena, rank)
         DistributedApi(self._recording, values, Mailbox(self._folder, rank), job.world_size).install()
         self._context.install()
@@ -171,6 +174,13 @@ class Player:
     def _write_failure(self, error: BaseException) -> None:
         plain = failure_plain(error, getattr(self, "_context", None), self._rank)
         write_atomically(self._folder / FAILURE.format(self._rank), json.dumps(plain).encode())
+
+
+def _calibrate(host: HostClock) -> None:
+    """Measures what it takes to call an operator that is recorded, on zeros."""
+    one = torch.zeros(1, device="cuda")
+    several = [one] * _LISTED
+    host.calibrate(lambda: one.neg_(), lambda: torch._foreach_neg_(several), _LISTED)
 
 
 def _warnings(kept: KeptStep) -> Iterator[str]:

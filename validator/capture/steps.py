@@ -71,6 +71,13 @@ class Steps:
         return len(self._marks) // max(self._period(), 1)
 
     def _stepped(self, optimizer: Optimizer) -> None:
+        with self._trace.host.recording():
+            self._note(optimizer)
+            is_enough = self._is_enough()
+        if is_enough:
+            self._finish()
+
+    def _note(self, optimizer: Optimizer) -> None:
         context = self._trace.context
         context.end_optimizer()
         self._arena.collect()
@@ -78,8 +85,6 @@ class Steps:
         self._names[id(optimizer)] = type(optimizer).__name__
         self._marks.append(Mark(id(optimizer), self._trace.mark(), _merged(context.inputs)))
         context.begin_step()
-        if self._is_enough():
-            self._finish()
 
     def _is_enough(self) -> bool:
         period = self._period()

@@ -20,6 +20,7 @@ from scaleproof.simulator.captured.record import (
     TrainingPass,
 )
 from scaleproof.validator.capture.context import Place, ScriptContext
+from scaleproof.validator.capture.host_clock import HostClock
 
 Row = dict[str, Any]
 _TEXTS: Final = ("name", "module", "node", "line")
@@ -58,6 +59,7 @@ class RankTrace:
 
     def __init__(self, context: ScriptContext) -> None:
         self.context = context
+        self.host = HostClock()
         self.rows: list[Row] = []
         self.allocations: dict[int, Allocated] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}

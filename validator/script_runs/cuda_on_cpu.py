@@ -26,6 +26,8 @@ from scaleproof.validator.script_runs.gpu_autocast import install_autocast
 
 _CPU: Final = torch.device("cpu")
 _DEVICE: Final = torch.device
+# What a real run replaces, for users.
+REPLACED: Final = "cuda by the processor (one thread per rank), nccl by gloo; torch.compile does not compile"
 _LIKE: Final = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW: Final = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 _MS_PER_S: Final = 1e3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import zlib
 from collections import Counter
@@ -17,6 +18,7 @@ from scaleproof.validator.script_runs.recording import CollectiveKind, ScriptRec
 
 BACKEND = "scaleproof-gloo"
 _NAMES_OF_GROUPS = 0x7FFFFFFF
+_ALONE = -1
 # its methods have several signatures each, of which PyTorch calls one from C++
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -41,7 +43,8 @@ class RecordedTransferWork(dist.Work):
         for work in self._works:
             work.wait()
         self._complete()
-        self._recorder.waited(self._transfer, self._phase, begin_s)
+        if self._transfer.group != _ALONE:
+            self._recorder.waited(self._transfer, self._phase, begin_s)
         return True
 
     def synchronize(self) -> None:
@@ -84,6 +87,7 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
         self._gloo, self._own, self._size, self._recorder = gloo, rank, size, recorder
         self._count = itertools.count()
         self._messages: Counter[tuple[int, int, int]] = Counter()
+        self.description = ""
 
     @property
     def group_name(self) -> str:
@@ -245,8 +249,9 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
         self, op: str, works: Sequence[Any], size_bytes: float, finish: Callable[[], None] | None = None
     ) -> RecordedTransferWork:
         transfer = Transfer(self._kind(op), now(), size_bytes, self._number, next(self._count))
-        self._note_end(works[-1], transfer)
-        self._recorder.issued(transfer)
+        if self._size > 1:
+            self._note_end(works[-1], transfer)
+            self._recorder.issued(transfer)
         return RecordedTransferWork(self._recorder, transfer, works, Phase.SYNCHRONISE, finish)
 
     @staticmethod
@@ -271,11 +276,13 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
 
     def _kind(self, op: str) -> int:
         ranks = tuple(distributed_c10d.get_process_group_ranks(self))
-        return self._recorder.kind(CollectiveKind(op, ranks, str(getattr(self, "group_desc", "") or "")))
+        return self._recorder.kind(CollectiveKind(op, ranks, self.description))
 
     @property
     def _number(self) -> int:
-        """A number of the group that its ranks agree on."""
+        """A number of the group that its ranks agree on; `_ALONE` for a group of one rank, which communicates with nobody."""
+        if self._size == 1:
+            return _ALONE
         ranks = tuple(distributed_c10d.get_process_group_ranks(self))
         return zlib.crc32(repr((ranks, self.group_name)).encode()) & _NAMES_OF_GROUPS
 
@@ -290,21 +297,30 @@ def install(recorder: ScriptRecorder) -> None:
     register(BACKEND, create, devices=["cpu", "cuda"])
     init, make = dist.init_process_group, distributed_c10d._new_group_with_tag
 
+    signature = inspect.signature(make)
+
     def initialised(_: Any = None, *arguments: Any, **keywords: Any) -> None:
         init(BACKEND, *arguments, **{name: value for name, value in keywords.items() if name not in ("backend", "device_id")})
+        _describe(dist.group.WORLD, "world")
 
     def new_group(*arguments: Any, **keywords: Any) -> Any:
-        import inspect
-
-        call = inspect.signature(make).bind(*arguments, **keywords)
+        call = signature.bind(*arguments, **keywords)
         call.arguments |= {"backend": BACKEND, "backend_options": None, "device_id": None}
-        return make(*call.args, **call.kwargs)
+        group = make(*call.args, **call.kwargs)
+        _describe(group, str(call.arguments.get("group_desc") or ""))
+        return group
 
     for module in (dist, distributed_c10d):
         module.init_process_group = initialised  # type: ignore[attr-defined]
         module.get_backend = lambda group=None: "nccl"  # type: ignore[attr-defined]
         module.is_nccl_available = lambda: True  # type: ignore[attr-defined]
     distributed_c10d._new_group_with_tag = new_group
+
+
+def _describe(group: Any, description: str) -> None:
+    """Notes what a script calls a group, unless this rank is not in it."""
+    if isinstance(group, RecordedGloo):
+        group.description = description
 
 
 def _flat(tensors: Any) -> list[torch.Tensor]:

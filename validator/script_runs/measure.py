@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.common.errors import RankError, RunError
+from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.capture.failures import sentence
@@ -24,6 +26,7 @@ from scaleproof.validator.script_runs.rank import ScriptRun
 # Steps before the measured ones: the first allocates states of optimizers, and reducers rebuild their buckets after it.
 WARMUP_STEPS: Final = 2
 _FEWEST_STEPS: Final = 1
+_HINT: Final = "it ran on the processor with gloo, where a capture has no values; start it with torchrun to see what it prints"
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,8 @@ class Place:
 
 def run_script(job: ScriptRun, place: Place, timeout_s: float, progress: Callable[[int], None]) -> list[Ended]:
     """Runs a script on ranks until it has taken the steps that are measured, or ends. Raises RunError in one sentence."""
-    names: tuple[str, ...] = ()
     try:
-        return LocalRanks(place.hosts).run(rank.run, (job,), JobOptions(timeout_s, False, names, progress))
+        return LocalRanks(place.hosts).run(rank.run, (job,), JobOptions(timeout_s, progress=progress))
     except RankError as error:
         raise RunError(_why(job, error)) from None
 
@@ -50,7 +52,34 @@ def _why(job: ScriptRun, error: RankError) -> str:
     own = sorted((one for one in failures), key=lambda one: (one["by_peer"], one["rank"]))
     if not own:
         return f"{job.script.target}: {error}"
-    return sentence(job.script.target, own[0])
+    return sentence(job.script.target, own[0], _HINT)
+
+
+def mean_of(runs: Sequence[Run]) -> Run:
+    """The run with the mean times of several runs of the same steps; spans are those of the first."""
+    if len(runs) == 1:
+        return runs[0]
+    first = runs[0]
+    return replace(
+        first,
+        step_time_s=statistics.fmean(run.step_time_s for run in runs),
+        step_times_s=tuple(seconds for run in runs for seconds in run.step_times_s),
+        step_time_interval_s=None,
+        phase_s=_mean([run.phase_s for run in runs]),
+        breakdown_s=_mean([run.breakdown_s for run in runs]),
+        communication_s=_mean([run.communication_s for run in runs]),
+        communication=tuple(_mean_part(part, runs) for part in first.communication),
+    )
+
+
+def _mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+
+
+def _mean_part(part: CommunicationPart, runs: Sequence[Run]) -> CommunicationPart:
+    same = [one for run in runs for one in run.communication if one.label == part.label]
+    time_s, exposed_s = (statistics.fmean(getattr(one, name) for one in same) for name in ("time_s", "exposed_s"))
+    return replace(part, time_s=time_s, exposed_s=exposed_s)
 
 
 def peak_memory_bytes(ended: Sequence[Ended], warmup: int) -> float:

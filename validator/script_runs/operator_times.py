@@ -17,7 +17,7 @@ from scaleproof.validator.record.cpu_usage import usable
 from scaleproof.validator.script_runs.replay import mean_by_key, replay_here, write
 
 # Seconds for the replays of each class, if fewer steps than the most do not take less.
-_BUDGET_S: Final = 20.0
+_BUDGET_S: Final = 8.0
 
 
 def with_times(

@@ -50,7 +50,9 @@ class _Allocations:
             _fill(storage, use.dtype)
         tensor = torch.empty(0, dtype=use.dtype).set_(storage, use.offset, use.size, use.stride)
         if use.values is not None:
-            tensor.copy_(use.values)
+            # elements that a stride of zero repeats are written once
+            once = tuple(slice(0, 1) if step == 0 else slice(None) for step in use.stride)
+            tensor[once].copy_(use.values[once])
         elif is_new and not use.dtype.is_floating_point:
             tensor.zero_()
         return tensor

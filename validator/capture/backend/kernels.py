@@ -55,6 +55,10 @@ class Kernels:
 
     def __call__(self, operator: Overload, *arguments: Any, **keywords: Any) -> Any:
         """Runs an operator."""
+        with self._trace.host.recording(arguments):
+            return self._called(operator, arguments, keywords)
+
+    def _called(self, operator: Overload, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         schema = schema_of(operator)
         special = self._special.get(schema.name)
         if special is not None:
@@ -88,7 +92,7 @@ class Kernels:
                 EventKind.OPERATOR, place, name=schema.name,
                 signature=signature_of(operator, inputs, outputs, arguments, keywords),
                 bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result),
-                call=call,
+                call=call, host_s=self._trace.host.taken_s(),
             )  # fmt: skip
         return result
 

@@ -105,6 +105,13 @@ class Recording:
         self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
     ) -> RecordedWork:  # fmt: skip
+        with self.trace.host.recording():
+            return self._recorded(kind, name, group, inputs, outputs, columns, compared)
+
+    def _recorded(
+        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
+    ) -> RecordedWork:  # fmt: skip
         number = self._coalescing or self.trace.new_work()
         work = RecordedWork(self, number, list(outputs or inputs))
         if not any(tensor.is_cuda for tensor in (*inputs, *outputs)):
@@ -126,7 +133,8 @@ class Recording:
 
     def wait(self, number: int) -> None:
         """Records that the current stream waits."""
-        self.trace.add(EventKind.WORK_WAIT, work=number)
+        with self.trace.host.recording():
+            self.trace.add(EventKind.WORK_WAIT, work=number)
 
     def start_coalescing(self) -> None:
         """Begins a batch of collectives and messages, which share a number."""

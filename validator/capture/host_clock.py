@@ -1,0 +1,69 @@
+"""Time that the script's own host code takes between operators, without what recording them takes."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+# Processor time of the calling thread, which other work on the machine does not change.
+_now: Final = time.thread_time
+_REPEATS: Final = 101
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.left_s: float | None = None
+        self.pending_s = 0.0
+        self.depth = 0
+
+
+class HostClock:
+    """Follows each thread. What PyTorch takes to call an operator that is recorded, and to pass it a list, does not count."""
+
+    def __init__(self) -> None:
+        self._own = _OfThread()
+        self._call_s = self._listed_s = 0.0
+
+    @contextlib.contextmanager
+    def recording(self, arguments: Sequence[Any] | None = None) -> Iterator[None]:
+        """A context in which something is recorded, whose time is none of the script's. arguments: of an operator's call."""
+        own = self._own
+        own.depth += 1
+        if own.depth == 1 and own.left_s is not None:
+            called_s = self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0
+            own.pending_s += max(0.0, _now() - own.left_s - called_s)
+        try:
+            yield
+        finally:
+            own.depth -= 1
+            if own.depth == 0:
+                own.left_s = _now()
+
+    def taken_s(self) -> float:
+        """Seconds of the script on this thread since the last call of this function."""
+        own = self._own
+        pending_s, own.pending_s = own.pending_s, 0.0
+        return pending_s
+
+    def calibrate(self, call: Callable[[], object], call_with_list: Callable[[], object], listed: int) -> None:
+        """Measures what a call takes, and each element of a list. The calls must be recorded; the second has `listed` elements
+        in lists."""
+        self._call_s = self._between_s(call)
+        self._listed_s = self._between_s(call_with_list) / listed
+
+    def _between_s(self, call: Callable[[], object]) -> float:
+        taken_s = []
+        for _ in range(_REPEATS):
+            call()
+            self.taken_s()
+            call()
+            taken_s.append(self.taken_s())
+        return statistics.median(taken_s)
+
+
+def _listed(arguments: Sequence[Any]) -> int:
+    return sum(len(one) for one in arguments if isinstance(one, (list, tuple)))
