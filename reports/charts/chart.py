@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from scaleproof.reports.charts.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
@@ -54,7 +54,7 @@ class Band:
     x: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
-    solid: bool = False
+    solid: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -80,5 +80,6 @@ def _peak(live: Sequence[Allocation], events: Sequence[Allocation | Free]) -> Pe
         modules[one.module or (one.line and f"{one.line}, in no module")] += one.size_bytes
         lines[one.line] += one.size_bytes
     last = events[-1] if events else None
-    by_field = (dict(each.most_common()) for each in (holders, modules, lines))
-    return PeakMemory(sum(one.size_bytes for one in live), *by_field, last if isinstance(last, Allocation) else None)
+    size_bytes = sum(one.size_bytes for one in live)
+    by_holder, by_module, by_line = (dict(each.most_common()) for each in (holders, modules, lines))
+    return PeakMemory(size_bytes, by_holder, by_module, by_line, last if isinstance(last, Allocation) else None)

@@ -58,7 +58,8 @@ def without_numbers(text: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working folder of the README's commands, with the shipped tables; commands build on one another."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "scenarios").symlink_to(README.parent / "scenarios")
+    for name in ("scenarios", "examples"):
+        (folder / name).symlink_to(README.parent / name)
     return folder
 
 

@@ -41,9 +41,7 @@ class Checkpoints:
         for module in (checkpoints, state_dict_loader):
             _replace(module, load=self._loaded_parts, load_state_dict=self._loaded_parts)
         if importlib.util.find_spec("safetensors") is not None:
-            import safetensors.torch
-
-            _replace(safetensors.torch, save_file=self._saved)
+            _replace(importlib.import_module("safetensors.torch"), save_file=self._saved)
 
     def _saved(self, content: Any, target: Any = None, *arguments: Any, **keywords: Any) -> None:
         """`torch.save`; what goes to memory instead of a file is no checkpoint."""

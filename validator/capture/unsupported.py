@@ -17,7 +17,7 @@ _ONE_PROCESS: Final = "{} drives several GPUs from one process; use DistributedD
 def install(local_rank: int) -> None:
     """Replaces them. local_rank: of the played rank on its node."""
     # types stay types, which scripts compare others with
-    torch.cuda.CUDAGraph = type("CUDAGraph", (), {"__init__": _refusing(_GRAPHS, "torch.cuda.CUDAGraph")})  # type: ignore[misc]
+    setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (), {"__init__": _refusing(_GRAPHS, "torch.cuda.CUDAGraph")}))  # noqa: B010
     nn.DataParallel.__init__ = _refusing(_ONE_PROCESS, "torch.nn.DataParallel")  # type: ignore[method-assign]
     for name in ("graph", "make_graphed_callables"):
         setattr(torch.cuda, name, _refusing(_GRAPHS, f"torch.cuda.{name}"))

@@ -248,9 +248,9 @@ def _sums_over_rows(node: fx.Node) -> bool:
         return isinstance(source, torch.Tensor)
     names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
     place = names.index("dim") if "dim" in names else -1
-    given = node.kwargs.get("dim", node.args[place] if 0 <= place < len(node.args) else None)
-    dimensions = given if isinstance(given, (list, tuple)) else [given]
+    given: Any = node.kwargs.get("dim", node.args[place] if 0 <= place < len(node.args) else None)
+    dimensions: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not dimensions or not all(isinstance(one, int) for one in dimensions):
         return "dim" in names
-    last = sorted(int(one) % source.dim() for one in dimensions)  # type: ignore[call-overload]
+    last = sorted(one % source.dim() for one in dimensions)
     return last != list(range(source.dim() - len(last), source.dim()))

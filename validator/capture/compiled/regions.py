@@ -47,7 +47,7 @@ class CompiledRegions:
         """Replaces `torch.compile`, which `Module.compile` calls too."""
         # the context's hooks do nothing where Dynamo looks
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
-        torch.compile = self._compiled  # type: ignore[assignment]
+        torch.compile = self._compiled
 
     def _compiled(self, model: Any = None, **options: Any) -> Any:
         if model is None:
