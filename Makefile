@@ -51,6 +51,7 @@ nightly: EXAMPLES := many
 nightly: .venv/installed test-all benchmarks older-torch coverage mutants
 	$(BIN)/pytest -m nightly
 	$(BIN)/scaleproof prove --on netlab --out out/prove
+	$(BIN)/scaleproof prove --on netlab --faults
 
 .venv/trust: .venv/installed
 	$(PYTHON) -m pip --python $(BIN)/python install $(PIP_ARGS) --constraint constraints.txt --editable '.[trust]'

@@ -17,7 +17,7 @@ from scaleproof.validator.train.data import Batch
 
 @dataclass(frozen=True)
 class LateBatches(Sequence[Batch]):
-    """Batches that are there some seconds after they are asked for, which is recorded as waiting for input."""
+    """Batches that are available some seconds after they are needed, which is recorded as waiting for input."""
 
     batches: Sequence[Batch]
     seconds: float

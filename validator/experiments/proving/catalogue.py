@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.validator.experiments.proving.models import Compute, drawn_model
 from scaleproof.validator.experiments.proving.networks import DrawnNetwork, drawn_network
-from scaleproof.validator.experiments.proving.strategies import Family, families_on
+from scaleproof.validator.experiments.proving.strategies import StrategyFamily, families_on
 
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
@@ -29,13 +29,13 @@ class Catalogue(NamedTuple):
 
     model: Callable[[Random, int, Compute, Counter[str]], tuple[str, dict[str, Any]]]
     network: Callable[[Random, int, Compute, Counter[str]], DrawnNetwork]
-    families: Callable[[Random, int, int], list[Family]]
+    families: Callable[[Random, int, int], list[StrategyFamily]]
     training: Callable[[Random], dict[str, Any]] = _no_training
     mixes: bool = False
     patience: int = 20
 
 
-def _shuffled(random: Random, hosts: int, samples: int) -> list[Family]:
+def _shuffled(random: Random, hosts: int, samples: int) -> list[StrategyFamily]:
     families = families_on(random, hosts, samples)
     return random.sample(families, len(families))
 

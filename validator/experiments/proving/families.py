@@ -17,7 +17,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.experiments.proving.strategies import Family
+from scaleproof.validator.experiments.proving.strategies import StrategyFamily
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.measure import check
 
@@ -50,14 +50,14 @@ class Limits(NamedTuple):
 
 
 def suitable_families(
-    families: Sequence[Family], common: Mapping[str, Any], limits: Limits, can_scale: bool
-) -> tuple[list[Family], tuple[float, float]]:
+    families: Sequence[StrategyFamily], common: Mapping[str, Any], limits: Limits, can_scale: bool
+) -> tuple[list[StrategyFamily], tuple[float, float]]:
     """The first families that suit a group together, and the range of slowdown factors of links and compute that suits all.
 
     families: in the order in which they are tried. common: fields of their scenarios. can_scale: whether links and compute may
     be slowed.
     """
-    chosen: list[Family] = []
+    chosen: list[StrategyFamily] = []
     kinds: Counter[str] = Counter()
     range_of_all = (0.0, math.inf) if can_scale else (1.0, 1.0)
     for family in families:
@@ -73,7 +73,7 @@ def suitable_families(
     return chosen, range_of_all
 
 
-def described(common: Mapping[str, Any], family: Family) -> dict[str, Any]:
+def described(common: Mapping[str, Any], family: StrategyFamily) -> dict[str, Any]:
     """The fields of a family's scenario."""
     return {**common, **family.changes, "training": common["training"] | family.changes.get("training", {})}
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from scaleproof.validator.experiments.proving.catalogue import Catalogue
 from scaleproof.validator.experiments.proving.models import Compute
 from scaleproof.validator.experiments.proving.networks import DrawnNetwork, star
-from scaleproof.validator.experiments.proving.strategies import Family, microbatches_on
+from scaleproof.validator.experiments.proving.strategies import StrategyFamily, microbatches_on
 
 
 def _model(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
@@ -30,7 +30,7 @@ def _network(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -
     return star(random, hosts)
 
 
-def _families(random: Random, hosts: int, samples: int) -> list[Family]:
+def _families(random: Random, hosts: int, samples: int) -> list[StrategyFamily]:
     microbatches = microbatches_on(hosts)
     staged = {"kind": "pipeline", "stages": hosts, "microbatches": microbatches}
     interleaved = {"schedule": "interleaved_1f1b", "chunks": 2, "overlap_sends": True}
@@ -48,7 +48,7 @@ def _families(random: Random, hosts: int, samples: int) -> list[Family]:
     }
     if hosts >= 4 and hosts % 2 == 0:
         strategies["hybrid"] = ("staged", {"kind": "hybrid", "workers": hosts // 2, "stages": 2, "microbatches": 4})
-    named = [Family(name, kind, {"strategy": strategy}) for name, (kind, strategy) in sorted(strategies.items())]
+    named = [StrategyFamily(name, kind, {"strategy": strategy}) for name, (kind, strategy) in sorted(strategies.items())]
     return random.sample(named, len(named))
 
 

@@ -15,7 +15,7 @@ _STEPS_OF_QUEUES: Final = 8
 _LOOPED: Final = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", *sorted(V_SHAPED))
 
 
-class Family(NamedTuple):
+class StrategyFamily(NamedTuple):
     """A strategy of one group of cases. name: of strategies that differ in details. kind: of families that resemble one
     another, of which few are in a group. changes: fields of the scenario in which it differs from others of its group.
     within_passes: whether ranks exchange data within passes, which is predicted for equal links alone."""
@@ -31,21 +31,21 @@ def microbatches_on(hosts: int) -> int:
     return 4 if hosts < 4 else hosts
 
 
-def families_on(random: Random, hosts: int, samples: int) -> list[Family]:
+def families_on(random: Random, hosts: int, samples: int) -> list[StrategyFamily]:
     """Families of strategies on `hosts` hosts that train, with drawn fields. samples: of a step."""
     parts = (_summing, _compressed, _sharded, _served, _staged, _mixed)
     return [family for part in parts for family in part(random, hosts, samples)]
 
 
-def _family(name: str, kind: str, strategy: dict[str, Any], **training: Any) -> Family:
-    return Family(name, kind, {"strategy": strategy} | ({"training": training} if training else {}))
+def _family(name: str, kind: str, strategy: dict[str, Any], **training: Any) -> StrategyFamily:
+    return StrategyFamily(name, kind, {"strategy": strategy} | ({"training": training} if training else {}))
 
 
 def _data_parallel(hosts: int, **fields: Any) -> dict[str, Any]:
     return {"kind": "data_parallel", "workers": hosts, **fields}
 
 
-def _summing(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _summing(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Workers that sum whole gradients, or what they have learnt."""
     bucket = random.choice(("1 MiB", "2 MiB", "4 MiB"))
     yield _family("ring", "summing", _data_parallel(hosts, algorithm="ring", overlap=False))
@@ -66,14 +66,14 @@ def _shares(hosts: int, samples: int) -> list[int]:
     return [least] * (hosts - 1) + [samples - least * (hosts - 1)]
 
 
-def _compressed(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _compressed(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     half = random.choice(("fp16", "bf16"))
     yield _family("half precision", "compressed", _data_parallel(hosts, compression={"kind": half}))
     yield _family("top k", "compressed", _data_parallel(hosts, compression={"kind": "top_k", "share": 0.05}))
     yield _family("power sgd", "compressed", _data_parallel(hosts, compression={"kind": "power_sgd", "rank": 4}))
 
 
-def _sharded(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _sharded(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Workers that divide states, gradients and parameters (ZeRO)."""
     yield _family("zero 1", "sharded", _data_parallel(hosts, bucket="2 MiB"), zero=1)
     yield _family("zero 2", "sharded", _data_parallel(hosts, bucket="2 MiB"), zero=2)
@@ -84,7 +84,7 @@ def _sharded(random: Random, hosts: int, samples: int) -> Iterator[Family]:
         yield _family("zero 3 in groups", "sharded", _data_parallel(hosts, shard_over=hosts // 2), zero=3)
 
 
-def _served(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _served(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Workers of parameter servers, which have hosts of their own."""
     common = {"kind": "parameter_server", "workers": hosts}
     shard = random.choice(("bytes", "bytes", "tensor", "round_robin"))
@@ -98,10 +98,10 @@ def _served(random: Random, hosts: int, samples: int) -> Iterator[Family]:
         ("stale servers", {"mode": "stale_synchronous", "bound": random.choice((1, 2))}),
     ):
         changes = {"strategy": common | {"servers": random.choice((1, 2))} | fields, "steps": _STEPS_OF_QUEUES}
-        yield Family(name, "served", changes)
+        yield StrategyFamily(name, "served", changes)
 
 
-def _staged(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _staged(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Pipelines over all hosts, and stages that take turns."""
     if hosts > MOST_STAGES:
         return
@@ -118,7 +118,7 @@ def _staged(random: Random, hosts: int, samples: int) -> Iterator[Family]:
         yield _family(schedule.replace("_", " "), "staged", plain | chunks | ahead | {"schedule": schedule})
 
 
-def _mixed(random: Random, hosts: int, samples: int) -> Iterator[Family]:
+def _mixed(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Several dimensions at once: workers of stages, or ranks that divide layers, tokens or experts."""
     halves = {"kind": "hybrid", "workers": hosts // 2, "stages": 1}
     if hosts % 2:
@@ -135,4 +135,4 @@ def _mixed(random: Random, hosts: int, samples: int) -> Iterator[Family]:
         **{f"context {way.replace('_', ' ')}": {"context": 2, "context_by": way} for way in ("ring", "all_gather", "ulysses")},
     }
     for name, fields in divided.items():
-        yield Family(name, "mixed", {"strategy": halves | fields}, within_passes=True)
+        yield StrategyFamily(name, "mixed", {"strategy": halves | fields}, within_passes=True)
