@@ -78,11 +78,11 @@ def _timeline(found: ElasticTimeline) -> Iterator[str]:
             (
                 "",
                 format_time_s(stretch.begin_s) if stretch.begin_s else "0 s",
-                str(stretch.hosts),
-                str(stretch.workers),
+                f"{stretch.hosts:,}",
+                f"{stretch.workers:,}",
                 format_time_s(stretch.step_s),
                 format_number(stretch.samples_per_s),
-                f"{stretch.first_step} to {stretch.last_step}",
+                f"{stretch.first_step:,} to {stretch.last_step:,}",
             )
         )
     titles, *lines = table(rows, "<><>")

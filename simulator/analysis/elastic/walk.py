@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, RecoveryTimes, Regroup
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
@@ -53,20 +53,17 @@ class Walk:
 
     def timeline(self) -> ElasticTimeline:
         """The timeline until the last step has ended. Raises InputError for an event that training does not reach."""
-        end_s = self._now.end_s(self._job.scenario.steps)
-        undisturbed_s = end_s
+        scenario = self._job.scenario
+        undisturbed_s = self._now.end_s(scenario.steps)
         while self._pending or self._asking:
             event_s, join_s = self._next_event_s(), self._next_join_s()
-            end_s = self._now.end_s(self._job.scenario.steps)
-            if min(event_s, join_s) >= end_s:
+            if min(event_s, join_s) >= (end_s := self._now.end_s(scenario.steps)):
                 self._refuse_rest(end_s)
             if event_s <= join_s:
                 self._occur(self._pending.popleft(), event_s)
             else:
                 self._hand_over(join_s)
-        end_s = self._now.end_s(self._job.scenario.steps)
-        self._end(end_s, self._job.scenario.steps, self._job.scenario.steps, 0.0)
-        scenario = self._job.scenario
+        self._end(self._now.end_s(scenario.steps), scenario.steps, scenario.steps, 0.0)
         return ElasticTimeline(
             scenario.name,
             scenario.strategy.kind,
@@ -209,7 +206,7 @@ class Walk:
         self._stretches.append(ended)
         return ended.lost_s
 
-    def _refuse_rest(self, end_s: float) -> None:
+    def _refuse_rest(self, end_s: float) -> NoReturn:
         """Raises InputError for events that training does not reach."""
         event = self._asking[0].event if self._asking else self._pending[0]
         message = f"{self._job.scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scaleproof import main
+from scaleproof.commands.text.elastic import describe_outcome
+from scaleproof.simulator.analysis.elastic import elastic
+from scaleproof.simulator.analysis.elastic.pauses import Saving
+from scaleproof.simulator.analysis.elastic.sizes import EventJob
+from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.host_events import AnyHostEvent
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.experiments.elastic import launching
+from scaleproof.validator.experiments.elastic.events import experiment
 from scaleproof.validator.experiments.elastic.events.experiment import Experiment
 from scaleproof.validator.experiments.elastic.events.outcome import ElasticOutcome
+from scaleproof.validator.experiments.elastic.events.state_check import StateCheck
+from scaleproof.validator.experiments.elastic.events.torchrun_times import TorchrunTimes
+from scaleproof.validator.experiments.elastic.hosts import Hosts
+from scaleproof.validator.experiments.elastic.job import Job
+from scaleproof.validator.experiments.elastic.launching import ProcessTimes
+from scaleproof.validator.experiments.elastic.records import LoggedEvent
+from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.launch.launch import run_on_ranks
 from tests.validator.experiments.elastic.events import asking
+from tests.validator.experiments.elastic.events.logs import log_of
+from tests.validator.experiments.elastic.made import Timeline
 
 
 @pytest.mark.parametrize(
@@ -57,6 +77,47 @@ def test_the_command_says_what_to_change(arguments: list[str], why: str, capsys:
 @pytest.mark.full
 def test_all_ranks_hand_over_when_one_is_asked() -> None:
     assert run_on_ranks(asking.ask_one, 3, 1) == [[False, True]] * 3
+
+
+def test_an_experiment_probes_predicts_runs_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are replaced by the logs that they write when the run follows its prediction."""
+    scenario = load("netlab-host-returns")
+    predictions: list[ElasticTimeline] = []
+
+    def alone(job: Job, *_: Any) -> ProcessTimes:
+        job.write()
+        return ProcessTimes(3.0, 0.03)
+
+    def predicted(one: Scenario, times: TorchrunTimes) -> ElasticTimeline:
+        predictions.append(elastic(one, times))
+        assert (times.agent_s, times.saving.stall_s) == (4.0, pytest.approx(0.06))
+        return predictions[-1]
+
+    def train_along(job: Job, hosts: Hosts, _: Settings, first: int, events: Sequence[AnyHostEvent]) -> list[LoggedEvent]:
+        assert (job.ranks, job.steps, job.every, first, len(events)) == (3, 40, 10, 3, 2)
+        assert [hosts.address(host) for host in range(2)] == ["127.0.0.1", "127.0.0.2"]
+        return log_of(EventJob(scenario), predictions[-1], Saving(0.06), every=10)
+
+    monkeypatch.setattr(launching, "alone", alone)
+    monkeypatch.setattr(launching, "agent_alone", lambda *_: 4.0)
+    monkeypatch.setattr(launching, "under_torchrun", lambda job, *_: Timeline(job, 0.9, 0.06).undisturbed())
+    monkeypatch.setattr(experiment, "elastic", predicted)
+    monkeypatch.setattr(experiment, "train_along", train_along)
+    monkeypatch.setattr(experiment, "check_state", lambda *_: StateCheck(True, 1e-6, 5e-4, 1e-7, (1.0,)))
+    reported: list[str] = []
+    outcome = Experiment(scenario, "local").run(tmp_path, reported.append)
+    assert outcome.follows
+    assert outcome.measured.total_s == pytest.approx(outcome.predicted.total_s)
+    assert [line.rpartition(": ")[2] for line in reported] == [
+        "starting single processes",
+        "training undisturbed",
+        "training along 2 events",
+        "the same steps in one process",
+    ]
+    text = describe_outcome(outcome)
+    assert text.startswith("netlab-host-returns: 40 steps on 3 hosts at first, local\n  1. host 2 fails after step 16: 6 steps")
+    assert "then 2 hosts\n  2. host 2 joins at 38.0 s: nothing lost" in text
+    assert text.endswith("parameters: equal on all ranks, off by 1e-06 from one process with the same batches; losses by 1e-07")
 
 
 def run_along(events: str, batch: str, folder: Path) -> ElasticOutcome:
