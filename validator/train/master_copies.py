@@ -40,7 +40,7 @@ class MasterOptimizer(torch.optim.Optimizer):
         self.skipped: list[int] = []
         self._steps = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Applies the gradients of the parameters to the copies, and the copies to the parameters."""
         for parameter, master in self._pairs:
             if parameter.grad is not None:

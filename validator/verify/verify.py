@@ -38,6 +38,17 @@ def check_verifiable(scenario: Scenario) -> None:
         raise InputError(f"{scenario.name}: --verify: in fp16 {message}; leave training.zero and compression out")
     if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
         raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
+    if scenario.compute == "real":
+        _check_experts(scenario)
+    is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
+    if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
+        message = "one process cannot compress the parts of gradients that ranks which share layers send"
+        raise InputError(f"{scenario.name}: --verify: {message}; leave compression out to verify the rest")
+
+
+def _check_experts(scenario: Scenario) -> None:
+    """Raises InputError where one process cannot follow what ranks do with the tokens of a mixture's experts."""
+    model, plan = scenario.model, scenario.strategy.plan
     if getattr(getattr(model, "experts", None), "capacity", None) is not None and plan.context * plan.folds > 1:
         dropped = "ranks that share tokens drop others than one process does"
         raise InputError(
@@ -51,17 +62,14 @@ def check_verifiable(scenario: Scenario) -> None:
         message = "one process cannot round the sums of experts' outputs that nodes send"
         message += "; leave dispatch_precision and combine_precision, or strategy.deduplicated, out"
         raise InputError(f"{scenario.name}: --verify: {message}")
-    is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
-    if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
-        message = "one process cannot compress the parts of gradients that ranks which share layers send"
-        raise InputError(f"{scenario.name}: --verify: {message}; leave compression out to verify the rest")
 
 
 def tolerance_of(scenario: Scenario) -> float:
     """Largest relative deviation of parameters that rounding explains, as ranks sum in another order than one process."""
     training = scenario.training
     # sums of fp64 gradients may be in fp32
-    precision = "fp32" if "fp32" in (training.accumulate_precision, training.reduce_precision) else training.precision
+    sums = {training.accumulate_precision, training.reduce_precision} if training.precision == "fp64" else set()
+    precision = "fp32" if "fp32" in sums else training.precision
     return _TOLERANCES[precision] * (_ADAM_FACTOR if training.optimizer == "adam" else 1.0)
 
 

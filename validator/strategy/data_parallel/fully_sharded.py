@@ -149,11 +149,20 @@ class _ShardCollective:
         """Has this object make the module's collectives. divisor: by which sums of gradients are divided."""
         module.set_custom_all_gather(cast(Any, _Gather(self)))
         module.set_custom_reduce_scatter(cast(Any, _Scatter(self)))
-        module.set_gradient_divide_factor(float(divisor))
+        # where one rank has the whole module, torch divides twice (2.13)
+        is_whole = self.shard.team.size == 1
+        module.set_gradient_divide_factor(1.0 if is_whole else float(divisor))
         # gloo has no other reduction
         module.set_force_sum_reduction_for_comms(True)
-        if self.replica.team.size > 1:
-            module.set_all_reduce_hook(self.sum_over_groups)
+
+        def finish(scattered: Tensor) -> None:
+            if is_whole:
+                scattered.div_(divisor)
+            if self.replica.team.size > 1:
+                self.sum_over_groups(scattered)
+
+        if is_whole or self.replica.team.size > 1:
+            module.set_all_reduce_hook(finish)
 
     def gather(self, output: Tensor, own: Tensor) -> dist.Work:
         """Starts to gather; the pass is blocked from when it waits until the result has arrived."""

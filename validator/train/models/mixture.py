@@ -82,6 +82,7 @@ class Mixture(nn.Module):
         """The weighted outputs of each token's experts, and those of the shared experts."""
         tokens = x.flatten(0, -2)
         weights, chosen = self.choose(functional.softmax(self.router(tokens), dim=-1))
+        mixed: Tensor
         mixed = self.experts(tokens, weights, chosen) if self.experts.mixes else self._mixed(tokens, weights, chosen)
         mixed = mixed.view_as(x)
         return mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, x)

@@ -45,7 +45,7 @@ def rule_of(scenario: Scenario) -> Rule:
         return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
     if experts.is_rounded(scenario):
         return Rule("one process that rounds messages to experts", experts.train, experts.TOLERANCE)
-    if strategy.plan.node_limit is not None:
+    if strategy.plan.node_limit is not None and scenario.compute == "real":
         return Rule("one process that limits the nodes of a token's experts", experts.train)
     if has_operator(scenario.model, "batch") and strategy.workers * strategy.microbatches > 1:
         return Rule("one process that normalises each worker's microbatch by itself", plain.train)

@@ -81,4 +81,4 @@ def _nodes(scenario: Scenario, experts: int) -> Tensor:
 def is_rounded(scenario: Scenario) -> bool:
     """Whether ranks send tokens to experts in another precision than they compute in."""
     plan = scenario.strategy.plan
-    return plan.expert > 1 and bool(plan.dispatch_precision or plan.combine_precision)
+    return scenario.compute == "real" and plan.expert > 1 and bool(plan.dispatch_precision or plan.combine_precision)

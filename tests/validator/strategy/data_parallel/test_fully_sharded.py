@@ -35,6 +35,9 @@ MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({**STAGED, "stages": 1, "tensor": 2, "sequence_parallel": True}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
     ({**STAGED, "stages": 1, "context": 2}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
     ({**STAGED, "stages": 1, "workers": 4, "expert": 2, "shard_over": 2}, MIXED, {"zero": 3, "optimizer": "adam"}),
+    # one rank has whole experts, or the whole model
+    ({**STAGED, "stages": 1, "expert": 2}, MIXED, {"zero": 3}),
+    ({**WORKERS, "shard_over": 1}, MLP, {"zero": 3}),
     (
         {**STAGED, "stages": 1, "tensor": 2, "sequence_parallel": True, "expert_tensor": 1, "expert": 2},
         MIXED,
