@@ -1,4 +1,4 @@
-"""Errors of predictions for branches on two ranks: towers and encoders on hosts of an emulated network, with emulated compute.
+"""Errors of predictions for branches on two ranks: towers on hosts of an emulated network, with emulated compute.
 
     sudo python -m benchmarks.branches OUT
 
@@ -13,13 +13,14 @@ from typing import Final
 
 from scaleproof.commands.main import main
 
+# Passes over most layers take a millisecond or more, longer than emulating them does.
 _TOWERS: Final = {
     "mlp": "{kind: mlp, layers: 3, inputs: 784, hidden: 1024, outputs: 128}",
     "wide": "{kind: mlp, layers: 4, inputs: 256, hidden: 512, outputs: 512}",
-    "deep": "{kind: mlp, layers: 8, inputs: 64, hidden: 128, outputs: 1024}",
+    "deep": "{kind: mlp, layers: 8, inputs: 256, hidden: 384, outputs: 1024}",
     "large": "{kind: mlp, layers: 3, inputs: 1024, hidden: 1536, outputs: 64}",
 }
-_BATCHES: Final = (16, 64)
+_BATCHES: Final = (128, 512)
 _SCENARIO: Final = """\
 name: {name}
 model: {{kind: siamese, tower: {tower}}}
