@@ -1,8 +1,8 @@
 """Published runs of torchtitan as captured scripts: errors of their step times, next to those of scenarios of the same runs.
 
-`scripts/torchtitan_llama.py` is captured for each run without FP8, with its model, GPUs, batch, sequence, recomputation and tensor
-parallelism, and predicted on its cluster with torchtitan's costs of the host. A capture does not compile: where a run was
-compiled, its kernels are those without a compiler, which its error contains.
+`scripts/torchtitan_llama.py` is captured for each run without FP8, with its model, GPUs, batch, sequence, recomputation and
+tensor parallelism, and predicted on its cluster with torchtitan's costs of the host. A capture does not compile: where a run
+was compiled, its kernels are those without a compiler, which its error contains.
 
 Run: python benchmarks/captured_torchtitan.py [--keep DIR]
 """
