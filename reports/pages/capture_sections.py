@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
-from scaleproof.reports.charts.runs.streams import stream_chart
 from scaleproof.reports.pages.sections import Section, pictured, slug
 from scaleproof.reports.pages.text import percent
+from scaleproof.reports.timeline.stream_chart import stream_chart
 from scaleproof.simulator.captured.streams import class_streams
 from scaleproof.simulator.common.units import counted, format_bytes
 from scaleproof.simulator.memory import capacity_bytes

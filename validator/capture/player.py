@@ -20,13 +20,11 @@ import torch
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.validator.capture import sharded_modules, unsupported
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
 from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.values import Values
-from scaleproof.validator.capture.checkpoints import Checkpoints
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
@@ -35,6 +33,8 @@ from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.host_clock import HostClock
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.policies import policy_of
+from scaleproof.validator.capture.replaced import sharded_modules, unsupported
+from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
 from scaleproof.validator.capture.trace import RankTrace
 
