@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import statistics
 import threading
 import time
@@ -31,17 +32,27 @@ class HostClock:
     @contextlib.contextmanager
     def recording(self, arguments: Sequence[Any] | None = None) -> Iterator[None]:
         """A context in which something is recorded, whose time is none of the script's. arguments: of an operator's call."""
-        own = self._own
-        own.depth += 1
-        if own.depth == 1 and own.left_s is not None:
-            called_s = self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0
-            own.pending_s += max(0.0, _now() - own.left_s - called_s)
+        self._enter(self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0)
         try:
             yield
         finally:
-            own.depth -= 1
-            if own.depth == 0:
-                own.left_s = _now()
+            self._leave()
+
+    def ignore_collections(self) -> None:
+        """Leaves out Python's garbage collections, which look at all that has been recorded."""
+        gc.callbacks.append(lambda phase, _: self._enter(0.0) if phase == "start" else self._leave())
+
+    def _enter(self, called_s: float) -> None:
+        own = self._own
+        own.depth += 1
+        if own.depth == 1 and own.left_s is not None:
+            own.pending_s += max(0.0, _now() - own.left_s - called_s)
+
+    def _leave(self) -> None:
+        own = self._own
+        own.depth -= 1
+        if own.depth == 0:
+            own.left_s = _now()
 
     def taken_s(self) -> float:
         """Seconds of the script on this thread since the last call of this function."""

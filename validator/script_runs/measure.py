@@ -26,7 +26,7 @@ from scaleproof.validator.script_runs.rank import ScriptRun
 # Steps before the measured ones: the first allocates states of optimizers, and reducers rebuild their buckets after it.
 WARMUP_STEPS: Final = 2
 _FEWEST_STEPS: Final = 1
-_HINT: Final = "it ran on the processor with gloo, where a capture has no values; start it with torchrun to see what it prints"
+_HINT: Final = "it ran with real values, which captures do not have; start it with torchrun to see what it prints"
 
 
 @dataclass(frozen=True)
