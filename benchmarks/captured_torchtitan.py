@@ -1,8 +1,7 @@
 """Published runs of torchtitan as captured scripts: errors of their step times, next to those of scenarios of the same runs.
 
-`scripts/torchtitan_llama.py` is captured for each run without FP8, with its model, GPUs, batch, sequence, recomputation and
-tensor parallelism, and predicted on its cluster with torchtitan's costs of the host. A capture does not compile: where a run
-was compiled, its kernels are those without a compiler, which its error contains.
+`scripts/torchtitan_llama.py` is captured for each run without FP8, with its model, GPUs, batch, sequence, recomputation, tensor
+parallelism and compiler, and predicted on its cluster with torchtitan's costs of the host.
 
 Run: python benchmarks/captured_torchtitan.py [--keep DIR]
 """
@@ -25,7 +24,7 @@ from scaleproof.simulator.scenario.published.tables import folder
 Row = Mapping[str, str]
 _SCRIPT: Final = Path(__file__).parent / "scripts" / "torchtitan_llama.py"
 _SET: Final = "torchtitan"
-# Training software of the script, which is not compiled.
+# Training software of the script: its costs of the host.
 _FRAMEWORK: Final = "torchtitan"
 _ARGUMENTS: Final = {
     "layers": "layers", "width": "hidden", "heads": "heads", "key-heads": "kv_heads", "hidden": "ffn_hidden",
@@ -75,20 +74,11 @@ class Captures:
         """The capture of a row's training."""
         cluster = described(row).scenario.cluster.name
         arguments = [text for name, column in _ARGUMENTS.items() for text in (f"--{name}", row[column])]
-        name = "-".join([cluster, row["gpus"], *arguments[1::2]])
+        arguments += ["--compile"] if compiled(row) else []
+        name = "-".join([cluster, row["gpus"], *(argument.lstrip("-") for argument in arguments)])
         path = self._place / f"{name}.zip"
         if not path.exists():
-            capture = [
-                "capture",
-                "--ranks",
-                row["gpus"],
-                "--cluster",
-                cluster,
-                "--out",
-                str(path),
-                "--timeout",
-                str(_TIMEOUT_S),
-            ]
+            capture = ["capture", "--ranks", row["gpus"], "--cluster", cluster, "--out", str(path), "--timeout", str(_TIMEOUT_S)]
             command = [sys.executable, "-m", "scaleproof", *capture, "--", "python", str(_SCRIPT), *arguments]
             subprocess.run(command, check=True, timeout=_TIMEOUT_S, stdout=subprocess.DEVNULL)
         return path

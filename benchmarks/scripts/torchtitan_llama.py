@@ -1,6 +1,6 @@
-"""A Llama as torchtitan trains it without a compiler: FSDP2, tensor and sequence parallelism, and recomputation by operator.
+"""A Llama as torchtitan trains it: FSDP2, tensor and sequence parallelism, recomputation by operator, and compiled blocks.
 
-Written for captures, in the order in which torchtitan applies its parts: tensor parallelism, recomputation, sharding. Products,
+Written for captures, in the order in which torchtitan applies its parts: tensor parallelism, recomputation, compilation, sharding. Products,
 attention and sums of shards are kept in selective recomputation, except every second product.
 """
 
@@ -174,6 +174,7 @@ def main() -> None:
     for name, value in (sizes | {"batch": 2, "tensor": 1}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--recompute", choices=("none", "selective", "full"), default="selective")
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -189,7 +190,10 @@ def main() -> None:
         mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
     )
     for place, layer in enumerate(model.layers):
-        model.layers[place] = shard(recomputing(layer, options.recompute))
+        block = recomputing(layer, options.recompute)
+        if options.compile:
+            block.compile(fullgraph=True)
+        model.layers[place] = shard(block)
     shard(model)
     model.to_empty(device="cuda")
     model.init_weights(options.length)
