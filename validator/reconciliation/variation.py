@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Run, Stream
 
 # standard deviation over mean from which on compute varies, and its ratio to that of peers
-_VARIES: Final = 0.25
+_VARIES: Final = 0.2
 _MORE_THAN_PEERS: Final = 3.0
 # smallest share of the step time that the variation costs
 _NOTICED: Final = 0.05

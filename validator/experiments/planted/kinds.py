@@ -18,7 +18,7 @@ _CLUSTER: Final[dict[str, Any]] = {
 }
 _STEPS: Final = 4
 # Steps of faults that come and go.
-_MORE_STEPS: Final = 8
+_MORE_STEPS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _busy_host(kind: str, seed: int, random: Random) -> PlantedFault:
 
 
 def _intermittent_work(kind: str, seed: int, random: Random) -> PlantedFault:
-    return _on_a_core(kind, seed, random, "compute of stage {} varies", on_s=(0.4, 1.2))
+    return _on_a_core(kind, seed, random, "compute of stage {} varies", on_s=(1.0, 2.5))
 
 
 def _slow_server(kind: str, seed: int, random: Random) -> PlantedFault:
