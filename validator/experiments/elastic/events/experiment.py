@@ -12,6 +12,7 @@ from typing import Final, Literal
 from scaleproof.simulator.analysis.elastic import elastic
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario.host_events import HostJoin
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import launching, measured
@@ -61,7 +62,7 @@ class Experiment:
         with self._hosts() as hosts:
             times = self._probed(hosts, folder / "undisturbed", report)
             predicted = elastic(self._scenario, times)
-            report(f"{self._scenario.name}: training along {len(self._events.events)} events")
+            report(f"{self._scenario.name}: training along {counted(len(self._events.events), 'event')}")
             job = self._job(folder / "events", self._scenario.steps, self._every)
             with Others() as others:
                 log = train_along(job, hosts, self.settings, self._events.first_hosts, self._events.events)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from scaleproof.simulator.analysis.elastic.timeline import PARTS, ElasticTimeline
+from scaleproof.simulator.analysis.elastic.timeline import PARTS, ElasticTimeline, HostChange
 from scaleproof.validator.experiments.elastic.events.state_check import StateCheck
 from scaleproof.validator.experiments.elastic.outcome import TimeComparison
 
@@ -54,13 +54,11 @@ class ElasticOutcome:
                 predicted, measured = (one.changes[place] for one in sides)
                 if max(predicted.lost_s, measured.lost_s) > _SHORTEST_S:
                     yield TimeComparison("lost work", predicted.lost_s, measured.lost_s)
-                yield TimeComparison(
-                    f"pause {place + 1}", predicted.pause_s, measured.pause_s, predicted.low_s, predicted.high_s
-                )
+                yield TimeComparison(f"pause {place + 1}", predicted.pause_s, measured.pause_s)
                 for name, field in _CHANGE_ROWS:
                     times_s = getattr(predicted, field), getattr(measured, field)
                     if max(times_s) > _SHORTEST_S:
-                        yield TimeComparison(f"  {name}", *times_s)
+                        yield TimeComparison(f"  {name}", *times_s, *(_group_range_s(predicted) if field == "group_s" else ()))
         yield TimeComparison("whole run", *(one.total_s for one in sides))
 
     def plain(self) -> dict[str, Any]:
@@ -74,3 +72,9 @@ class ElasticOutcome:
             "state": asdict(self.state) | {"words": self.state.words, "right": self.state.is_right},
             "warning": self.warning,
         }
+
+
+def _group_range_s(change: HostChange) -> tuple[float, float]:
+    """5th and 95th percentile of a predicted new group: only the instants of agents are drawn, which it depends on."""
+    rest_s = change.pause_s - change.group_s
+    return change.low_s - rest_s, change.high_s - rest_s
