@@ -6,10 +6,10 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scaleproof.simulator.captured.script import CapturedClass
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective
-from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
 from scaleproof.simulator.memory.inputs import is_gpu
@@ -86,9 +86,9 @@ def replayed(
 ) -> ReplayedMemory:
     """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps. caches: whether by
     PyTorch's caching allocator, which processors do not have."""
-    allocator = CachingAllocator(math.inf, expandable) if caches else PlainAllocator()
+    allocator: CachingAllocator | PlainAllocator = CachingAllocator(math.inf, expandable) if caches else PlainAllocator()
     events = [*before, *step, *_repeated(before, step)]
-    blocks: dict[int, MemoryBlock] = {}
+    blocks: dict[int, Any] = {}
     until_peak = 0
     for place, event in enumerate(events, start=1):
         if event.number in blocks:
