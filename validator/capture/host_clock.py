@@ -15,7 +15,7 @@ _now: Final = time.thread_time
 _REPEATS: Final = 101
 
 
-class _OfThread(threading.local):
+class _ThreadTimes(threading.local):
     def __init__(self) -> None:
         self.left_s: float | None = None
         self.pending_s = 0.0
@@ -26,7 +26,7 @@ class HostClock:
     """Follows each thread. What PyTorch takes to call an operator that is recorded, and to pass it a list, does not count."""
 
     def __init__(self) -> None:
-        self._own = _OfThread()
+        self._own = _ThreadTimes()
         self._call_s = self._listed_s = 0.0
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, distributed_c10d
 
 from scaleproof.simulator.run.run import Phase
-from scaleproof.validator.script_runs.recording import CollectiveKind, ScriptRecorder, Transfer, now
+from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
 BACKEND = "scaleproof-gloo"
 _NAMES_OF_GROUPS = 0x7FFFFFFF
@@ -29,7 +29,7 @@ class RecordedTransferWork(dist.Work):
     def __init__(
         self,
         recorder: ScriptRecorder,
-        transfer: Transfer,
+        transfer: IssuedTransfer,
         works: Sequence[Any],
         phase: Phase,
         finish: Callable[[], None] | None,
@@ -248,14 +248,14 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
     def _issue(
         self, op: str, works: Sequence[Any], size_bytes: float, finish: Callable[[], None] | None = None
     ) -> RecordedTransferWork:
-        transfer = Transfer(self._kind(op), now(), size_bytes, self._number, next(self._count))
+        transfer = IssuedTransfer(self._kind(op), now(), size_bytes, self._number, next(self._count))
         if self._size > 1:
             self._note_end(works[-1], transfer)
             self._recorder.issued(transfer)
         return RecordedTransferWork(self._recorder, transfer, works, Phase.SYNCHRONISE, finish)
 
     @staticmethod
-    def _note_end(work: Any, transfer: Transfer) -> None:
+    def _note_end(work: Any, transfer: IssuedTransfer) -> None:
         """Notes when a collective is complete, if gloo says so."""
 
         def done(_: Any) -> None:
@@ -267,12 +267,12 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
             # it has no future, so that its end is known from the wait for it
             return
 
-    def _message(self, tensors: Any, source: int, target: int, tag: int) -> Transfer:
+    def _message(self, tensors: Any, source: int, target: int, tag: int) -> IssuedTransfer:
         ranks = distributed_c10d.get_process_group_ranks(self)
         self._messages[source, target, tag] += 1
         match = (zlib.crc32(repr((tag, self._messages[source, target, tag])).encode())) & _NAMES_OF_GROUPS
         peer = ranks[target if source == self._own else source]
-        return Transfer(self._kind("send"), now(), _bytes(_flat(tensors)), self._number, match, peer)
+        return IssuedTransfer(self._kind("send"), now(), _bytes(_flat(tensors)), self._number, match, peer)
 
     def _kind(self, op: str) -> int:
         ranks = tuple(distributed_c10d.get_process_group_ranks(self))

@@ -30,7 +30,7 @@ _HINT: Final = "it ran with real values, which captures do not have; start it wi
 
 
 @dataclass(frozen=True)
-class Place:
+class ScriptPlace:
     """Where ranks run: the host of each, the address of rank 0 among them, and its name, local or netlab."""
 
     on: str
@@ -38,7 +38,7 @@ class Place:
     address: str = "127.0.0.1"
 
 
-def run_script(job: ScriptRun, place: Place, timeout_s: float, progress: Callable[[int], None]) -> list[Ended]:
+def run_script(job: ScriptRun, place: ScriptPlace, timeout_s: float, progress: Callable[[int], None]) -> list[Ended]:
     """Runs a script on ranks until it has taken the steps that are measured, or ends. Raises RunError in one sentence."""
     try:
         return LocalRanks(place.hosts).run(rank.run, (job,), JobOptions(timeout_s, progress=progress))
@@ -101,7 +101,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[Ended], place: Place, job: ScriptRun) -> Run:
+def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[Ended], place: ScriptPlace, job: ScriptRun) -> Run:
     """The Run of what ranks recorded. Raises RunError where the script took too few steps."""
     labels = Labels(capture)
     recorded = [labels.of(one.recorded, one.result["kinds"]) for one in ended]

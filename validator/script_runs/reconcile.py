@@ -28,7 +28,7 @@ from scaleproof.validator.script_runs import this_machine
 from scaleproof.validator.script_runs.cuda_on_cpu import REPLACED
 from scaleproof.validator.script_runs.measure import (
     WARMUP_STEPS,
-    Place,
+    ScriptPlace,
     free_port,
     mean_of,
     measured_run,
@@ -113,7 +113,7 @@ class _Reconciliation:
         self._progress(f"predicting {self._script.target}")
         return ReconciledCase(scenario, predict(scenario), measured)
 
-    def _measured(self, scenario: Scenario, captured: Capture, place: Place, folder: Path) -> Run:
+    def _measured(self, scenario: Scenario, captured: Capture, place: ScriptPlace, folder: Path) -> Run:
         """The measured run, with the peak memory that a second, shorter run counts."""
         options, target = self._options, self._script.target
         job = ScriptRun(
@@ -142,16 +142,16 @@ class _Reconciliation:
         return free_port() if self._options.on == "local" else _LAB_PORT
 
     @contextmanager
-    def _place(self, cluster: Cluster) -> Iterator[Place]:
+    def _place(self, cluster: Cluster) -> Iterator[ScriptPlace]:
         """The hosts of the ranks."""
         if self._options.on == "local":
-            yield Place("local", [Host(interface=self._options.interface or LOOPBACK)] * self._ranks)
+            yield ScriptPlace("local", [Host(interface=self._options.interface or LOOPBACK)] * self._ranks)
             return
         from scaleproof.validator.netlab.lab import Netlab
 
         with Netlab(cluster.model_copy(update={"nodes": self._ranks})) as lab:
             hosts = [Host(lab.namespace(rank), lab.interface) for rank in range(self._ranks)]
-            yield Place("netlab", hosts, lab.address(0))
+            yield ScriptPlace("netlab", hosts, lab.address(0))
 
 
 def _missing_rates(cluster: Cluster) -> dict[str, str]:

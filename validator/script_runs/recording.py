@@ -44,7 +44,7 @@ class CollectiveKind(NamedTuple):
 
 
 @dataclass
-class Transfer:
+class IssuedTransfer:
     """A collective or message that was issued. kind: index of its `CollectiveKind`. match: its number among those of its kind
     of counterpart, which are equal on all sides. end_s: when it was complete, or waited for; the begin if it is not known."""
 
@@ -59,13 +59,13 @@ class Transfer:
 
 
 @dataclass
-class _Row:
+class _MainRow:
     """A span of the main stream, or the end of an optimizer's step (`optimizer` ≥ 0)."""
 
     phase: int
     begin_s: float
     end_s: float
-    transfer: Transfer | None = None
+    transfer: IssuedTransfer | None = None
     optimizer: int = -1
     kind: int = -1
 
@@ -75,7 +75,7 @@ class _OpenEnd:
     """Transfers that a backward pass waits for at its end, since `begin_s`, until at most `end_s`."""
 
     begin_s: float
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[IssuedTransfer] = field(default_factory=list)
     end_s: float = 0.0
 
 
@@ -85,8 +85,8 @@ class ScriptRecorder:
 
     def __init__(self, own_status: Status, wanted: int, stepped: Callable[[], None] | None = None) -> None:
         self._status, self._wanted, self._when_stepped = own_status, wanted, stepped
-        self._rows: list[_Row] = []
-        self._transfers: list[Transfer] = []
+        self._rows: list[_MainRow] = []
+        self._transfers: list[IssuedTransfer] = []
         self._marks: list[int] = []
         self._numbers: dict[int, int] = {}
         self._phase: int = Phase.FORWARD
@@ -122,7 +122,7 @@ class ScriptRecorder:
             self.kinds.append(kind)
         return index
 
-    def issued(self, transfer: Transfer) -> None:
+    def issued(self, transfer: IssuedTransfer) -> None:
         """Notes a collective. One that a backward pass issues without waiting is waited for at its end, as reducers do."""
         self._transfers.append(transfer)
         if _graph_task() == _NO_TASK:
@@ -132,27 +132,27 @@ class ScriptRecorder:
             _engine.queue_callback(functools.partial(self._begin_end, self._open))
         self._open.transfers.append(transfer)
 
-    def sent(self, transfer: Transfer) -> None:
+    def sent(self, transfer: IssuedTransfer) -> None:
         """Notes a message that was sent from `transfer.begin_s` until now."""
         self._span(Phase.SEND, transfer.begin_s, now(), transfer)
 
-    def waited(self, transfer: Transfer, phase: Phase, begin_s: float) -> None:
+    def waited(self, transfer: IssuedTransfer, phase: Phase, begin_s: float) -> None:
         """Notes that the rank waited for a transfer until now."""
         end_s = now()
         transfer.waited = True
         transfer.end_s = transfer.end_s or end_s
         self._span(phase, begin_s, end_s, transfer if phase is Phase.RECEIVE else None, transfer.kind)
 
-    def _span(self, phase: Phase, begin_s: float, end_s: float, transfer: Transfer | None, kind: int = -1) -> None:
+    def _span(self, phase: Phase, begin_s: float, end_s: float, transfer: IssuedTransfer | None, kind: int = -1) -> None:
         """Interrupts the pass by a span."""
-        self._rows.append(_Row(self._phase, self._since_s, begin_s))
-        self._rows.append(_Row(phase, begin_s, end_s, transfer, kind=kind))
+        self._rows.append(_MainRow(self._phase, self._since_s, begin_s))
+        self._rows.append(_MainRow(phase, begin_s, end_s, transfer, kind=kind))
         self._since_s = end_s
 
     def _switch(self, phase: int) -> None:
         """Begins a pass."""
         time_s = now()
-        self._rows.append(_Row(self._phase, self._since_s, time_s))
+        self._rows.append(_MainRow(self._phase, self._since_s, time_s))
         self._phase, self._since_s = phase, time_s
         self._status.enter(max(0, phase))
 
@@ -187,15 +187,15 @@ class ScriptRecorder:
         if end.begin_s:
             # where the wait ends is known once the transfers' times are
             self._ends.append(end)
-            self._rows.append(_Row(self._phase, self._since_s, end.begin_s))
-            self._rows.append(_Row(Phase.SYNCHRONISE, end.begin_s, -float(len(self._ends))))
-            self._rows.append(_Row(self._phase, -float(len(self._ends)), end.end_s))
+            self._rows.append(_MainRow(self._phase, self._since_s, end.begin_s))
+            self._rows.append(_MainRow(Phase.SYNCHRONISE, end.begin_s, -float(len(self._ends))))
+            self._rows.append(_MainRow(self._phase, -float(len(self._ends)), end.end_s))
             self._since_s = end.end_s
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._switch(_AFTER_UPDATE)
         number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-        self._rows.append(_Row(END_OF_STEP, self._since_s, self._since_s, optimizer=number))
+        self._rows.append(_MainRow(END_OF_STEP, self._since_s, self._since_s, optimizer=number))
         self._marks.append(number)
         if self._when_stepped is not None:
             self._when_stepped()
@@ -235,7 +235,7 @@ class ScriptRecorder:
             if row.end_s > row.begin_s:
                 yield self._plain(step, phase, row)
 
-    def _resolved(self) -> Sequence[_Row]:
+    def _resolved(self) -> Sequence[_MainRow]:
         """The rows, with the times at which waits at ends of backward passes ended."""
         for number, end in enumerate(self._ends, start=1):
             late_s = max((one.end_s for one in end.transfers if not one.waited), default=end.begin_s)
@@ -249,14 +249,14 @@ class ScriptRecorder:
         return self._rows
 
     @staticmethod
-    def _plain(step: int, phase: int, row: _Row) -> tuple[Any, ...]:
+    def _plain(step: int, phase: int, row: _MainRow) -> tuple[Any, ...]:
         of = row.transfer
         size, peer, match = (of.size_bytes, of.peer, of.match) if of is not None else (0.0, -1, -1)
         kind = of.kind if of is not None else row.kind
         return (step, Stream.MAIN, phase, -1, -1, row.begin_s, row.begin_s, row.end_s, size, peer, -1, match, kind)
 
     @staticmethod
-    def _communication(step: int, of: Transfer) -> tuple[Any, ...]:
+    def _communication(step: int, of: IssuedTransfer) -> tuple[Any, ...]:
         end_s = max(of.begin_s, of.end_s)
         times_s = (of.begin_s, of.begin_s, end_s)
         return (step, Stream.COMMUNICATION, Phase.SYNCHRONISE, -1, -1, *times_s, of.size_bytes, -1, of.group, of.match, of.kind)
