@@ -78,7 +78,17 @@ class Captures:
         name = "-".join([cluster, row["gpus"], *(argument.lstrip("-") for argument in arguments)])
         path = self._place / f"{name}.zip"
         if not path.exists():
-            capture = ["capture", "--ranks", row["gpus"], "--cluster", cluster, "--out", str(path), "--timeout", str(_TIMEOUT_S)]
+            capture = [
+                "capture",
+                "--ranks",
+                row["gpus"],
+                "--cluster",
+                cluster,
+                "--out",
+                str(path),
+                "--timeout",
+                str(_TIMEOUT_S),
+            ]
             command = [sys.executable, "-m", "scaleproof", *capture, "--", "python", str(_SCRIPT), *arguments]
             subprocess.run(command, check=True, timeout=_TIMEOUT_S, stdout=subprocess.DEVNULL)
         return path

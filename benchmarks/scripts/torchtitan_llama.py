@@ -1,7 +1,7 @@
 """A Llama as torchtitan trains it: FSDP2, tensor and sequence parallelism, recomputation by operator, and compiled blocks.
 
-Written for captures, in the order in which torchtitan applies its parts: tensor parallelism, recomputation, compilation, sharding. Products,
-attention and sums of shards are kept in selective recomputation, except every second product.
+Written for captures, in the order in which torchtitan applies its parts: tensor parallelism, recomputation, compilation,
+sharding. Products, attention and sums of shards are kept in selective recomputation, except every second product.
 """
 
 from __future__ import annotations
