@@ -129,8 +129,8 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
     except RunError as error:
         return CaseOutcome(**facts, measured_s=None, failure=str(error))
     wrong = run.verified is not None and not run.verified.is_right
-    shares = {"taken": meanwhile.taken(), "foreign": load_of(run.provenance)}
-    return CaseOutcome(**facts, measured_s=run.step_time_s, **shares, trained_wrongly=wrong)
+    facts |= {"taken": meanwhile.taken(), "foreign": load_of(run.provenance), "trained_wrongly": wrong}
+    return CaseOutcome(**facts, measured_s=run.step_time_s)
 
 
 def write(outcomes: Sequence[CaseOutcome], folder: Path) -> None:

@@ -128,7 +128,7 @@ def _mixed(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]
         yield _family("hybrid", "mixed", staged | {"schedule": random.choice(("gpipe", "1f1b"))})
         yield _family("hybrid zero 1", "mixed", staged, zero=1)
         yield _family("hybrid recomputed", "mixed", staged, recompute="full")
-    divided = {
+    divided: dict[str, dict[str, Any]] = {
         "tensor": {"tensor": 2},
         "sequence parallel": {"tensor": 2, "sequence_parallel": True},
         "experts": {"workers": hosts, "expert": 2},
