@@ -17,7 +17,7 @@ from tests.validator.fitting.tables import LAYOUTS, REFERENCE, table
 
 def posterior(covariance: np.ndarray) -> Posterior:
     count = len(covariance)
-    return Posterior(CONSTANTS[:count], np.zeros(count), covariance, 0.05, 1.0, 1)
+    return Posterior(CONSTANTS[:count], np.zeros(count), covariance, 0.05, 1.0, 1, 1)
 
 
 def test_the_variance_after_one_more_run_is_that_of_a_gaussian() -> None:
