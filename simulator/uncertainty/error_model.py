@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.scenario.framework_choice import computes_on_processors
 from scaleproof.simulator.scenario.schema import Scenario
 
 Amounts = NDArray[np.float64]

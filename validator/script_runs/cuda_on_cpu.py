@@ -53,9 +53,10 @@ def install(device: DeviceProperties, index: int, devices: int) -> None:
     install_autocast()
     # optimizers and norms of gradients take the lists of tensors that they take on GPUs
     optimizer: Any = sys.modules[Optimizer.__module__]
-    supported = [*_foreach_utils._get_foreach_kernels_supported_devices(), "cpu"]
-    for module in (_foreach_utils, optimizer):
-        module._get_foreach_kernels_supported_devices = lambda: supported  # type: ignore[attr-defined]
+    foreach: Any = _foreach_utils
+    supported = [*foreach._get_foreach_kernels_supported_devices(), "cpu"]
+    for module in (foreach, optimizer):
+        module._get_foreach_kernels_supported_devices = lambda: supported
 
 
 class _Streams:
@@ -142,12 +143,13 @@ def _replace_functions() -> None:
             function = getattr(module, name)
             if callable(function) and (function in makers or (module is torch and name in _LIKE)):
                 setattr(module, name, _redirected(function))
+    library: Any = torch
     load = torch.load
 
     def loaded(file: Any, map_location: Any = None, **keywords: Any) -> Any:
         return load(file, map_location=on_cpu(map_location), **keywords)
 
-    torch.load = loaded
+    library.load = loaded
 
 
 def _replace_methods() -> None:
@@ -166,8 +168,9 @@ def _replace_methods() -> None:
     tensor.cuda = lambda own, *_, **__: own
     for name in _NEW:
         setattr(tensor, name, _redirected(getattr(tensor, name)))
-    torch.nn.Module.cuda = lambda own, *_, **__: own  # type: ignore[method-assign, assignment]
-    torch.nn.Module.to_empty = _redirected(torch.nn.Module.to_empty)  # type: ignore[method-assign]
+    module: Any = torch.nn.Module
+    module.cuda = lambda own, *_, **__: own
+    module.to_empty = _redirected(module.to_empty)
 
 
 def _replace_classes() -> None:

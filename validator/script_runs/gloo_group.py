@@ -191,7 +191,7 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
         sizes = [one.numel() for one in received]
 
         def divide() -> None:
-            for target, part in zip(received, output.split(sizes), strict=True):
+            for target, part in zip(received, torch.split(output, sizes), strict=True):
                 target.copy_(part.view_as(target))
 
         works = [self._gloo.alltoall_base(output, own, sizes, [one.numel() for one in sent])]

@@ -28,7 +28,8 @@ def install_autocast() -> None:
     """Makes autocast for `cuda` one for the processor, by the rules of GPUs."""
     from torch.amp.autocast_mode import autocast
 
-    init: Any = autocast.__init__
+    scope: Any = autocast
+    init = scope.__init__
 
     def initialised(own: Any, device_type: str, dtype: Any = None, *arguments: Any, **keywords: Any) -> None:
         if device_type == "cuda":
@@ -36,8 +37,8 @@ def install_autocast() -> None:
             device_type, dtype = "cpu", dtype or torch.float16
         init(own, device_type, dtype, *arguments, **keywords)
 
-    autocast.__init__ = initialised  # type: ignore[method-assign]
-    library = torch.library.Library("aten", "IMPL")
+    scope.__init__ = initialised
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _library.append(library)
     for name in _IN_FP32:
         packet, _, overload = name.partition(".")

@@ -45,7 +45,9 @@ class _Allocations:
         storage = self._storages.get(use.allocation)
         is_new = storage is None or storage.nbytes() < needed
         if storage is None or is_new:
-            storage = self._storages[use.allocation] = torch.UntypedStorage(max(needed, self._sizes.get(use.allocation, 0)))
+            storage = self._storages[use.allocation] = torch.UntypedStorage(  # type: ignore[no-untyped-call]
+                max(needed, self._sizes.get(use.allocation, 0))
+            )
         if is_new and use.allocation in self._before:
             _fill(storage, use.dtype)
         tensor = torch.empty(0, dtype=use.dtype).set_(storage, use.offset, use.size, use.stride)
@@ -87,7 +89,7 @@ def _end_bytes(use: TensorUse) -> int:
 
 def _fill(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
     """Small values, so that results of many operators stay finite."""
-    whole = torch.empty(0, dtype=dtype).set_(storage, 0, (storage.nbytes() // dtype.itemsize,))
+    whole = torch.empty(0, dtype=dtype).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
     if dtype.is_floating_point:
         whole.normal_(0.0, _SMALL)
     else:

@@ -110,7 +110,7 @@ class Trainer(ABC):
         part = loss.detach() * (samples / self.context.scenario.total_samples)
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
 
-    def loss(self, index: int) -> float:
+    def step_loss(self, index: int) -> float:
         """This rank's part of a step's mean loss over all samples; 0 where the rank computes none."""
         return float(self._losses[index]) if index in self._losses else 0.0
 

@@ -248,7 +248,7 @@ def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list
 def _tensors_of_experts(scenario: Scenario, layer: Layer) -> range:
     """The numbers of the tensors of a layer's experts, two of each, if other ranks have other experts."""
     plan, mixture = scenario.strategy.plan, getattr(scenario.model, "experts", None)
-    if plan.expert == 1 or not layer.expert_parameters:
+    if mixture is None or plan.expert == 1 or not layer.expert_parameters:
         return range(0)
     count = 2 * mixture.count // plan.expert
     sums = {begin: sum(layer.tensors[begin : begin + count]) for begin in range(len(layer.tensors) - count + 1)}

@@ -64,8 +64,8 @@ class CallRecorder:
             return value
         block = self._arena.block(value) if value.is_cuda else None
         number = block.number if block is not None else -1
-        place = number, value.storage_offset(), tuple(value.size()), tuple(value.stride()), value.dtype
-        return TensorUse(*place, self._values(value) if with_values else None)
+        values = self._values(value) if with_values else None
+        return TensorUse(number, int(value.storage_offset()), tuple(value.size()), tuple(value.stride()), value.dtype, values)
 
     def _values(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Values that decide what is computed: integers, and all numbers on the host."""

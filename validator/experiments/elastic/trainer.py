@@ -133,7 +133,7 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
             recorder.begin_step(index - job.warmup + 1)
             trainer.take(index)
             recorder.end_step()
-            log.note("step", step=index + 1, rank=me.rank, loss=trainer.loss(index))
+            log.note("step", step=index + 1, rank=me.rank, loss=trainer.step_loss(index))
             if asked is not None and asked.agreed():
                 keeper.save(index + 1)
                 log.note("handed over", step=index + 1, rank=me.rank)

@@ -120,7 +120,7 @@ def _staged(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily
 
 def _mixed(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily]:
     """Several dimensions at once: workers of stages, or ranks that divide layers, tokens or experts."""
-    halves = {"kind": "hybrid", "workers": hosts // 2, "stages": 1}
+    halves: dict[str, Any] = {"kind": "hybrid", "workers": hosts // 2, "stages": 1}
     if hosts % 2:
         return
     staged = halves | {"stages": 2, "microbatches": 4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
@@ -124,7 +125,8 @@ class ExpertTeams(NamedTuple):
         return cls(whole, PassCollectives(recorder, between), PassCollectives(recorder, inside))
 
 
-class NodeLimit(NamedTuple):
+@dataclass(frozen=True)
+class NodeLimit:
     """Limits a token's experts to a number of nodes: those with the largest sums of the weights that a token would use of each
     node if its experts were spread evenly over them (arXiv 2412.19437, section 2.1.2).
 

@@ -24,7 +24,7 @@ class _Reply(NamedTuple):
     """The parameters of a bucket on their way. pulled: set once the node's first worker has them. shared: its result comes once
     all of the node's workers have them."""
 
-    index: int
+    step: int
     pulled: Event
     shared: Future[Tensor]
 
@@ -83,7 +83,7 @@ class NodeWorker(OverlappedWorker):
         reply = self.replies.pop(bucket)
         self.clear_gradient(bucket)
         if self.leads:
-            with self.recorder.span(Phase.WAIT, **self.labels(bucket, reply.index)):
+            with self.recorder.span(Phase.WAIT, **self.labels(bucket, reply.step)):
                 reply.pulled.wait()
         with self.recorder.span(Phase.SYNCHRONISE):
             reply.shared.wait()

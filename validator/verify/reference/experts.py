@@ -4,8 +4,10 @@ which a token's experts are."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,7 +52,8 @@ class _Rounded(torch.autograd.Function):
         return gradient.to(context.back or gradient.dtype).to(gradient.dtype), None, None
 
 
-class _Limited(NamedTuple):
+@dataclass(frozen=True)
+class _Limited:
     """Routes a token to the `active` largest experts of the `limit` best nodes. node_of: node of each expert."""
 
     node_of: Tensor
@@ -61,7 +64,7 @@ class _Limited(NamedTuple):
         """Weights and numbers of each token's experts."""
         spread = -(-self.active // min(self.limit, int(self.node_of.max()) + 1))
         scores = []
-        for node in self.node_of.unique().tolist():
+        for node in range(int(self.node_of.max()) + 1):
             own = weights[:, self.node_of == node].sort(descending=True).values
             scores.append(own[:, :spread].sum(1))
         place = torch.stack(scores, 1).argsort(1, descending=True).argsort(1)
@@ -74,8 +77,8 @@ def _nodes(scenario: Scenario, experts: int) -> Tensor:
     """The node of each expert, counted from the first one with any."""
     plan, devices = scenario.strategy.plan, scenario.cluster.node.devices
     ranks = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert)[0]
-    node = torch.tensor(ranks // devices).unique_consecutive(return_inverse=True)[1]
-    return node.repeat_interleave(experts // plan.expert)
+    changes = np.diff(ranks // devices, prepend=ranks[0] // devices) != 0
+    return torch.from_numpy(np.cumsum(changes)).repeat_interleave(experts // plan.expert)
 
 
 def is_rounded(scenario: Scenario) -> bool:
