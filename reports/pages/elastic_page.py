@@ -19,7 +19,9 @@ def page(folder: Path) -> Page:
     """The page of what `faults SCENARIO --out` wrote. Raises InputError if it cannot be read."""
     runs, provenance = read(folder)
     sections = [section for run in runs for section in _sections(run)]
-    rows = ([run.predicted.scenario, row.name.strip(), row.predicted_s, row.measured_s] for run in runs for row in run.rows)
+    rows: list[list[str | float | int | None]] = [
+        [run.predicted.scenario, row.name.strip(), row.predicted_s, row.measured_s] for run in runs for row in run.rows
+    ]
     sheets = {"times.csv": csv_tables.rows_csv(("scenario", "time", "predicted_s", "measured_s"), rows)}
     where = [provenance[name] for name in ("cpu", "system", "date") if name in provenance]
     lede = f"Measured on {', '.join(where)}." if where else ""

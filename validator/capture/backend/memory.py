@@ -247,7 +247,7 @@ class Arena:
     def install_storage(self) -> None:
         """Makes storages of CUDA tensors resize in this arena."""
         storage: Any = torch.UntypedStorage
-        resize, nbytes = _Storage.resize_, _Storage.nbytes
+        resize, nbytes, to_host = _Storage.resize_, _Storage.nbytes, storage.cpu
 
         def resized(this: torch.UntypedStorage, size: int) -> Any:
             block = self.block_at(_address(this)) if this.device.type == "cuda" else None
@@ -260,7 +260,11 @@ class Arena:
             block = self.block_at(_address(this)) if this.device.type == "cuda" else None
             return int(nbytes(this)) if block is None else block.resized
 
-        _replace(storage, resize_=resized, size=length, nbytes=length)
+        def on_host(this: torch.UntypedStorage) -> Any:
+            # without values, which this memory does not have; it is longer than the tensor
+            return torch.UntypedStorage(length(this)) if this.device.type == "cuda" else to_host(this)  # type: ignore[no-untyped-call]
+
+        _replace(storage, resize_=resized, size=length, nbytes=length, cpu=on_host)
 
 
 def _replace(owner: Any, **functions: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import io
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -46,7 +47,7 @@ class Checkpoints:
     def _saved(self, content: Any, target: Any = None, *arguments: Any, **keywords: Any) -> None:
         """`torch.save`; what goes to memory instead of a file is no checkpoint."""
         target = target if target is not None else keywords.get("f", keywords.get("filename"))
-        if not isinstance(target, (str, os.PathLike)):
+        if isinstance(target, io.BytesIO):
             self._save(content, target, *arguments, **{name: value for name, value in keywords.items() if name != "f"})
             return
         self._to_host(content)
