@@ -175,11 +175,11 @@ class ScriptContext:
 
     def is_own_file(self, path: str) -> bool:
         """Whether a file is the script's, or of a package next to it."""
-        path = str(Path(path).absolute()) if not path.startswith(("/", "<")) else path
+        path = _resolved(path)
         return path.startswith(f"{self._folder}/") and not path.startswith(_INSTALLED)
 
     def _short(self, path: str) -> str:
-        return str(Path(path).absolute()).removeprefix(f"{self._folder}/")
+        return _resolved(path).removeprefix(f"{self._folder}/")
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
@@ -204,6 +204,11 @@ class ScriptContext:
         own = self._of_thread
         if own.modules:
             own.modules.pop()
+
+
+def _resolved(path: str) -> str:
+    """An absolute path without links; what is no path stays."""
+    return path if path.startswith("<") else str(Path(path).resolve())
 
 
 def path_in(root: nn.Module, name: str) -> str:

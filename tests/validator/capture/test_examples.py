@@ -20,6 +20,8 @@ CLASSES: Final = {
     "convnet_amp": 1, "gan": 1, "gpt_ddp": 2, "gradient_accumulation": 1, "hugging_face_trainer": 1, "lightning_fabric": 1,
     "llama_fsdp2": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1,
 }  # fmt: skip
+# What a capture says that it did not do.
+WARNINGS: Final = {"convnet_amp": ("convnet_amp.py:50 saves a checkpoint, which a capture does not write",)}
 
 
 def test_each_example_is_tested() -> None:
@@ -36,7 +38,7 @@ def test_a_script_is_captured(name: str, ranks: int) -> None:
     captured, costs = capture(job, CaptureOptions("h100-80gb-sxm"), lambda _: None)
     assert len(captured.classes) == CLASSES[name]
     assert sum(map(len, captured.classes)) == ranks
-    assert captured.warnings == ()
+    assert captured.warnings == WARNINGS.get(name, ())
     assert costs.memory_bytes < 1 << 30
     for one in captured.classes:
         assert one.columns["flops"][one.rows(EventKind.OPERATOR)].sum() > 0
