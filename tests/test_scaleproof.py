@@ -109,7 +109,7 @@ def test_list_and_show_print_shipped_parts() -> None:
         assert f"  {name} " in listed
     titles = [line for line in listed.splitlines() if not line.startswith(" ")]
     assert titles[1] == "scenarios: named systems"
-    assert titles[4:] == ["studies", "claims", "models", "clusters", "frameworks", "devices"]
+    assert titles[5:] == ["studies", "claims", "models", "clusters", "frameworks", "devices"]
     assert re.search(r"^  one-server-is-full +One parameter server is the bottleneck\.$", listed, re.MULTILINE)
     assert run("show", "one-server-is-full").stdout.startswith("claim: One parameter server is the bottleneck.")
     assert "kind: resnet" in run("show", "resnet50").stdout

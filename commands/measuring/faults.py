@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, progress
-from scaleproof.commands.text.elastic import comparison_table
 
 if TYPE_CHECKING:
     from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
@@ -129,6 +128,8 @@ def describe(outcomes: Sequence[FaultOutcome]) -> str:
 
 
 def _lines(outcome: FaultOutcome) -> Iterator[str]:
+    from scaleproof.commands.text.elastic import comparison_table
+
     yield outcome.name
     yield f"  {outcome.description}"
     yield from comparison_table(outcome.rows)

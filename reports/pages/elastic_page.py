@@ -48,7 +48,7 @@ def _sections(run: ElasticRun) -> Iterator[Section]:
     pictures = pictured(charts.throughput(slug(name), run), charts.losses(slug(name), run))
     heading = f"{causes[:1].upper()}{causes[1:]}"
     intro = f"{name}, {counted(run.predicted.steps, 'step')}, {run.on}. Parameters: {run.state.words}."
-    yield Section(slug(name), name, heading, intro, pictures, after="fit.html", data=data, result=signed_percent(run.error))
+    yield Section(slug(name), name, heading, intro, pictures, after="rows.html", data=data, result=signed_percent(run.error))
 
 
 def _rows(run: ElasticRun) -> Iterator[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Scripts for GPUs on a machine without any: PyTorch's names of CUDA devices stand for the processor.
 
-Tensors, modules, meshes and contexts that a script asks for on `cuda` are made on the processor, with real values. All else
+Tensors, modules, meshes and contexts that a script makes on `cuda` are made on the processor, with real values. All else
 that decides what is computed stays as on a GPU: half precision where autocast has it on GPUs, and optimizers that update lists
 of tensors.
 """

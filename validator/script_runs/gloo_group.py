@@ -288,7 +288,7 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
 
 
 def install(recorder: ScriptRecorder) -> None:
-    """Makes process groups of gloo that are recorded, whatever backend a script asks for."""
+    """Makes process groups of gloo that are recorded, whatever backend a script names."""
 
     def create(store: Any, rank: int, size: int, timeout: Any) -> RecordedGloo:
         return RecordedGloo(ProcessGroupGloo(store, rank, size, timeout), rank, size, recorder)

@@ -14,8 +14,8 @@ ChangeKind = Literal["failure", "leave", "join"]
 @dataclass(frozen=True)
 class Regroup:
     """A change of the group. kind: `failure`, hosts are gone without a hand-over; `leave`, a host goes after a hand-over;
-    `join`, hosts join. left: hosts that go on; joining_s: when each new host asks to join, in seconds after training stopped.
-    number: of earlier changes. compute_left_s: of the interrupted step until ranks communicate."""
+    `join`, hosts join. left: hosts that go on; joining_s: when each new host requests to join, in seconds after training
+    stopped. number: of earlier changes. compute_left_s: of the interrupted step until ranks communicate."""
 
     kind: ChangeKind
     left: int
@@ -83,15 +83,15 @@ class RecoveryTimes(Protocol):
         """Times of a checkpoint."""
 
     @property
-    def asks_s(self) -> float:
-        """Seconds from when a host is available until it asks to join."""
+    def requests_s(self) -> float:
+        """Seconds from when a host is available until it requests to join."""
 
     @property
     def reacts_s(self) -> float:
-        """Seconds from the notice of an interruption until a rank is asked to stop."""
+        """Seconds from the notice of an interruption until a rank is signalled to stop."""
 
     def seen_s(self, hosts: int) -> float:
-        """Mean seconds from when a host asks to join until one of `hosts` hosts that train stops its ranks."""
+        """Mean seconds from when a host requests to join until one of `hosts` hosts that train stops its ranks."""
 
     def pause(self, change: Regroup) -> Pause:
         """Duration of a change."""
@@ -113,7 +113,7 @@ class StatedTimes:
         return self._saving
 
     @property
-    def asks_s(self) -> float:
+    def requests_s(self) -> float:
         """Zero: a host is available once it can join."""
         return 0.0
 

@@ -19,12 +19,12 @@ from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostFailure,
 _CLOSE: Final = 1e-9
 
 
-class _Asking(NamedTuple):
-    """A host that is available since `at_s` and asks to join at `asks_s`."""
+class _Requesting(NamedTuple):
+    """A host that is available since `at_s` and requests to join at `requests_s`."""
 
     event: HostJoin
     at_s: float
-    asks_s: float
+    requests_s: float
 
 
 class _Stop(NamedTuple):
@@ -43,7 +43,7 @@ class Walk:
     def __init__(self, job: EventJob, times: RecoveryTimes) -> None:
         self._job, self._times = job, times
         self._pending = deque(job.events)
-        self._asking: list[_Asking] = []
+        self._requesting: list[_Requesting] = []
         self._stretches: list[TrainingStretch] = []
         self._changes: list[HostChange] = []
         self._every = self._steps_between_checkpoints()
@@ -55,7 +55,7 @@ class Walk:
         """The timeline until the last step has ended. Raises InputError for an event that training does not reach."""
         scenario = self._job.scenario
         undisturbed_s = self._now.end_s(scenario.steps)
-        while self._pending or self._asking:
+        while self._pending or self._requesting:
             event_s, join_s = self._next_event_s(), self._next_join_s()
             if min(event_s, join_s) >= (end_s := self._now.end_s(scenario.steps)):
                 self._refuse_rest(end_s)
@@ -99,9 +99,9 @@ class Walk:
         return math.inf if stretch is None else stretch.end_s(event.step)
 
     def _next_join_s(self) -> float:
-        """When the ranks have noticed a host that asks to join."""
-        asks_s = min((one.asks_s for one in self._asking), default=math.inf)
-        return max(asks_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
+        """When the ranks have noticed a host that requests to join."""
+        requests_s = min((one.requests_s for one in self._requesting), default=math.inf)
+        return max(requests_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
 
     def _occur(self, event: AnyHostEvent, now_s: float) -> None:
         self._occurred_s = now_s
@@ -109,7 +109,7 @@ class Walk:
         self._reached = max(self._reached, now.steps_at(now_s * (1 + _CLOSE)))
         match event:
             case HostJoin():
-                self._asking.append(_Asking(event, now_s, now_s + self._times.asks_s))
+                self._requesting.append(_Requesting(event, now_s, now_s + self._times.requests_s))
             case HostFailure():
                 self._fail(event, now_s, now_s)
             case SpotInterruption():
@@ -149,40 +149,40 @@ class Walk:
             stop, done, lost_s = again, kept, 0.0
         self._now = stretch
 
-    def _pause(self, stop: _Stop, stretch: Stretch) -> tuple[Pause, list[_Asking]]:
+    def _pause(self, stop: _Stop, stretch: Stretch) -> tuple[Pause, list[_Requesting]]:
         """The pause that begins now, and the hosts that join during it: those that ask before the group is formed."""
         into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
         compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0
-        joined: list[_Asking] = []
+        joined: list[_Requesting] = []
         while True:
-            asking_s = tuple(max(0.0, one.asks_s - stop.now_s) for one in joined)
+            requesting_s = tuple(max(0.0, one.requests_s - stop.now_s) for one in joined)
             left, number = stretch.hosts - stop.gone, len(self._changes)
-            pause = self._times.pause(Regroup(stop.kind, left, asking_s, number, compute_left_s))
+            pause = self._times.pause(Regroup(stop.kind, left, requesting_s, number, compute_left_s))
             formed_s = stop.now_s + pause.formed_s
             while self._pending and isinstance(event := self._pending[0], HostJoin):
                 occurs_s = self._occurs_s(event, None)
-                if occurs_s + self._times.asks_s > formed_s:
+                if occurs_s + self._times.requests_s > formed_s:
                     break
                 self._occurred_s = occurs_s
-                self._asking.append(_Asking(event, occurs_s, occurs_s + self._times.asks_s))
+                self._requesting.append(_Requesting(event, occurs_s, occurs_s + self._times.requests_s))
                 self._pending.popleft()
-            further = [one for one in self._asking if one.asks_s <= formed_s]
+            further = [one for one in self._requesting if one.requests_s <= formed_s]
             if not further:
                 return pause, joined
             joined.append(further[0])
-            self._asking.remove(further[0])
+            self._requesting.remove(further[0])
 
     def _interrupted(self, resumed_s: float, hosts: int) -> _Stop | None:
         """What begins a pause again before training resumes."""
         while True:
-            join_s = min((one.asks_s for one in self._asking), default=math.inf) + self._times.seen_s(hosts)
+            join_s = min((one.requests_s for one in self._requesting), default=math.inf) + self._times.seen_s(hosts)
             if not self._pending or (event_s := self._occurs_s(self._pending[0], None)) >= min(resumed_s, join_s):
                 return _Stop("join", join_s) if join_s < resumed_s else None
             event = self._pending.popleft()
             self._occurred_s = event_s
             if not isinstance(event, HostJoin):
                 return _Stop("failure", event_s, 1, (event.words,), event_s)
-            self._asking.append(_Asking(event, event_s, event_s + self._times.asks_s))
+            self._requesting.append(_Requesting(event, event_s, event_s + self._times.requests_s))
 
     def _end(self, now_s: float, done: int, kept: int, saved_s: float) -> float:
         """Ends the current stretch, and returns the seconds of lost work."""
@@ -208,14 +208,14 @@ class Walk:
 
     def _refuse_rest(self, end_s: float) -> NoReturn:
         """Raises InputError for events that training does not reach."""
-        event = self._asking[0].event if self._asking else self._pending[0]
+        event = self._requesting[0].event if self._requesting else self._pending[0]
         message = f"{self._job.scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"
         raise InputError(f"{message}; give an earlier event, or more steps")
 
 
 def _change(
     stop: _Stop,
-    joined: Sequence[_Asking],
+    joined: Sequence[_Requesting],
     pause: Pause,
     until_s: float,
     hosts: tuple[int, int],

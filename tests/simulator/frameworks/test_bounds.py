@@ -71,7 +71,14 @@ def test_each_mechanism_slows_some_scenario(mechanism: str) -> None:
         "waits": (*nanotron, "strategy={kind: hybrid, tensor: 8, stages: 2, microbatches: 64}"),
         "zero 1": (*nanotron, "strategy={kind: hybrid, workers: 8, tensor: 8}", "training.zero=1", "batch=8"),
         "stalls": (*nanotron, "strategy={kind: hybrid, workers: 192, stages: 2, microbatches: 2}", "batch=384"),
-        "scatters": ("framework=gloo-cpu", "training.zero=3", "cluster=netlab-500mbit", "strategy.workers=4", "batch=4"),
+        "scatters": (
+            "framework=gloo-cpu",
+            "training.zero=3",
+            "cluster=netlab-500mbit",
+            "strategy.workers=4",
+            "batch=4",
+            "training.precision=fp32",
+        ),
         "tcp": ("framework=tensorflow-2-mirrored", "cluster=dlperf-v100", "strategy.workers=16", "training.precision=fp16"),
     }
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"

@@ -18,7 +18,8 @@ SERVERS = {"kind": "parameter_server", "workers": 1, "servers": 2}
 
 
 def row(phase: int, arrival_s: float, end_s: float, step: int = 1, **others: Any) -> dict[str, Any]:
-    labels = {"stream": Stream.MAIN, "stage": -1, "microbatch": -1, "size_bytes": 0.0, "peer": -1, "group": -1, "match": -1}
+    labels = {"stream": Stream.MAIN, "size_bytes": 0.0}
+    labels |= dict.fromkeys(("stage", "microbatch", "peer", "group", "match", "communication"), -1)
     return labels | {"step": step, "phase": phase, "arrival_s": arrival_s, "start_s": arrival_s, "end_s": end_s} | others
 
 

@@ -46,6 +46,6 @@ def main(control: int, launcher: int, namespace: str, folder: str, host: int, ar
     with socket.socket(fileno=control) as connection:
         connection.sendall(line("ready"))
         if connection.recv(1):
-            log.note("asks")
+            log.note("requests")
             trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", folder, str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

@@ -1,6 +1,6 @@
-"""Hand-over: ranks save and end together once one of them is asked to stop.
+"""Hand-over: ranks save and end together once one of them is signalled to stop.
 
-torchrun's agents ask with SIGTERM: that of a host that is interrupted, and those that see a host that wants to join.
+torchrun's agents signal by SIGTERM: that of a host that is interrupted, and those that see a host that wants to join.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class HandOver:
     """Listens for SIGTERM from now on, which no longer ends this process."""
 
     def __init__(self) -> None:
-        self._asked = False
-        signal.signal(signal.SIGTERM, self._ask)
+        self._signalled = False
+        signal.signal(signal.SIGTERM, self._note_signal)
 
-    def _ask(self, *_: Any) -> None:
-        self._asked = True
+    def _note_signal(self, *_: Any) -> None:
+        self._signalled = True
 
     def agreed(self) -> bool:
-        """Whether any rank of the group has been asked to stop; all ranks get the same answer."""
-        shared = torch.tensor([float(self._asked)])
+        """Whether any rank of the group has been signalled to stop; all ranks get the same answer."""
+        shared = torch.tensor([float(self._signalled)])
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return bool(shared)

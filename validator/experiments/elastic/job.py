@@ -20,7 +20,7 @@ class Job:
     """folder: on storage that all hosts share. by_ranks: scenario for each number of ranks with which the job may continue.
     every: steps from one checkpoint to the next. silence_s: without messages from a rank until its peers take it for dead.
     patience_s: for which ranks wait for one another before training, and the launcher for progress. hands_over: whether ranks
-    save and end at the end of a step in which one of them is asked to stop."""
+    save and end at the end of a step in which one of them is signalled to stop."""
 
     folder: Path
     by_ranks: Mapping[int, Scenario]

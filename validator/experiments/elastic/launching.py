@@ -133,7 +133,7 @@ class ElasticJob:
         return self.children[host]
 
     def start_agent(self, settings: Settings, host: int) -> Child:
-        """Starts torchrun's agent of a host, which waits for a message before it asks to join. The store is on host 0."""
+        """Starts torchrun's agent of a host, which waits for a message before it requests to join. The store is on host 0."""
         endpoint = f"{self._hosts.address(0)}:{_PORT}"
         return self.start(host, agent.main, settings.arguments(endpoint, self._hosts.address(host), hosts_store=host == 0))
 

@@ -127,14 +127,14 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
     with closing(create(Context(scenario, me.rank, me.device, recorder, job.steps, pace), scenario.strategy)) as trainer:
         keeper = Keeper(job, trainer, log)
         first = keeper.begin()
-        asked = HandOver() if job.hands_over else None
+        hand_over = HandOver() if job.hands_over else None
         log.note("ready", step=first, rank=me.rank, ranks=me.ranks)
         for index in range(first, job.steps):
             recorder.begin_step(index - job.warmup + 1)
             trainer.take(index)
             recorder.end_step()
             log.note("step", step=index + 1, rank=me.rank, loss=trainer.step_loss(index))
-            if asked is not None and asked.agreed():
+            if hand_over is not None and hand_over.agreed():
                 keeper.save(index + 1)
                 log.note("handed over", step=index + 1, rank=me.rank)
                 # agents that did not ask for it start the process again

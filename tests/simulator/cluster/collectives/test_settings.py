@@ -33,7 +33,7 @@ from tests.simulator.clusters import plain
         (("allreduce", 8, 0), "at least one"),
         (("allreduce", 8, 5), "5 ranks for 4 devices"),
         (("allreduce", 8, 2, "star"), "no algorithm 'star' for all_reduce; use one of ring"),
-        (("alltoall", 8, 2, "ring"), "no algorithm 'ring' for alltoall; use one of pairwise"),
+        (("alltoall", 8, 2, "ring"), "no algorithm 'ring' for alltoall; use one of in_turns, pairwise"),
         (("allreduce", 8, 2, "nvls"), "is NCCL.s, which does not run on any; use another algorithm"),
     ],
 )

@@ -42,7 +42,7 @@ class TorchrunTimes:
         return Saving(self.pieces.save_s, by_all=False)
 
     @property
-    def asks_s(self) -> float:
+    def requests_s(self) -> float:
         """Seconds until an agent has started, and delays its first round."""
         return self.agent_s + PUT_OFF_S / 2
 

@@ -31,7 +31,7 @@ from scaleproof.validator.experiments.elastic.launching import ProcessTimes
 from scaleproof.validator.experiments.elastic.records import LoggedEvent
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.launch.launch import run_on_ranks
-from tests.validator.experiments.elastic.events import asking
+from tests.validator.experiments.elastic.events import signalling
 from tests.validator.experiments.elastic.events.logs import log_of
 from tests.validator.experiments.elastic.made import Timeline
 
@@ -75,8 +75,8 @@ def test_the_command_says_what_to_change(arguments: list[str], why: str, capsys:
 
 
 @pytest.mark.full
-def test_all_ranks_hand_over_when_one_is_asked() -> None:
-    assert run_on_ranks(asking.ask_one, 3, 1) == [[False, True]] * 3
+def test_all_ranks_hand_over_when_one_is_signalled() -> None:
+    assert run_on_ranks(signalling.signal_one, 3, 1) == [[False, True]] * 3
 
 
 def test_an_experiment_probes_predicts_runs_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

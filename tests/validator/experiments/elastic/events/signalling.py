@@ -1,4 +1,4 @@
-"""Function that ranks run in a test: one of them is asked to stop."""
+"""Function that ranks run in a test: one of them is signalled to stop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from scaleproof.validator.experiments.elastic.hand_over import HandOver
 from scaleproof.validator.launch.rank import here
 
 
-def ask_one(asked: int) -> list[bool]:
-    """Whether ranks agree to hand over before and after one of them is asked to."""
+def signal_one(signalled: int) -> list[bool]:
+    """Whether ranks agree to hand over before and after one of them is signalled."""
     hand_over = HandOver()
     before = hand_over.agreed()
-    if here().rank == asked:
+    if here().rank == signalled:
         os.kill(os.getpid(), signal.SIGTERM)
     return [before, hand_over.agreed()]
