@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
@@ -58,6 +59,7 @@ class CompiledRegions:
 
     def _backend(self, root: Any, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch import partitioners
         from torch._functorch.partitioners import min_cut_rematerialization_partition
         from torch._inductor.decomposition import select_decomp_table
 
@@ -68,8 +70,10 @@ class CompiledRegions:
 
         made: Callable[..., Any] = aot_autograd(
             fw_compiler=compiled, decompositions=select_decomp_table(), partition_fn=min_cut_rematerialization_partition
-        )(graph, inputs)
-        return made
+        )
+        # random numbers that are computed again need no state of a generator where they have no values
+        with patch.object(partitioners, "functionalize_rng_ops", lambda _, forward, backward, __: (forward, backward)):
+            return cast(Callable[..., Any], made(graph, inputs))
 
 
 class _RunsKernels:
