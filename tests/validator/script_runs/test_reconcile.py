@@ -70,5 +70,5 @@ def test_memory_is_predicted(tmp_path: Path) -> None:
 def test_a_script_that_fails_only_with_values_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(last='assert loss.item() == 1.0, "not that loss"'))
-    with pytest.raises(RunError, match=r"^train\.py:13: .*not that loss"):
+    with pytest.raises(RunError, match=r"^train\.py:12: .*not that loss"):
         reconciled(Script(str(path)), tmp_path)

@@ -198,8 +198,8 @@ def test_lateness_excludes_warm_up(fake_time: FakeTime) -> None:
 class SlowStart(Pace):
     """Is very late before the first pass."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario)
+    def __init__(self, scenario: Scenario, rank: int = 0) -> None:
+        super().__init__(scenario, rank)
         self.lateness.add(0.0, time.perf_counter() - 1e3)
 
 

@@ -6,6 +6,7 @@ process computes, and as many rows are sent as predicted.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_token_goes_to_the_best_experts_of_the_best_nodes() -> None:
     assert 1 in chosen[1].tolist()[1]
     assert set(chosen[1].tolist()[1]) <= {0, 1, 2}
     assert torch.equal(chosen[0], weights.gather(-1, chosen[1]))
-    assert set(route._replace(limit=2)(weights)[1][0].tolist()) == {0, 3}
+    assert set(replace(route, limit=2)(weights)[1][0].tolist()) == {0, 3}
 
 
 @pytest.mark.full
