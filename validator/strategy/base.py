@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -27,8 +27,7 @@ LOSS_SCALED: Final = ("fp16",)
 
 @dataclass(frozen=True)
 class Context:
-    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None.
-    copying: the rank's optimizers of copies of parameters, once they are built."""
+    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None."""
 
     scenario: Scenario
     rank: int
@@ -36,7 +35,6 @@ class Context:
     recorder: Recorder
     total_steps: int
     pace: Pace | None = None
-    copying: list[MasterOptimizer] = field(default_factory=list)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,7 +83,6 @@ class Context:
             dtype = self.dtype if self.scaler is None else torch.float32
             device = torch.device("cpu") if is_offloaded else self.device
             optimizer = MasterOptimizer(parameters, self.model.optimizer, dtype, device, self.scaler)
-            self.copying.append(optimizer)
         if self.pace is not None:
             self.pace.slow_down(optimizer)
         return optimizer
@@ -109,6 +106,12 @@ class Trainer(ABC):
         """Adds a mean loss over `samples` samples to the step's. Only one of several ranks with the same loss calls it."""
         part = loss.detach() * (samples / self.context.scenario.total_samples)
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
+
+    @property
+    def master_optimizer(self) -> MasterOptimizer | None:
+        """The optimizer, if it updates copies of the parameters."""
+        own = vars(self).get("optimizer")
+        return own if isinstance(own, MasterOptimizer) else None
 
     def step_loss(self, index: int) -> float:
         """This rank's part of a step's mean loss over all samples; 0 where the rank computes none."""

@@ -78,9 +78,10 @@ def _train(
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
-        for optimizer in context.copying:
+        skipped: list[int] = []
+        if (optimizer := trainer.master_optimizer) is not None:
             optimizer.widen()
-        skipped = sorted({step for optimizer in context.copying for step in optimizer.skipped})
+            skipped = optimizer.skipped
         if parameters_folder is not None:
             parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
             torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")

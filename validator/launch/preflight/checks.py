@@ -41,10 +41,6 @@ def _check(scenario: Scenario) -> None:
     if optimizer not in OPTIMIZERS:
         message = f"{optimizer} is predicted but not measured: {refusals.OPTIMIZERS[optimizer]}"
         raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
-    if scenario.training.offload and scenario.training.zero in (1, 2):
-        raise InputError(
-            f"training.offload with training.zero: {scenario.training.zero} is not trained; give zero 0 or 3 to measure"
-        )
     if scenario.training.offload == ("parameters",):
         message = f"of parameters alone is predicted but not measured: {refusals.HOST_PARAMETERS}"
         raise InputError(f"training.offload {message}; give [optimizer, parameters] to measure")

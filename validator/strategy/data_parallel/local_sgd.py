@@ -17,7 +17,6 @@ from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.train.master_copies import MasterOptimizer
 
 # Outer optimizers, whose gradient is the negative mean change: `none` yields the mean of the workers' parameters, `nesterov` is
 # DiLoCo's with its learning rate and momentum (arXiv 2311.08105, section 3.1).
@@ -86,8 +85,8 @@ class PeriodTrainer(WholeModel):
         self.outer.step()
         with torch.no_grad():
             vector_to_parameters(self.outer_parameters.detach().clone(), self.module.parameters())
-        if isinstance(self.optimizer, MasterOptimizer):
-            self.optimizer.read()
+        if self.master_optimizer is not None:
+            self.master_optimizer.read()
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The mean over workers if they differ; to be called on all workers together."""
