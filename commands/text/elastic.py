@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from scaleproof.commands.text.tables import sections, shares, table
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange
-from scaleproof.simulator.common.units import counted, format_change, format_number, format_percent, format_time_s
+from scaleproof.simulator.common.units import (
+    counted,
+    format_change,
+    format_interval_s,
+    format_number,
+    format_percent,
+    format_time_s,
+)
 
 if TYPE_CHECKING:
     from scaleproof.validator.experiments.elastic.events.outcome import ElasticOutcome
@@ -56,9 +63,7 @@ def comparison_table(rows: Iterable[TimeComparison]) -> list[str]:
     """Lines of times, predicted and measured, with the errors of the predictions."""
     cells = [("", "predicted", "90 % between", "measured", "error")]
     for row in rows:
-        between = ""
-        if row.low_s is not None and row.high_s is not None:
-            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
+        between = format_interval_s(row.low_s, row.high_s)
         cells.append(
             (row.name, format_time_s(row.predicted_s), between, format_time_s(row.measured_s), format_change(row.error))
         )

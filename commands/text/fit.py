@@ -12,6 +12,7 @@ from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.common.units import (
     counted,
     format_change,
+    format_interval_s,
     format_percent,
     format_time_s,
 )
@@ -46,7 +47,7 @@ def runs_table(record: FitRecord) -> Iterator[str]:
     """Lines of the errors of runs before and after the fit."""
     rows = [("run", "GPUs", "layout", "measured", "before", "after", "90 % interval")]
     for run in record.runs[:_MOST_RUNS]:
-        ends = f"{format_time_s(run.low_s)} to {format_time_s(run.high_s)}"
+        ends = format_interval_s(run.low_s, run.high_s)
         errors = format_change(run.error_before), format_change(run.error_after)
         place = run.short_place + ("" if run.is_given else " (check)")
         rows.append((place, str(run.gpus), run.layout, format_time_s(run.measured_s), *errors, ends))
@@ -66,8 +67,8 @@ def runs_table(record: FitRecord) -> Iterator[str]:
 
 def _target(record: FitRecord) -> Iterator[str]:
     target = record.target
-    ends = f"{format_time_s(target.low_s)} to {format_time_s(target.high_s)}"
-    before = f"{format_time_s(target.before_s)}, {format_time_s(target.before_low_s)} to {format_time_s(target.before_high_s)}"
+    ends = format_interval_s(target.low_s, target.high_s)
+    before = f"{format_time_s(target.before_s)}, {format_interval_s(target.before_low_s, target.before_high_s)}"
     where = "extrapolated to " if target.is_extrapolated else ""
     yield f"target {target.name}, {where}{counted(target.gpus, 'GPU')}, {target.layout}"
     yield f"  step time {format_time_s(target.after_s)}, 90 % interval {ends} (before: {before})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.commands.text.fit import constants_table, runs_table
 from scaleproof.commands.text.tables import table, wrapped
-from scaleproof.simulator.common.units import counted, format_change, format_percent, format_time_s
+from scaleproof.simulator.common.units import counted, format_change, format_interval_s, format_percent, format_time_s
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.fit_record import FitRecord
@@ -26,7 +26,7 @@ def line(outcome: CaseOutcome) -> str:
     if outcome.measured_s is None or outcome.error is None:
         return f"{name}, failed: {outcome.failure}"
     where = "inside" if outcome.inside else "outside"
-    interval = f"{format_time_s(outcome.low_s)} to {format_time_s(outcome.high_s)}"
+    interval = format_interval_s(outcome.low_s, outcome.high_s)
     return f"{name}, measured {format_time_s(outcome.measured_s):>8} ({format_change(outcome.error)}; {where} {interval})"
 
 
@@ -93,7 +93,7 @@ def _before_and_after(proof: FitProof) -> Iterator[str]:
         if before.measured_s is None or before.error is None or after.error is None:
             rows.append((after.name, "failed", "", "", "", ""))
             continue
-        ends = f"{format_time_s(after.low_s)} to {format_time_s(after.high_s)}"
+        ends = format_interval_s(after.low_s, after.high_s)
         errors = format_change(before.error), format_change(after.error)
         rows.append((after.name, format_time_s(before.measured_s), *errors, ends, "" if after.inside else "outside"))
     yield from table(rows, "<>>>><", indent="  ")

@@ -9,7 +9,7 @@ from typing import Final
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View, log_ticks
 from scaleproof.reports.charts.style import BLUE, VERMILLION
 from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, MeasuredSize
-from scaleproof.simulator.common.units import format_bytes, format_percent, format_time_s
+from scaleproof.simulator.common.units import format_bytes, format_interval_s, format_percent, format_time_s
 
 _INTERVAL: Final = "90 % interval"
 _US: Final = 1e6
@@ -80,7 +80,7 @@ def _measured(curve: CollectiveCurve, values: Sequence[float]) -> list[Mark]:
 
 def _text(one: MeasuredSize) -> str:
     predicted = f"predicted {format_time_s(one.predicted.seconds)}"
-    interval = f"{format_time_s(one.predicted.low_s)} to {format_time_s(one.predicted.high_s)}"
+    interval = format_interval_s(one.predicted.low_s, one.predicted.high_s)
     size = format_bytes(one.predicted.size_bytes)
     return f"{size}: measured {format_time_s(one.measured_s)}\n{predicted} ({interval}), {format_percent(one.error)} off"
 

@@ -10,7 +10,7 @@ from scaleproof.reports.pages.sections import Page, Section, Sources, pictured, 
 from scaleproof.reports.pages.text import signed_percent
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.elastic import ElasticRun, read
-from scaleproof.simulator.common.units import counted, format_time_s
+from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s
 
 _TITLES = ("Time", "Predicted", "90 % between", "Measured", "Error")
 
@@ -53,8 +53,6 @@ def _sections(run: ElasticRun) -> Iterator[Section]:
 
 def _rows(run: ElasticRun) -> Iterator[tuple[str, ...]]:
     for row in run.rows:
-        between = ""
-        if row.low_s is not None and row.high_s is not None:
-            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
+        between = format_interval_s(row.low_s, row.high_s)
         error = signed_percent(row.predicted_s / row.measured_s - 1.0) if row.measured_s > 0 else ""
         yield row.name.strip(), format_time_s(row.predicted_s), between, format_time_s(row.measured_s), error

@@ -16,7 +16,7 @@ from scaleproof.reports.pages.text import percent, signed_percent
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.simulator.analysis.fit_record import FILE, FitRecord
 from scaleproof.simulator.common.errors import InputError, one_line
-from scaleproof.simulator.common.units import counted, format_time_s, format_times_s
+from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s, format_times_s
 
 _RUNS: Final = (
     "run", "given", "gpus", "layout", "measured_s", "before_s", "after_s", "low_s", "high_s", "error_before", "error_after",
@@ -44,7 +44,7 @@ def page(folder: Path) -> Page:
 
 def _headline(record: FitRecord) -> str:
     target = record.target
-    ends = f"{format_time_s(target.low_s)} to {format_time_s(target.high_s)}"
+    ends = format_interval_s(target.low_s, target.high_s)
     return f"{target.name} on {counted(target.gpus, 'GPU')}: {format_time_s(target.after_s)} a step ({ends})."
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.operators import base_name, copied, work_of
-from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, Signature, TrainingPass
+from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
@@ -191,7 +191,7 @@ class _StepReader:
         timed_s = self._timed_s.get(self._one.operator_key(row)) if self._timed_s else None
         if kind == EventKind.COPY:
             return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32", timed_s)
-        signature = self._one.signature(row) if self._of("signature", row) != NONE else Signature((), (), {})
+        signature = self._one.signature(row)
         shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
         work = work_of(name, shapes, signature.arguments, moved_bytes)

@@ -211,12 +211,12 @@ class RecordedRanks:
     def operator_key(self, row: int) -> str:
         """What distinguishes an operator from others: its name, its signature, and the bytes that it moves."""
         read, written = (int(self.columns[name][row]) for name in ("bytes_read", "bytes_written"))
-        signature = self.signature(row) if int(self.columns["signature"][row]) != NONE else Signature((), (), {})
-        return f"{self.text('name', row)} {json.dumps(signature)} {max(0, read) + max(0, written)}"
+        return f"{self.text('name', row)} {json.dumps(self.signature(row))} {max(0, read) + max(0, written)}"
 
     def signature(self, row: int) -> Signature:
-        """The signature of an event."""
-        return self.signatures[int(self.columns["signature"][row])]
+        """The signature of an event; without tensors and arguments if none was recorded."""
+        index = int(self.columns["signature"][row])
+        return self.signatures[index] if index != NONE else Signature((), (), {})
 
 
 @dataclass(frozen=True, eq=False)

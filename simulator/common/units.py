@@ -326,6 +326,11 @@ def format_range(low: str, high: str, word: str = " to ") -> str:
     return low if low == high else f"{number if number and high.endswith(f' {unit}') else low}{word}{high}"
 
 
+def format_interval_s(low_s: float | None, high_s: float | None) -> str:
+    """An interval of seconds with both units: '900 ms to 1.20 s'; '' if an end is not known."""
+    return "" if low_s is None or high_s is None else f"{format_time_s(low_s)} to {format_time_s(high_s)}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: '1 rank', '1,024 ranks'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

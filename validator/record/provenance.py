@@ -141,6 +141,11 @@ def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
     return {core: ticks[f"cpu{core}"] / per_s for core in cores if f"cpu{core}" in ticks}
 
 
+def memory_bytes() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def cpu_model() -> str:
     """The processor's name according to the kernel."""
     if _CPU_INFO.exists():

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from scaleproof.simulator.captured.record import EventKind, RecordedRanks
 from scaleproof.validator.capture.backend.calls import OperatorCall, TensorUse
 from scaleproof.validator.capture.backend.schemas import tensors_of
+from scaleproof.validator.launch import rank
 from scaleproof.validator.script_runs.processor_operators import on_processor
 
 _WARMUP: Final = 1
@@ -157,18 +158,11 @@ def replay_here(path: str, budget_s: float) -> list[list[float]]:
             step = replay.step()
             for row, seconds in step.items() if number >= _WARMUP else ():
                 taken[row].append(seconds)
-            if _agreed(number + 1 >= _WARMUP + _FEWEST and time.monotonic() - begin_s > budget_s):
+            if any(rank.exchange(number + 1 >= _WARMUP + _FEWEST and time.monotonic() - begin_s > budget_s)):
                 break
     finally:
         gc.enable()
     return [[float(row), float(np.median(seconds))] for row, seconds in taken.items()]
-
-
-def _agreed(ends: bool) -> bool:
-    """Whether any rank wants to end, which all then do."""
-    wish = torch.tensor([int(ends)])
-    dist.all_reduce(wish, dist.ReduceOp.MAX)
-    return bool(wish.item())
 
 
 def write(one: RecordedRanks, calls: Mapping[int, OperatorCall], path: Path) -> None:

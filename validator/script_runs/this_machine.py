@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,7 +25,7 @@ from scaleproof.validator.launch.job import Host
 from scaleproof.validator.launch.launch import LocalRanks, run_on_ranks
 from scaleproof.validator.measure import MeasureOptions, On
 from scaleproof.validator.record.cpu_usage import usable
-from scaleproof.validator.record.provenance import cpu_model
+from scaleproof.validator.record.provenance import cpu_model, memory_bytes
 
 _NETWORK: Final = ("message", "collective")
 _MOST_PROCESSES: Final = 64
@@ -44,16 +43,12 @@ _REPEATS: Final = 5
 def properties(ranks: int) -> DeviceProperties:
     """What a script reads of its device: a core of this machine, and an equal share of its memory."""
     device = load_device(catalog.find_part("device", _BASE, Path()))
-    return replace(DeviceProperties.of(device), name=device_name(), memory_bytes=_memory_bytes(ranks))
+    return replace(DeviceProperties.of(device), name=device_name(), memory_bytes=memory_bytes() // ranks)
 
 
 def device_name() -> str:
     """Name of a core of this machine."""
     return f"core of {cpu_model()}"
-
-
-def _memory_bytes(ranks: int) -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
 
 
 def describe(on: On, ranks: int, path: Path, timeout_s: float, progress: Callable[[str], None]) -> None:
@@ -65,7 +60,7 @@ def describe(on: On, ranks: int, path: Path, timeout_s: float, progress: Callabl
     device = {
         "base": _BASE, "name": device_name(), "description": "a core of this machine, measured by products and copies",
         "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in rates["peak"].items()},
-        "memory": f"{_memory_bytes(ranks) / 2**30:.4g} GiB", "memory_bandwidth": f"{rates['memory_Bps'] / 1e9:.4g} GB/s",
+        "memory": f"{memory_bytes() // ranks / 2**30:.4g} GiB", "memory_bandwidth": f"{rates['memory_Bps'] / 1e9:.4g} GB/s",
         "assumed": ["kernels", "clock"], "source": "measured; operators of a captured script are timed one by one",
     }  # fmt: skip
     if on == "netlab":

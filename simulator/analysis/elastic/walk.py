@@ -109,7 +109,7 @@ class Walk:
         self._reached = max(self._reached, now.steps_at(now_s * (1 + _CLOSE)))
         match event:
             case HostJoin():
-                self._requesting.append(_Requesting(event, now_s, now_s + self._times.requests_s))
+                self._announce(event, now_s)
             case HostFailure():
                 self._fail(event, now_s, now_s)
             case SpotInterruption():
@@ -119,6 +119,10 @@ class Walk:
                     self._stop(_Stop("leave", stop_s, 1, (event.words,), now_s), step, step, saved_s)
                 else:
                     self._fail(event, now_s, now_s + event.notice_s)
+
+    def _announce(self, event: HostJoin, at_s: float) -> None:
+        """A host becomes available, and will request to join."""
+        self._requesting.append(_Requesting(event, at_s, at_s + self._times.requests_s))
 
     def _fail(self, event: HostFailure | SpotInterruption, now_s: float, gone_s: float) -> None:
         """A host is gone without a hand-over."""
@@ -150,7 +154,7 @@ class Walk:
         self._now = stretch
 
     def _pause(self, stop: _Stop, stretch: Stretch) -> tuple[Pause, list[_Requesting]]:
-        """The pause that begins now, and the hosts that join during it: those that ask before the group is formed."""
+        """The pause that begins now, and the hosts that join during it: those that request to before the group is formed."""
         into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
         compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0
         joined: list[_Requesting] = []
@@ -164,7 +168,7 @@ class Walk:
                 if occurs_s + self._times.requests_s > formed_s:
                     break
                 self._occurred_s = occurs_s
-                self._requesting.append(_Requesting(event, occurs_s, occurs_s + self._times.requests_s))
+                self._announce(event, occurs_s)
                 self._pending.popleft()
             further = [one for one in self._requesting if one.requests_s <= formed_s]
             if not further:
@@ -182,7 +186,7 @@ class Walk:
             self._occurred_s = event_s
             if not isinstance(event, HostJoin):
                 return _Stop("failure", event_s, 1, (event.words,), event_s)
-            self._requesting.append(_Requesting(event, event_s, event_s + self._times.requests_s))
+            self._announce(event, event_s)
 
     def _end(self, now_s: float, done: int, kept: int, saved_s: float) -> float:
         """Ends the current stretch, and returns the seconds of lost work."""

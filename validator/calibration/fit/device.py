@@ -8,7 +8,6 @@ each kind of layer in turn.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from scaleproof.validator.calibration.fit import curve_fitting
 from scaleproof.validator.calibration.fit.curve_fitting import robust
 from scaleproof.validator.calibration.fit.curve_fitting.lines import held_out_interval
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.record.provenance import cpu_model
+from scaleproof.validator.record.provenance import cpu_model, memory_bytes
 
 Array = npt.NDArray[np.float64]
 
@@ -88,7 +87,7 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
     fields: dict[str, Any] = {
         "name": cpu_model(),
         "peak": {precision: f"{peak_flops / 1e9:.4g} GFLOP/s"},
-        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
+        "memory": f"{memory_bytes() / 2**30:.4g} GiB",
         "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
         "kernels": _kernels(fitted, [max(rate / peak_flops, _SMALLEST) for rate in flops], element_s),
         "measured_layers": measured_layers([point for point in layers if not point.group], precision),

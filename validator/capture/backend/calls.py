@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -75,21 +75,3 @@ class CallRecorder:
             return tensor.detach().clone()
         is_known = not tensor.dtype.is_floating_point and self._content(tensor) is not Content.UNKNOWN
         return self._arena.on_host(tensor).clone() if is_known else None
-
-
-def uses_of(values: Any) -> Sequence[TensorUse]:
-    """The tensors in the arguments of a call."""
-    found: list[TensorUse] = []
-    _collect(values, found)
-    return found
-
-
-def _collect(value: Any, found: list[TensorUse]) -> None:
-    if isinstance(value, TensorUse):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            _collect(one, found)
-    elif isinstance(value, dict):
-        for one in value.values():
-            _collect(one, found)

@@ -13,6 +13,7 @@ from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.streams import on_stream, stream_types
 from scaleproof.validator.capture.job import DeviceProperties
+from scaleproof.validator.capture.replaced import replace_functions
 from scaleproof.validator.capture.trace import RankTrace
 
 _SEED: Final = 0
@@ -72,16 +73,16 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         for name, function in (shared | own).items():
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, function)
-    _replace(torch.cuda.nvtx, range_push=_always(None), range_pop=_always(None), mark=_always(None))
-    _replace(torch.cuda.nccl, version=_always(_NCCL))
-    _replace(
+    replace_functions(torch.cuda.nvtx, range_push=_always(None), range_pop=_always(None), mark=_always(None))
+    replace_functions(torch.cuda.nccl, version=_always(_NCCL))
+    replace_functions(
         torch.accelerator, **shared, current_accelerator=lambda check_available=False: torch.device("cuda"),
         current_device_index=_always(index), current_device_idx=_always(index), set_device_index=_always(None),
         set_device_idx=_always(None), device_index=_CurrentDevice,
     )  # fmt: skip
-    _replace(torch, Stream=stream, Event=event, Generator=_generators())
-    _replace(torch._C, _get_accelerator=lambda _=None: torch.device("cuda"))
-    _replace(
+    replace_functions(torch, Stream=stream, Event=event, Generator=_generators())
+    replace_functions(torch._C, _get_accelerator=lambda _=None: torch.device("cuda"))
+    replace_functions(
         torch.Tensor, pin_memory=lambda tensor, *_, **__: tensor, is_pinned=_always(False), record_stream=_always(None)
     )  # fmt: skip
 
@@ -137,8 +138,3 @@ def _generators() -> Any:
 def _always(value: Any) -> Callable[..., Any]:
     # a function of its own each, since some of PyTorch's registries have one entry per function
     return lambda *_, **__: value
-
-
-def _replace(owner: Any, **functions: Any) -> None:
-    for name, function in functions.items():
-        setattr(owner, name, function)

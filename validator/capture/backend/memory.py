@@ -6,7 +6,7 @@ import ctypes
 import functools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.capture.replaced import replace_functions
 
 CPU_KEYS: Final = DispatchKeySet(DispatchKey.CPU)
 # Sizes are those of the caching allocator's blocks.
@@ -264,12 +265,7 @@ class Arena:
             # without values, which this memory does not have; it is longer than the tensor
             return torch.UntypedStorage(length(this)) if this.device.type == "cuda" else to_host(this)  # type: ignore[no-untyped-call]
 
-        _replace(storage, resize_=resized, size=length, nbytes=length, cpu=on_host)
-
-
-def _replace(owner: Any, **functions: Callable[..., Any]) -> None:
-    for name, function in functions.items():
-        setattr(owner, name, function)
+        replace_functions(storage, resize_=resized, size=length, nbytes=length, cpu=on_host)
 
 
 def _address(storage: torch.UntypedStorage) -> int:

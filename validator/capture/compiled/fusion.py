@@ -87,20 +87,21 @@ def _chain(node: fx.Node) -> list[fx.Node]:
             leaves[each] = None
 
     add(node)
-    return list(chain) if node in chain and sum(map(_size_bytes, leaves)) <= _size_bytes(node) else []
+    return list(chain) if node in chain and sum(map(size_bytes, leaves)) <= size_bytes(node) else []
 
 
 def _is_repeatable(node: fx.Node) -> bool:
     target: Any = node.target
     return (
         isinstance(target, torch._ops.OpOverload)
-        and (torch.Tag.pointwise in target.tags or _packet(node) in ("convert_element_type", "_to_copy"))
+        and (torch.Tag.pointwise in target.tags or operator_name(node) in ("convert_element_type", "_to_copy"))
         and torch.Tag.nondeterministic_seeded not in target.tags
         and not target._schema.is_mutable
     )
 
 
-def _size_bytes(node: fx.Node) -> int:
+def size_bytes(node: fx.Node) -> int:
+    """Bytes of a node's tensor; 0 for other values."""
     value = node.meta.get("val")
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
@@ -202,10 +203,11 @@ def _short_name(node: fx.Node) -> str:
     """The name of an operator that needs work, such as 'add'."""
     if _is_view(node) or node.op != "call_function" or node.target is operator.getitem:
         return ""
-    return _packet(node)
+    return operator_name(node)
 
 
-def _packet(node: fx.Node) -> str:
+def operator_name(node: fx.Node) -> str:
+    """The name of the operator that a node calls, without namespace and overload; '' for other nodes."""
     target: Any = node.target
     return str(target._schema.name).rpartition("::")[2] if isinstance(target, torch._ops.OpOverload) else ""
 
@@ -217,7 +219,7 @@ def _is_view(node: fx.Node) -> bool:
         return True
     return isinstance(target, torch._ops.OpOverload) and (
         any(each.alias_info is not None and not each.alias_info.is_write for each in target._schema.returns)
-        or _packet(node) in ("_unsafe_view", "_reshape_alias", "detach")
+        or operator_name(node) in ("_unsafe_view", "_reshape_alias", "detach")
     )
 
 
@@ -228,15 +230,15 @@ def _is_fusible(node: fx.Node) -> bool:
         return all(_is_fusible(read) for read in node.all_input_nodes[:1] if read.op == "call_function")
     if not isinstance(target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
         return False
-    if _packet(node) == "scatter":
+    if operator_name(node) == "scatter":
         # into a constant, as the gradient of a loss by classes does: compilers compare places instead
         source = node.args[0]
-        return isinstance(source, fx.Node) and source.op == "call_function" and _packet(source) in _CONSTANTS
-    return torch.Tag.pointwise in target.tags or _packet(node) in _ELEMENTWISE or _reduces(node)
+        return isinstance(source, fx.Node) and source.op == "call_function" and operator_name(source) in _CONSTANTS
+    return torch.Tag.pointwise in target.tags or operator_name(node) in _ELEMENTWISE or _reduces(node)
 
 
 def _reduces(node: fx.Node) -> bool:
-    return _packet(node) in _REDUCES
+    return operator_name(node) in _REDUCES
 
 
 def _sums_over_rows(node: fx.Node) -> bool:

@@ -19,7 +19,7 @@ from torch import fx, nn
 from scaleproof.simulator.captured.record import EventKind, Signature
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text, tensors_of
-from scaleproof.validator.capture.compiled.fusion import Kernel, kernels_of
+from scaleproof.validator.capture.compiled.fusion import Kernel, kernels_of, operator_name, size_bytes
 from scaleproof.validator.capture.context import Place, inner_parts
 from scaleproof.validator.capture.trace import RankTrace
 
@@ -127,7 +127,7 @@ class _RunsKernels:
 
     def _record(self, kernel: Kernel, place: Place, reads: dict[fx.Node, Any], written: Sequence[torch.Tensor]) -> None:
         inputs = {id(tensor.untyped_storage()): tensor for tensor in tensors_of(list(reads.values())) if tensor.is_cuda}
-        looked_up = sum(_looked_up_bytes(node) for node in kernel.nodes)
+        looked_up = sum(size_bytes(node) for node in kernel.nodes if _is_look_up(node))
         tables = {read for node in kernel.nodes if _is_look_up(node) for read in node.all_input_nodes[:1]}
         whole = [reads[read] for read in reads if read not in tables]
         read_bytes, written_bytes = moved_bytes("", _distinct(tensors_of(whole)), written)
@@ -169,13 +169,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _is_look_up(node: fx.Node) -> bool:
-    target: Any = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.name.rpartition("::")[2] in _LOOKS_UP
-
-
-def _looked_up_bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() * value.element_size() if _is_look_up(node) and isinstance(value, torch.Tensor) else 0
+    return operator_name(node) in _LOOKS_UP
 
 
 def _module_of(node: fx.Node) -> str:

@@ -1,1 +1,11 @@
 """What is replaced of PyTorch in a played rank, in addition to the device, communication and compilers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def replace_functions(owner: Any, **functions: Any) -> None:
+    """Replaces functions and types of a module or class by their names."""
+    for name, function in functions.items():
+        setattr(owner, name, function)

@@ -9,7 +9,6 @@ import errno
 import importlib.util
 import io
 import os
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.utils._pytree import tree_leaves
 
+from scaleproof.validator.capture.replaced import replace_functions
 from scaleproof.validator.capture.steps import local_part
 from scaleproof.validator.capture.trace import RankTrace
 
@@ -38,11 +38,11 @@ class Checkpoints:
         """Replaces it."""
         torch.save = self._saved  # type: ignore[assignment]
         for module in (checkpoints, state_dict_saver):
-            _replace(module, save=self._saved_parts, save_state_dict=self._saved_parts, async_save=self._saved_later)
+            replace_functions(module, save=self._saved_parts, save_state_dict=self._saved_parts, async_save=self._saved_later)
         for module in (checkpoints, state_dict_loader):
-            _replace(module, load=self._loaded_parts, load_state_dict=self._loaded_parts)
+            replace_functions(module, load=self._loaded_parts, load_state_dict=self._loaded_parts)
         if importlib.util.find_spec("safetensors") is not None:
-            _replace(importlib.import_module("safetensors.torch"), save_file=self._saved)
+            replace_functions(importlib.import_module("safetensors.torch"), save_file=self._saved)
 
     def _saved(self, content: Any, target: Any = None, *arguments: Any, **keywords: Any) -> None:
         """`torch.save`; what goes to memory instead of a file is no checkpoint."""
@@ -93,8 +93,3 @@ def _device_tensors(content: Any) -> list[torch.Tensor]:
         elif callable(state):
             found += _device_tensors(state())
     return found
-
-
-def _replace(owner: Any, **functions: Callable[..., Any]) -> None:
-    for name, function in functions.items():
-        setattr(owner, name, function)

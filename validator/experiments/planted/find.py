@@ -9,12 +9,11 @@ from typing import Any, Final
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.experiments.planted.kinds import KINDS, PlantedFault, drawn
+from scaleproof.validator.experiments.proving.figures import DISTURBED
 from scaleproof.validator.reconciliation.explain import explain
 from scaleproof.validator.record.cpu_usage import Processors
 from scaleproof.validator.record.provenance import NOTICED_LOAD, load_of
 
-# Share of the busy cores' time taken by the virtual machine's host from which runs are disturbed, as in the proof.
-_TAKEN: Final = 0.05
 # Largest number of runs with and without a fault: a machine with other load can hide a fault or look like one.
 _ATTEMPTS: Final = 3
 Measure = Callable[[PlantedFault, bool], Run]
@@ -64,7 +63,7 @@ def planted(fault: PlantedFault, measure: Measure) -> PlantedRuns:
         meanwhile = Processors()
         runs = [measure(fault, with_fault) for with_fault in (True, False)]
         # a planted fault is other work, too
-        disturbed = meanwhile.taken() > _TAKEN or load_of(runs[1].provenance) > NOTICED_LOAD
+        disturbed = meanwhile.taken() > DISTURBED or load_of(runs[1].provenance) > NOTICED_LOAD
     found, healthy = (tuple(one.words for one in explain(predicted, run).faults) for run in runs)
     strategy = fault.scenario.strategy.kind
     return PlantedRuns(fault.kind, fault.seed, strategy, fault.words, found, healthy, attempt, disturbed)
