@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -32,6 +32,8 @@ from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOption
 SCRIPTS: Final = Path(__file__).parents[1] / "examples" / "captured"
 STEPS: Final = 12
 TIMEOUT_S: Final = 120.0
+Place = Literal["local", "netlab"]
+_PLACES: Final[Sequence[Place]] = ("local", "netlab")
 # Ranks for which the networks are measured.
 MOST_RANKS: Final = 4
 
@@ -44,8 +46,9 @@ class Case(NamedTuple):
     arguments: str
 
 
+_GPT: Final = "--layers 4 --width 256 --heads 4 --vocabulary 1024 --length 128 --batch 4 --steps 14 --dtype float32"
 CASES: Final = (
-    Case("gpt_ddp", 2, "--layers 4 --width 256 --heads 4 --vocabulary 1024 --length 128 --batch 4 --steps 14 --dtype float32"),
+    Case("gpt_ddp", 2, _GPT),
     Case(
         "llama_fsdp2", 2,
         "--layers 4 --width 256 --heads 4 --kv-heads 2 --hidden 512 --vocabulary 1024 --length 128 --batch 4 --shards 2 "
@@ -54,20 +57,21 @@ CASES: Final = (
     Case("tensor_parallel", 2, "128 4 256 2 512 64 2"),
     Case("pipeline_1f1b", 2, "256 1024 128 8 2"),
     Case("mixture_of_experts", 2, "128 64 8 2 2 256"),
-    Case("gpt_ddp", 4, "--layers 4 --width 256 --heads 4 --vocabulary 1024 --length 128 --batch 4 --steps 14 --dtype float32"),
+    Case("gpt_ddp", 4, _GPT),
 )  # fmt: skip
 
 
 def main() -> int:
     """Reconciles all cases and prints the tables."""
-    places = sys.argv[1:] or ["local", "netlab"]
+    places = [place for place in _PLACES if place in sys.argv[1:]] or _PLACES
+    if unknown := set(sys.argv[1:]) - set(_PLACES):
+        raise SystemExit(f"no place {', '.join(sorted(unknown))}; give {' or '.join(_PLACES)}, or none for both")
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     print(f"{datetime.now(UTC):%d %B %Y}, {cores} cores of {cpu_model()}, load {load:.1f} before", flush=True)
     print("| script | on | ranks | quantity | predicted | measured | error |\n|---|---|---|---|---|---|---|")
     errors: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as path:
         for on in places:
-            assert on in ("local", "netlab"), on
             cluster = Path(path) / f"{on}.yaml"
             this_machine.describe(on, MOST_RANKS, cluster, TIMEOUT_S, lambda _: None)
             for case in CASES:
@@ -87,7 +91,7 @@ def main() -> int:
     return 0
 
 
-def reconciled(case: Case, on: Literal["local", "netlab"], cluster: Path, folder: Path) -> ReconciledCase:
+def reconciled(case: Case, on: Place, cluster: Path, folder: Path) -> ReconciledCase:
     """The case, predicted and measured."""
     started = parse(["python", str(SCRIPTS / f"{case.script}.py"), *case.arguments.split()])
     options = ScriptOptions(on, str(cluster), case.ranks, STEPS, TIMEOUT_S)

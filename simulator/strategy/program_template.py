@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
 from scaleproof.simulator.program.pass_communication import PassCommunication
@@ -184,7 +185,7 @@ class TemplateKey(NamedTuple):
     sums_whole: bool
     owns_tensors: bool
     waits_for_scatters: bool
-    shard_copies: tuple[float, float]
+    shard_copies: ShardCopies
     stall_s: float
     unevenness: Perturbations
     pass_times: PassTimes
@@ -199,12 +200,12 @@ class TemplateKey(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> TemplateKey:
         """The key of a plan's programs for a job. ranges: layers of each stage."""
-        cluster, node, copies = job.cluster, job.cluster.node, job.shard_copies
+        cluster, node = job.cluster, job.cluster.node
         stall_s = job.framework.stall_s(plan.grid(node.devices).nodes)
         shape = None if cluster.is_uniform or cluster.network is None else network_shape(node, cluster.network)
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
-            job.sums_whole, job.owns_tensors, job.waits_for_scatters, (copies.gather, copies.scatter), stall_s,
+            job.sums_whole, job.owns_tensors, job.waits_for_scatters, job.shard_copies, stall_s,
             job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape,
             library_of(cluster), job.shares_links, job.is_emulated,
         )  # fmt: skip

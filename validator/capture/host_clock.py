@@ -1,4 +1,4 @@
-"""Time that the script's own host code takes between operators, without what recording them takes."""
+"""Time of the script's own host code between operators, without the time of recording them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _ThreadTimes(threading.local):
 
 
 class HostClock:
-    """Follows each thread. What PyTorch takes to call an operator that is recorded, and to pass it a list, does not count."""
+    """Follows each thread. PyTorch's own time for calling a recorded operator and passing it a list does not count."""
 
     def __init__(self) -> None:
         self._own = _ThreadTimes()
@@ -31,7 +31,7 @@ class HostClock:
 
     @contextlib.contextmanager
     def recording(self, arguments: Sequence[Any] | None = None) -> Iterator[None]:
-        """A context in which something is recorded, whose time is none of the script's. arguments: of an operator's call."""
+        """A context in which something is recorded, whose time does not count as the script's. arguments: of an operator."""
         self._enter(self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0)
         try:
             yield
@@ -61,8 +61,8 @@ class HostClock:
         return pending_s
 
     def calibrate(self, call: Callable[[], object], call_with_list: Callable[[], object], listed: int) -> None:
-        """Measures what a call takes, and each element of a list. The calls must be recorded; the second has `listed` elements
-        in lists."""
+        """Measures the time of a call, and of each element of a list. The calls must be recorded; the second has `listed`
+        elements in lists."""
         self._call_s = self._between_s(call)
         self._listed_s = self._between_s(call_with_list) / listed
 

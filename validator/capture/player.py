@@ -177,7 +177,7 @@ class Player:
 
 
 def _calibrate(host: HostClock) -> None:
-    """Measures what it takes to call an operator that is recorded, on zeros."""
+    """Measures the host's time for calling a recorded operator, on zeros."""
     host.ignore_collections()
     one = torch.zeros(1, device="cuda")
     several = [one] * _LISTED

@@ -17,7 +17,8 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
 BACKEND = "scaleproof-gloo"
-_NAMES_OF_GROUPS = 0x7FFFFFFF
+# Largest value of an integer column of recorded spans; hashes are cut to it.
+_LARGEST_INT32 = 0x7FFFFFFF
 _ALONE = -1
 # its methods have several signatures each, of which PyTorch calls one from C++
 _ProcessGroup: Any = dist.ProcessGroup
@@ -136,20 +137,18 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
     allgather_coalesced = allgather
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> RecordedTransferWork:
-        return self._issue("all_gather", [self._gather_into(output, own)], _bytes([output]))
+        return self._issue("all_gather", [self._gloo._allgather_base(output, own)], _bytes([output]))
 
     all_gather_single = _allgather_base
     all_gather_into_tensor = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
         """Gathers several tensors of all ranks, into one tensor each."""
-        works = [self._gather_into(output, own) for output, own in zip(_flat(outputs), _flat(inputs), strict=True)]
+        pairs = zip(_flat(outputs), _flat(inputs), strict=True)
+        works = [self._gloo._allgather_base(output, own) for output, own in pairs]
         return self._issue("all_gather", works, _bytes(_flat(outputs)))
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
-
-    def _gather_into(self, output: torch.Tensor, own: torch.Tensor) -> Any:
-        return self._gloo._allgather_base(output, own)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
         """Reduces, and leaves each rank its part. outputs, inputs: lists, or single tensors."""
@@ -270,7 +269,7 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
     def _message(self, tensors: Any, source: int, target: int, tag: int) -> IssuedTransfer:
         ranks = distributed_c10d.get_process_group_ranks(self)
         self._messages[source, target, tag] += 1
-        match = (zlib.crc32(repr((tag, self._messages[source, target, tag])).encode())) & _NAMES_OF_GROUPS
+        match = (zlib.crc32(repr((tag, self._messages[source, target, tag])).encode())) & _LARGEST_INT32
         peer = ranks[target if source == self._own else source]
         return IssuedTransfer(self._kind("send"), now(), _bytes(_flat(tensors)), self._number, match, peer)
 
@@ -284,7 +283,7 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
         if self._size == 1:
             return _ALONE
         ranks = tuple(distributed_c10d.get_process_group_ranks(self))
-        return zlib.crc32(repr((ranks, self.group_name)).encode()) & _NAMES_OF_GROUPS
+        return zlib.crc32(repr((ranks, self.group_name)).encode()) & _LARGEST_INT32
 
 
 def install(recorder: ScriptRecorder) -> None:

@@ -72,11 +72,12 @@ class _MainRow:
 
 @dataclass
 class _OpenEnd:
-    """Transfers that a backward pass waits for at its end, since `begin_s`, until at most `end_s`."""
+    """Transfers that a backward pass waits for at its end. wait: the span of this wait from when it begins; rest: of the pass
+    after it. Where one ends and the other begins is known once the transfers' times are."""
 
-    begin_s: float
     transfers: list[IssuedTransfer] = field(default_factory=list)
-    end_s: float = 0.0
+    wait: _MainRow | None = None
+    rest: _MainRow | None = None
 
 
 class ScriptRecorder:
@@ -94,7 +95,6 @@ class ScriptRecorder:
         self._passes = 0
         self._open: _OpenEnd | None = None
         self._ends: list[_OpenEnd] = []
-        self.kinds: list[CollectiveKind] = []
         self._kinds: dict[CollectiveKind, int] = {}
 
     def install(self) -> None:
@@ -117,10 +117,12 @@ class ScriptRecorder:
 
     def kind(self, kind: CollectiveKind) -> int:
         """The index of a kind."""
-        index = self._kinds.setdefault(kind, len(self.kinds))
-        if index == len(self.kinds):
-            self.kinds.append(kind)
-        return index
+        return self._kinds.setdefault(kind, len(self._kinds))
+
+    @property
+    def kinds(self) -> list[CollectiveKind]:
+        """Kinds by their indices."""
+        return list(self._kinds)
 
     def issued(self, transfer: IssuedTransfer) -> None:
         """Notes a collective. One that a backward pass issues without waiting is waited for at its end, as reducers do."""
@@ -128,7 +130,7 @@ class ScriptRecorder:
         if _graph_task() == _NO_TASK:
             return
         if self._open is None:
-            self._open = _OpenEnd(0.0)
+            self._open = _OpenEnd()
             _engine.queue_callback(functools.partial(self._begin_end, self._open))
         self._open.transfers.append(transfer)
 
@@ -177,20 +179,18 @@ class ScriptRecorder:
 
     def _begin_end(self, end: _OpenEnd) -> None:
         """The engine has computed all gradients; what was queued before this waits for sums of them next."""
-        end.begin_s = now()
+        end.wait = _MainRow(Phase.SYNCHRONISE, now(), 0.0)
 
     def _finish_backward(self) -> None:
         if self._open is None:
             return
         end, self._open = self._open, None
-        end.end_s = now()
-        if end.begin_s:
-            # where the wait ends is known once the transfers' times are
+        if end.wait is not None:
+            end_s = now()
+            end.rest = _MainRow(self._phase, end_s, end_s)
+            self._rows += [_MainRow(self._phase, self._since_s, end.wait.begin_s), end.wait, end.rest]
             self._ends.append(end)
-            self._rows.append(_MainRow(self._phase, self._since_s, end.begin_s))
-            self._rows.append(_MainRow(Phase.SYNCHRONISE, end.begin_s, -float(len(self._ends))))
-            self._rows.append(_MainRow(self._phase, -float(len(self._ends)), end.end_s))
-            self._since_s = end.end_s
+            self._since_s = end_s
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._switch(_AFTER_UPDATE)
@@ -237,15 +237,13 @@ class ScriptRecorder:
 
     def _resolved(self) -> Sequence[_MainRow]:
         """The rows, with the times at which waits at ends of backward passes ended."""
-        for number, end in enumerate(self._ends, start=1):
-            late_s = max((one.end_s for one in end.transfers if not one.waited), default=end.begin_s)
-            until_s = min(max(late_s, end.begin_s), end.end_s)
-            kind = end.transfers[-1].kind if end.transfers else -1
-            for row in self._rows:
-                if row.end_s == -number:
-                    row.end_s, row.kind = until_s, kind
-                if row.begin_s == -number:
-                    row.begin_s = until_s
+        for end in self._ends:
+            wait, rest = end.wait, end.rest
+            assert wait is not None, "the pass has ended"
+            assert rest is not None, "the pass has ended"
+            late_s = max((one.end_s for one in end.transfers if not one.waited), default=wait.begin_s)
+            wait.end_s = rest.begin_s = min(max(late_s, wait.begin_s), rest.end_s)
+            wait.kind = end.transfers[-1].kind
         return self._rows
 
     @staticmethod
