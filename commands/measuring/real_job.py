@@ -88,10 +88,11 @@ def describe(case: ReconciledCase, steps: bool, measured_by: str) -> str:
 
 def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
     """Rows of what a whole step has: time, throughput, utilisation and memory."""
+    from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
     from scaleproof.simulator.common.units import format_bytes, format_change_s, format_number, format_percent, format_time_s
 
     sides = case.predicted, measured
-    unit = "rank" if case.scenario.cluster.node.cores is not None or case.scenario.cluster.shared_cores is not None else "GPU"
+    unit = "rank" if computes_on_processors(case.scenario.cluster) else "GPU"
     off_s = case.predicted.step_time_s - measured.step_time_s
     rows = [_row("step time", [format_time_s(run.step_time_s) for run in sides], format_change_s(off_s), case.error)]
     if all(run.tokens_per_s_per_rank for run in sides):
