@@ -56,7 +56,7 @@ def mount(commands: Any) -> None:
     reconcile.add("--log-format NAME", "format of the log, if it is not found", choices=_LOG_FORMATS)
     reconcile.add("--script", "the words after -- start a training script: capture it, run it, predict it and compare")
     reconcile.add("--ranks N", "ranks of that script, on this machine", type=positive)
-    reconcile.add("--cluster NAME", "description of where it runs (for local the machine, measured; for netlab the network)")
+    reconcile.add("--cluster NAME", "cluster that describes where the script runs; without it, this machine is measured first")
     reconcile.add(
         "--script-steps N", f"steps of that script that are measured ({_SCRIPT_STEPS})", type=positive, default=_SCRIPT_STEPS
     )
