@@ -17,23 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scaleproof.api import (
-        calibrate,
         claims,
         collective,
         compare,
         crossover,
+        elastic,
         evidence,
         goodput,
-        measure,
         model,
         plan,
         predict,
-        reconcile,
         report,
         sensitivity,
         sweep,
     )
     from scaleproof.commands.main import main
+    from scaleproof.measuring import calibrate, capture, fit, measure, reconcile
     from scaleproof.results import (
         ComparisonResult,
         EvidenceResult,
@@ -60,16 +59,18 @@ __version__ = "0.1.0"
 __all__ = [
     "ComparisonResult", "EvidenceResult", "FieldError", "InputError", "MeasureOptions", "MissingDependencyError",
     "NotFoundError", "PlansBySize", "RankedPlans", "ReconciliationResult", "RunError", "RunResult", "ScaleproofError",
-    "Scenario", "ScenarioError", "SweepResult", "calibrate", "claims", "collective", "compare", "crossover", "evidence",
-    "goodput", "load", "main", "measure", "model", "plan", "predict", "reconcile", "report", "sensitivity", "sweep",
+    "Scenario", "ScenarioError", "SweepResult", "calibrate", "capture", "claims", "collective", "compare", "crossover",
+    "elastic", "evidence", "fit", "goodput", "load", "main", "measure", "model", "plan", "predict", "reconcile", "report",
+    "sensitivity", "sweep",
 ]  # fmt: skip
 
 _NAMES = {
     "api": (
-        "calibrate", "claims", "collective", "compare", "crossover", "evidence", "goodput", "measure", "model", "plan",
-        "predict", "reconcile", "report", "sensitivity", "sweep",
+        "claims", "collective", "compare", "crossover", "elastic", "evidence", "goodput", "model", "plan", "predict", "report",
+        "sensitivity", "sweep",
     ),
     "commands.main": ("main",),
+    "measuring": ("calibrate", "capture", "fit", "measure", "reconcile"),
     "results": (
         "ComparisonResult", "EvidenceResult", "PlansBySize", "RankedPlans", "ReconciliationResult", "RunResult", "SweepResult",
     ),

@@ -28,7 +28,6 @@ from scaleproof.results import (
     EvidenceResult,
     PlansBySize,
     RankedPlans,
-    ReconciliationResult,
     RunResult,
     SweepResult,
 )
@@ -43,11 +42,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 if TYPE_CHECKING:
     from scaleproof.reports.claims.result import Result
     from scaleproof.simulator.analysis.crossover.crossover import Crossover
+    from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
     from scaleproof.simulator.analysis.goodput import Goodput
     from scaleproof.simulator.analysis.planner.objectives import Objective
     from scaleproof.simulator.analysis.sensitivity.sensitivity import Sensitivity
     from scaleproof.simulator.model import AnyModel
-    from scaleproof.validator.measure import MeasureOptions, On
 
 
 def scenario(reference: Scenario | Reference, overrides: Overrides = (), gpus: int | None = None) -> Scenario:
@@ -195,6 +194,13 @@ def goodput(reference: Scenario | Reference, overrides: Overrides = (), *, days:
     return training_time_ratio(scenario(reference, overrides), check_number("days", days, "30"))
 
 
+def elastic(reference: Scenario | Reference, overrides: Overrides = ()) -> ElasticTimeline:
+    """Training along `reliability.events`: hosts that fail, return, join or are interrupted. Raises ScaleproofError."""
+    from scaleproof.simulator.analysis.elastic import elastic as along_events
+
+    return along_events(scenario(reference, overrides))
+
+
 def crossover(
     reference: str | Path,
     x: str = "",
@@ -223,84 +229,6 @@ def claims(*names: str) -> list[Result]:
     from scaleproof.reports.claims.result import results_of
 
     return results_of([read(check_text("names", name)) for name in names or all_names()])
-
-
-@naming_extras()
-def measure(
-    reference: Scenario | Reference,
-    overrides: Overrides = (),
-    *,
-    on: On | None = None,
-    options: MeasureOptions | None = None,
-) -> RunResult:
-    """Trains a scenario and returns the measured run. Raises ScaleproofError. Needs the extra `validator`.
-
-    on: local, netlab or cluster; None for the ranks that torchrun or srun has started, otherwise local.
-    """
-    from scaleproof.validator.measure import MeasureOptions
-    from scaleproof.validator.measure import measure as measure_scenario
-
-    if options is not None and not isinstance(options, MeasureOptions):
-        raise InputError(f"options: expected MeasureOptions, got {options!r}")
-    return RunResult.of(measure_scenario(scenario(reference, overrides), on, options or MeasureOptions()))
-
-
-@naming_extras()
-def reconcile(
-    *references: Scenario | Reference,
-    overrides: Overrides = (),
-    on: On | None = None,
-    out: str | Path | None = None,
-    options: MeasureOptions | None = None,
-) -> ReconciliationResult:
-    """Predicts and trains scenarios, and explains the differences. Raises ScaleproofError. Needs the extra `validator`.
-
-    on: as for `measure`. out: folder for the runs and reconcile.json, which `report` reads.
-    """
-    from scaleproof.validator.launch.launch import require_torch
-    from scaleproof.validator.measure import where_to
-    from scaleproof.validator.reconciliation.reconcile import reconcile as reconcile_scenarios
-
-    # what holds for all scenarios is refused here, what holds for one is in its result
-    require_torch()
-    where_to(on)
-    if not references:
-        raise InputError("give at least one scenario to reconcile")
-    scenarios = [scenario(one, overrides) for one in references]
-    folder = None if out is None else check_path("out", out)
-    cases = reconcile_scenarios(scenarios, lambda one: measure(one, on=on, options=options), folder, None, lambda _: None)
-    return ReconciliationResult(tuple(cases), folder)
-
-
-@naming_extras()
-def calibrate(
-    out: str | Path,
-    *,
-    on: On | None = None,
-    cluster: str | Path | None = None,
-    budget_s: float = 35.0,
-    models: Sequence[str] = ("gpt-mini", "mlp-mini"),
-) -> Path:
-    """Measures this machine or a cluster, writes a cluster file and returns its path. Raises ScaleproofError. Needs the extra
-    `validator`.
-
-    cluster: name or path of the cluster's description, needed for on="netlab". budget_s: seconds for all probes together.
-    models: whose layers are timed.
-    """
-    from scaleproof.simulator.model import Gpt, Mlp
-    from scaleproof.validator.calibration.calibrate import calibrate as measure_cluster
-    from scaleproof.validator.calibration.cluster_file.files import description, write
-    from scaleproof.validator.calibration.plan import ProbePlan
-
-    path, seconds = check_path("out", out), check_number("budget_s", budget_s, "35")
-    base = None if cluster is None else description(check_text("cluster", cluster))
-    trained = [one for one in map(model, check_texts("models", models)) if isinstance(one, Gpt | Mlp)]
-    if len(trained) < len(models):
-        raise InputError("models: only gpt and mlp models can be trained here; give some of these")
-    calibrated = measure_cluster(ProbePlan(trained, budget_s=seconds), on, base)
-    if calibrated is not None:
-        write(calibrated.cluster, path, calibrated.points)
-    return path
 
 
 def collective(

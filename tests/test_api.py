@@ -95,10 +95,27 @@ def test_the_other_results_have_a_short_text() -> None:
         sp.sensitivity(FIELDS),
         sp.crossover("resnet50-ring-p100", points=2, strategies=["ring"]),
         sp.goodput("llama3-405b-54-days", days=2),
+        sp.elastic("netlab-host-returns"),
     ]
     for result in results:
         assert 2 <= len(repr(result).splitlines()) <= 4, repr(result)
         assert max(map(len, repr(result).splitlines())) < 130
+
+
+@pytest.mark.full
+def test_a_fit_predicts_its_scenario_and_writes_a_framework(tmp_path: Path) -> None:
+    runs, out = Path("scenarios/demo/h100-runs.csv"), tmp_path / "mine.yaml"
+    found = sp.fit([runs], "published:ultrascale-0360", out=out)
+    assert len(found.given) == 3
+    assert sp.predict("published:ultrascale-0360", {"framework": str(out)}).step_time_s == pytest.approx(found.target.after_s)
+    assert 2 <= len(repr(found).splitlines()) <= 4
+
+
+@pytest.mark.full
+def test_a_captured_script_is_a_scenario(tmp_path: Path) -> None:
+    command = ["python", "examples/captured/gan.py"]
+    captured = sp.capture(command, tmp_path / "gan.zip", ranks=8, device="h100-80gb-sxm")
+    assert sp.predict(captured, {"cluster": "dgx-h100"}).step_time_s > 0
 
 
 def test_results_can_be_compared() -> None:
@@ -175,6 +192,9 @@ def test_reconcile_returns_both_runs(tmp_path: Path) -> None:
         (lambda: sp.crossover(5), "expected the name of a scenario, a path, or a mapping"),
         (lambda: sp.calibrate("x.yaml", models="gpt-mini"), "models: expected a list of texts, got 'gpt-mini'"),
         (lambda: sp.claims(5), "names: expected a text, got 5"),
+        (lambda: sp.elastic(FIELDS), "events"),
+        (lambda: sp.fit("runs.csv"), "runs: expected a list with at least one path, got 'runs.csv'"),
+        (lambda: sp.capture("train.py", "x.zip", ranks=8), "command: expected a list of texts, got 'train.py'"),
         (lambda: sp.report(5), "folder: expected a path, got 5"),
         (lambda: sp.reconcile(), "give at least one scenario"),
         (lambda: sp.reconcile(FIELDS, on="mars"), "on: expected one of local, netlab, cluster, got 'mars'"),

@@ -12,12 +12,9 @@ from scaleproof.commands.output import print_result, progress
 
 if TYPE_CHECKING:
     from scaleproof.simulator.captured.record import Capture
-    from scaleproof.validator.capture.command_line import Started
-    from scaleproof.validator.capture.job import CaptureJob
 
 _STEPS: Final = 3
 _TIMEOUT_S: Final = 600.0
-_NODE: Final = 8
 
 
 def mount(commands: Any) -> None:
@@ -51,11 +48,11 @@ def _capture(options: argparse.Namespace) -> int:
 
     require_torch()
     from scaleproof.validator.capture.capture import CaptureOptions, capture
-    from scaleproof.validator.capture.command_line import parse
+    from scaleproof.validator.capture.command_line import job_of, parse
 
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     started = parse(command)
-    job, device = _job(options, started)
+    job, device = job_of(started, options.ranks, options.device, options.cluster, options.steps, options.values)
     out = options.out or (None if options.memory_only else Path("capture.zip"))
     with progress(f"capturing {started.script.target}") as report:
         settings = CaptureOptions(device, options.cluster, options.timeout, options.log)
@@ -74,33 +71,3 @@ def _next(captured: Capture, out: Path | None) -> str:
     """The command to continue with."""
     cluster = "" if captured.cluster else " --set cluster=NAME"
     return f"scaleproof predict {out}{cluster}"
-
-
-def _job(options: argparse.Namespace, started: Started) -> tuple[CaptureJob, str]:
-    """The job of the command line, and the name of its device. Raises InputError."""
-    from scaleproof.simulator.common import catalog, yaml_file
-    from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.scenario.read import load_cluster, load_device
-    from scaleproof.validator.capture.job import CaptureJob, DeviceProperties
-    from scaleproof.validator.capture.policies import policy_of
-
-    ranks = options.ranks or started.ranks
-    if ranks is None:
-        raise InputError("give the number of ranks: --ranks 8")
-    per_node, device_name = started.ranks_per_node, options.device
-    if options.cluster:
-        path = catalog.find_part("cluster", options.cluster, Path())
-        cluster = load_cluster(path)
-        per_node = per_node or cluster.node.devices
-        own = yaml_file.read(path).data.get("device")
-        name = own if isinstance(own, str) else cluster.device.name
-        device = cluster.device
-    elif not device_name:
-        raise InputError("give the GPU that the script sees: --device h100-80gb-sxm, or --cluster NAME")
-    if device_name:
-        device, name = load_device(catalog.find_part("device", device_name, Path())), device_name
-    policy_of(options.values)
-    job = CaptureJob(
-        started.script, ranks, min(per_node or _NODE, ranks), DeviceProperties.of(device), options.steps, options.values
-    )
-    return job, name

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s
 from scaleproof.simulator.scenario.schema import Scenario
 
 # File of a record in its folder.
@@ -129,6 +130,15 @@ class FitRecord(_FitPart):
     next_runs: tuple[NextRun, ...]
     candidates: int
     regrets: tuple[FitRegret, ...] = ()
+
+    def __repr__(self) -> str:
+        low_s, high_s = self.target.low_s, self.target.high_s
+        following = f"\n  measure next: {self.next_runs[0].gpus} GPUs, {self.next_runs[0].layout}" if self.next_runs else ""
+        return (
+            f"{self.framework} on {self.cluster}, fitted to {counted(len(self.given), 'run')} of {self.model}\n"
+            f"  {self.target.name} on {counted(self.target.gpus, 'GPU')}: {format_time_s(self.target.after_s)} a step "
+            f"(90 % interval {format_interval_s(low_s, high_s)}){following}"
+        )
 
     @property
     def given(self) -> tuple[FitRun, ...]:

@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.capture.job import Script
+from scaleproof.simulator.scenario.read import load_cluster, load_device
+from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
+from scaleproof.validator.capture.policies import policy_of
 
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?(\.exe)?")
 # Options of Python that have a value of their own.
 _WITH_VALUE: Final = ("-W", "-X")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch")
+_USUAL_NODE: Final = 8
 _EXAMPLE: Final = "for example: scaleproof capture --ranks 8 --device h100-80gb-sxm -- python train.py"
 
 
@@ -53,6 +57,32 @@ def parse(command: Sequence[str]) -> Started:
     if rest[1] in _LAUNCHERS:
         return _launched(rest[2:])
     return Started(Script(rest[1], tuple(rest[2:]), is_module=True))
+
+
+def job_of(
+    started: Started, ranks: int | None, device_name: str | None, cluster_name: str | None, steps: int, values: str
+) -> tuple[CaptureJob, str]:
+    """The job of which a command starts one rank, and the name of its device. Raises InputError.
+
+    ranks: None for the number that the command gives. device_name: None for the cluster's. values: a policy's text.
+    """
+    ranks = ranks or started.ranks
+    if ranks is None:
+        raise InputError("give the number of ranks: --ranks 8")
+    if device_name is None and cluster_name is None:
+        raise InputError("give the GPU that the script sees: --device h100-80gb-sxm, or --cluster NAME")
+    per_node = started.ranks_per_node
+    if cluster_name is not None:
+        path = catalog.find_part("cluster", cluster_name, Path())
+        cluster = load_cluster(path)
+        per_node = per_node or cluster.node.devices
+        own = yaml_file.read(path).data.get("device")
+        name, device = own if isinstance(own, str) else cluster.device.name, cluster.device
+    if device_name is not None:
+        name, device = device_name, load_device(catalog.find_part("device", device_name, Path()))
+    policy_of(values)
+    per_node = min(per_node or _USUAL_NODE, ranks)
+    return CaptureJob(started.script, ranks, per_node, DeviceProperties.of(device), steps, values), name
 
 
 def _script(words: Sequence[str]) -> Script:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from scaleproof.simulator.common.units import counted, format_percent, format_time_s
+
 PARTS: Final = ("useful", "checkpoints", "lost work", "detection", "new group", "start", "restore")
 
 
@@ -86,6 +88,12 @@ class ElasticTimeline:
     stretches: tuple[TrainingStretch, ...]
     changes: tuple[HostChange, ...]
     undisturbed_s: float | None
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.scenario}: {counted(self.steps, 'step')} in {format_time_s(self.total_s)}\n"
+            f"  {counted(len(self.changes), 'change')} of hosts; {format_percent(self.ratio)} of the time are useful"
+        )
 
     @property
     def total_s(self) -> float:
