@@ -33,6 +33,19 @@ class PerPass(Spec):
         return PerPass(forward=self.forward + other.forward, backward=self.backward + other.backward)
 
 
+class StageHost(Spec):
+    """Host time of each pass of a pipeline stage that its layers do not have, and that no kernel hides.
+
+    Backward passes that are split into gradients of inputs and of weights have times of their own.
+    """
+
+    forward_s: Seconds = Field(0.0, alias="forward", description="of a forward pass")
+    loss_s: Seconds = Field(0.0, alias="loss", description="of the loss, after the last stage's forward pass")
+    backward_s: Seconds = Field(0.0, alias="backward", description="of a whole backward pass")
+    inputs_s: Seconds = Field(0.0, alias="inputs", description="of a pass for gradients of inputs")
+    weights_s: Seconds = Field(0.0, alias="weights", description="of a pass for gradients of weights")
+
+
 class Host(Spec):
     """Work of the host process in each step.
 
@@ -52,6 +65,7 @@ class Host(Spec):
         0.0, alias="gradient",
         description="time per gradient tensor and device after sums, of one process that drives all devices of a node",
     )  # fmt: skip
+    stage: StageHost = Field(StageHost(), description="time per pass of a pipeline stage in addition to its layers")
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
@@ -279,6 +293,9 @@ class Framework(Spec):
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     pipeline_waits: PipelineWaits = PipelineWaits()
+    splits_first_stage: bool = Field(
+        True, description="the first stage too computes gradients of inputs and of weights apart where a schedule divides them"
+    )
     zero_1: ZeroOne = ZeroOne()
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
@@ -345,6 +362,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "scatters": {"waits_for_scatters": False, "shard_copies": ShardCopies()},
     "slowest": {"scale": Scale()},
     "waits": {"pipeline_waits": PipelineWaits()},
+    "first stage": {"splits_first_stage": True},
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},

@@ -78,11 +78,16 @@ class Netlab:
         """Changes the rate of a host's link in both directions. Raises RunError where the lab is not up."""
         self.limit_upload(host, rate_Bps)
         assert self._holder is not None, "the lab is up"
-        _batch("tc", self._holder.paths[0], [wiring.changed_limit(f"host{host}", rate_Bps)])
+        _batch("tc", self._holder.paths[0], [wiring.changed_limit(self._plan, f"host{host}", rate_Bps)])
 
     def limit_upload(self, host: int, rate_Bps: float) -> None:
         """Changes the rate at which a host sends. Raises RunError where the lab is not up."""
-        _batch("tc", self.namespace(host), [wiring.changed_limit(self.interface, rate_Bps)])
+        _batch("tc", self.namespace(host), [wiring.changed_limit(self._plan, self.interface, rate_Bps)])
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of a frame without the header of Ethernet."""
+        return self._plan.mtu
 
     def self_test(self) -> LabReport:
         """Measures the lab within seconds: each link alone, all links at once, and the round-trip time."""
@@ -90,14 +95,14 @@ class Netlab:
 
     def provenance(self) -> dict[str, str]:
         """Provenance of the lab: its links, latency, buckets and settings."""
-        buckets = sorted({wiring.bucket_bytes(cable.rate_Bps) for cable in self._plan.hosts})
+        buckets = sorted({self._plan.bucket_bytes(cable.rate_Bps) for cable in self._plan.hosts})
         requested = f"{format_time_s(self._plan.latency_s)} one way"
         if self._plan.uplinks:
             requested += f" and {format_time_s(self._plan.hop_latency_s)} per hop between leaves"
         own = f"that of the software only: this kernel has no netem to add the requested {requested}"
         latency = f"netem, {requested}, and that of the software" if self._has_netem else own
         bucket = " and ".join(map(format_bytes, buckets))
-        fixed = {"mtu": str(wiring.MTU), "congestion control": wiring.CONGESTION_CONTROL}
+        fixed = {"mtu": str(self._plan.mtu), "congestion control": wiring.CONGESTION_CONTROL}
         return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket} | fixed
 
     def _build(self, fabric: Path, *hosts: Path) -> None:

@@ -23,7 +23,7 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
 from scaleproof.validator.netlab.fan_flows import Flow, fans
 from scaleproof.validator.netlab.namespaces import inside
-from scaleproof.validator.netlab.wiring import WiringPlan, bucket_bytes
+from scaleproof.validator.netlab.wiring import WiringPlan
 from scaleproof.validator.record.cpu_usage import Processors
 
 _CORES: Final = os.cpu_count() or 1
@@ -200,7 +200,7 @@ class _Ends:
         """Sends all flows at once, each for about `seconds` at its share of the expected rate."""
         seconds += _ROUND_TRIPS_TO_START * 2 * self.lab.latency_s
         scale = expected_Bps / sum(flow.expected_Bps for flow in flows)
-        buckets = [bucket_bytes(flow.expected_Bps) for flow in flows]
+        buckets = [self.lab.bucket_bytes(flow.expected_Bps) for flow in flows]
         sizes = [
             max(4 * bucket, round(bucket + scale * flow.expected_Bps * seconds))
             for flow, bucket in zip(flows, buckets, strict=True)

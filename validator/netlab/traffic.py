@@ -16,9 +16,9 @@ from typing import Final
 from scaleproof.validator.netlab.lab import Netlab
 
 _PORT: Final = 9999
-# Payload of a datagram that fills a frame: 9,000 bytes less the headers of IP and UDP; the Ethernet header counts for the link.
-_PAYLOAD_BYTES: Final = 8972
-_FRAME_BYTES: Final = 9014
+# A datagram fills a frame, with the headers of IP and UDP; the header of Ethernet counts for the link.
+_IP_UDP_BYTES: Final = 28
+_ETHERNET_BYTES: Final = 14
 # Sends a datagram each period until the process that started it ends: arguments are its process id, the address, the port, the
 # payload in bytes and the period in seconds. What it receives stays in the socket's buffer, which drops the rest.
 _SENDER: Final = """
@@ -40,7 +40,8 @@ def background_traffic(lab: Netlab, host: int, other: int, rate_Bps: float) -> I
     the lab is not up."""
     with ExitStack() as stack:
         for source, target in ((host, other), (other, host)):
-            arguments = (os.getpid(), lab.address(target), _PORT, _PAYLOAD_BYTES, _FRAME_BYTES / rate_Bps)
+            period_s = (lab.mtu + _ETHERNET_BYTES) / rate_Bps
+            arguments = (os.getpid(), lab.address(target), _PORT, lab.mtu - _IP_UDP_BYTES, period_s)
             argv = [sys.executable, "-S", "-c", _SENDER, *map(str, arguments)]
             process = subprocess.Popen(lab.command(source, argv))
             stack.callback(process.wait)

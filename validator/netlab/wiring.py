@@ -26,21 +26,24 @@ from scaleproof.simulator.common.units import format_Bps
 INTERFACE: Final = "eth0"
 MOST_HOSTS: Final = 128
 
-# Ethernet's jumbo frames: their headers take 0.7 % of a link, those of 1500 bytes take 4.4 %.
-MTU: Final = 9000
-_FRAME_BYTES: Final = MTU + 14
-# Bytes on the wire per byte of payload: with the headers of Ethernet (14 bytes), IP (20) and TCP with timestamps (32). A
-# cluster's bandwidth is that of payload, so that links carry the headers in addition.
-_ON_WIRE: Final = _FRAME_BYTES / (MTU - 20 - 32)
-# Size of the token bucket in seconds of the link's rate. After a pause a link sends one bucket at once, so a small bucket is
-# more realistic; but a full bucket collects no tokens, so a link loses rate when the kernel is later than the bucket's length.
-# With 2 ms gloo's allreduce of 4 MiB over 8 hosts of 300 Mbit/s takes 1.01 times the ring's bound, but a message of 256 KiB
-# 0.76 times what it should; with 0.5 ms 1.04 and 0.98 times (two cores of a virtual machine). Calibration measures any
-# permanent loss of rate.
+# Bytes of a frame's headers: Ethernet; IP and TCP with timestamps.
+_ETHERNET_BYTES: Final = 14
+_IP_TCP_BYTES: Final = 20 + 32
+# Frames last a quarter of a millisecond on the slowest link, from 3,000 bytes to Ethernet's jumbo frames. A link must be able to
+# send a whole frame after a pause, so that long frames make it too fast; of short ones the acknowledgements, 66 bytes for two
+# frames, take a share of the opposite direction.
+_FRAME_S: Final = 0.25e-3
+_LEAST_MTU: Final = 3000
+_MOST_MTU: Final = 9000
+# Size of the token bucket in seconds of the link's rate, in addition to a frame. After a pause a link sends one bucket at once,
+# so a small bucket is more realistic; but a full bucket collects no tokens, so a link loses rate when the kernel is later than
+# the bucket's length. With 2 ms gloo's allreduce of 4 MiB over 8 hosts of 300 Mbit/s takes 1.01 times the ring's bound, but a
+# message of 256 KiB 0.76 times what it should; with 0.5 ms 1.04 and 0.98 times (two cores of a virtual machine). Calibration
+# measures any permanent loss of rate.
 _BUCKET_S: Final = 0.5e-3
 # Largest segment that TCP passes to the interface (Linux's GSO_LEGACY_MAX_SIZE). Segments larger than a bucket are cut into
-# frames, which made gloo's allreduce take 1.6 times as long and seven times the processor time, so segments are at most half of
-# the smallest bucket.
+# frames, which made gloo's allreduce take 1.6 times as long and seven times the processor time, so segments are a frame, or at
+# most half of the smallest bucket.
 _MOST_SEGMENT_BYTES: Final = 65536
 # Queue of a link: TCP keeps far fewer bytes in flight than this, so that no link drops packets.
 _QUEUE_BYTES: Final = 64 * 1024 * 1024
@@ -89,6 +92,41 @@ class WiringPlan:
         """The bridges that hosts are attached to."""
         return list(dict.fromkeys(cable.bridge for cable in self.hosts))
 
+    @property
+    def slowest_Bps(self) -> float:
+        """Rate of the slowest link."""
+        return min(cable.rate_Bps for cable in (*self.hosts, *self.uplinks))
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of a frame without the header of Ethernet, the same on all links."""
+        return max(_LEAST_MTU, min(_MOST_MTU, round(self.slowest_Bps * _FRAME_S)))
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a whole frame."""
+        return self.mtu + _ETHERNET_BYTES
+
+    @property
+    def on_wire(self) -> float:
+        """Bytes on the wire per byte of payload. A cluster's bandwidth is that of payload, so that links carry the headers in
+        addition."""
+        return self.frame_bytes / (self.mtu - _IP_TCP_BYTES)
+
+    def bucket_bytes(self, rate_Bps: float) -> int:
+        """Size in bytes of the token bucket of a link of some rate."""
+        return self.frame_bytes + round(rate_Bps * _BUCKET_S)
+
+    @property
+    def segment_bytes(self) -> int:
+        """Largest segment in bytes that TCP passes to an interface."""
+        return min(_MOST_SEGMENT_BYTES, max(self.frame_bytes, self.bucket_bytes(self.slowest_Bps) // 2))
+
+    def limit(self, rate_Bps: float) -> str:
+        """The token bucket of a link of some rate, in tc's words."""
+        bucket_bytes = self.bucket_bytes(rate_Bps)
+        return f"tbf rate {self.on_wire * rate_Bps * 8:.0f}bit burst {bucket_bytes} limit {_QUEUE_BYTES}"
+
     def path_Bps(self, source: int, target: int) -> float:
         """Rate of the path from one host to another: that of its slowest link."""
         ends = [self.hosts[source], self.hosts[target]]
@@ -131,68 +169,58 @@ def _switches(network: Link, hosts: int) -> tuple[list[str], tuple[Cable, ...]]:
     raise InputError(f"cluster.network.topology: netlab cannot build {what}; it builds switch, and leaf_spine with spines: 1")
 
 
-def bucket_bytes(rate_Bps: float) -> int:
-    """Size of a link's token bucket in bytes, at least two frames."""
-    return max(2 * _FRAME_BYTES, round(rate_Bps * _BUCKET_S))
-
-
-def segment_bytes(lab: WiringPlan) -> int:
-    """Largest segment in bytes that TCP passes to an interface."""
-    slowest_Bps = min(cable.rate_Bps for cable in (*lab.hosts, *lab.uplinks))
-    return min(_MOST_SEGMENT_BYTES, bucket_bytes(slowest_Bps) // 2)
-
-
 def fabric_links(lab: WiringPlan, namespaces: Sequence[Path]) -> Iterator[str]:
     """Lines for `ip -batch` in the fabric: bridges, and links whose other ends go to the hosts' namespaces."""
     spine = ["spine"] if lab.uplinks else []
     for bridge in (*spine, *lab.leaves):
         yield f"link add {bridge} type bridge mcast_snooping 0"
-        yield f"link set {bridge} mtu {MTU} up"
+        yield f"link set {bridge} mtu {lab.mtu} up"
     for number, cable in enumerate(lab.uplinks):
-        yield f"link add up{number} mtu {MTU} type veth peer name down{number} mtu {MTU}"
+        yield f"link add up{number} mtu {lab.mtu} type veth peer name down{number} mtu {lab.mtu}"
         yield f"link set up{number} master {cable.bridge} up"
         yield f"link set down{number} master spine up"
     for host, (cable, namespace) in enumerate(zip(lab.hosts, namespaces, strict=True)):
-        yield f"link add host{host} mtu {MTU} type veth peer name {INTERFACE} mtu {MTU} netns {namespace}"
+        yield f"link add host{host} mtu {lab.mtu} type veth peer name {INTERFACE} mtu {lab.mtu} netns {namespace}"
         yield f"link set host{host} master {cable.bridge} up"
 
 
 def fabric_limits(lab: WiringPlan, has_netem: bool) -> Iterator[str]:
     """Lines for `tc -batch` in the fabric: rate limits of the bridges' ends; uplinks add the hop's latency."""
     for host, cable in enumerate(lab.hosts):
-        yield from _limit(f"host{host}", cable.rate_Bps, 0.0)
+        yield _limited(f"host{host}", lab.limit(cable.rate_Bps))
     for number, cable in enumerate(lab.uplinks):
         for end in ("up", "down"):
-            yield from _limit(f"{end}{number}", cable.rate_Bps, lab.hop_latency_s if has_netem else 0.0)
+            yield _limited(f"{end}{number}", lab.limit(cable.rate_Bps))
+            yield from _delayed(f"{end}{number}", lab.hop_latency_s if has_netem else 0.0)
 
 
 def host_links(lab: WiringPlan, host: int) -> Iterator[str]:
     """Lines for `ip -batch` in a host: its interface and address."""
     yield "link set lo up"
-    yield f"link set {INTERFACE} gso_max_size {segment_bytes(lab)} up"
+    yield f"link set {INTERFACE} gso_max_size {lab.segment_bytes} up"
     yield f"address add {lab.address(host)}/16 dev {INTERFACE}"
 
 
 def host_limits(lab: WiringPlan, host: int, has_netem: bool) -> Iterator[str]:
     """Lines for `tc -batch` in a host: its rate limit and the latency of its messages."""
-    yield from _limit(INTERFACE, lab.hosts[host].rate_Bps, lab.latency_s if has_netem else 0.0)
+    yield _limited(INTERFACE, lab.limit(lab.hosts[host].rate_Bps))
+    yield from _delayed(INTERFACE, lab.latency_s if has_netem else 0.0)
 
 
-def _limit(interface: str, rate_Bps: float, latency_s: float) -> Iterator[str]:
-    yield f"qdisc add dev {interface} root handle 1: {_bucket(rate_Bps)}"
+def _limited(interface: str, limit: str) -> str:
+    return f"qdisc add dev {interface} root handle 1: {limit}"
+
+
+def _delayed(interface: str, latency_s: float) -> Iterator[str]:
     if latency_s > 0:
         # inside the bucket's queue: packets are delayed before they wait for tokens
         delay = f"delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
         yield f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}"
 
 
-def _bucket(rate_Bps: float) -> str:
-    return f"tbf rate {_ON_WIRE * rate_Bps * 8:.0f}bit burst {bucket_bytes(rate_Bps)} limit {_QUEUE_BYTES}"
-
-
-def changed_limit(interface: str, rate_Bps: float) -> str:
+def changed_limit(lab: WiringPlan, interface: str, rate_Bps: float) -> str:
     """Line for `tc -batch` that changes the rate of a limited interface; queued packets stay."""
-    return f"qdisc change dev {interface} root handle 1: {_bucket(rate_Bps)}"
+    return f"qdisc change dev {interface} root handle 1: {lab.limit(rate_Bps)}"
 
 
 def describe(lab: WiringPlan) -> dict[str, str]:

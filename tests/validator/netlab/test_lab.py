@@ -47,7 +47,7 @@ def test_each_host_has_its_address_on_its_interface(tree: Netlab) -> None:
         (interface,) = json.loads(_on(tree, host, "ip", "-json", "address", "show", "dev", tree.interface))
         (address,) = interface["addr_info"]
         assert (address["local"], address["prefixlen"]) == (tree.address(host), 16)
-        assert interface["mtu"] == wiring.MTU
+        assert interface["mtu"] == tree.mtu
 
 
 @needs_netlab

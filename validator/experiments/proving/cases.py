@@ -105,7 +105,7 @@ class Draw:
 
     def _drawn(self, random: Random, seen: Counter[str], name: str, compute: Compute, hosts: int) -> list[ProvingCase]:
         """One draw; empty if too few families are suitable. hosts: number that train; servers have additional hosts."""
-        model_family, model = self.catalogue.model(random, hosts, compute, seen)
+        model_family, model = self.catalogue.model(random, hosts, seen)
         samples = hosts * random.choice((4, 8))
         layers = _MODEL.validate_python(model).build_layers()
         size_bytes = ELEMENT_BYTES * sum(layer.parameters for layer in layers)

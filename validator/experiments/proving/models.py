@@ -13,10 +13,10 @@ MOST_STAGES: Final = 8
 Drawn = Callable[[Random, int], dict[str, Any]]
 
 
-def drawn_model(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
+def drawn_model(random: Random, hosts: int, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
     """A model whose layers suit a number of hosts, and the name of its family. seen: numbers of earlier draws by family."""
-    name = rarer(random, sorted(_OF[compute]), seen)
-    return name, _OF[compute][name](random, hosts)
+    name = rarer(random, sorted(_MODELS), seen)
+    return name, _MODELS[name](random, hosts)
 
 
 def rarer(random: Random, names: Sequence[str], seen: Counter[str]) -> str:
@@ -95,14 +95,6 @@ def _siamese(random: Random, hosts: int) -> dict[str, Any]:
     return {"kind": "siamese", "tower": _mlp(random, hosts)}
 
 
-def _convnet(random: Random, hosts: int) -> dict[str, Any]:
-    return {"kind": "resnet", "depth": 50, "image": 32, "classes": 10}
-
-
 _TRANSFORMERS: Final[Mapping[str, Drawn]] = {"gpt": _gpt, "llama": _llama, "mixture": _mixture, "bert": _bert, "t5": _t5}
 _LINEAR: Final[Mapping[str, Drawn]] = {"mlp": _mlp, "siamese": _siamese}
-# Convolutional networks have tens of millions of parameters, too many for many ranks that share cores.
-_OF: Final[Mapping[Compute, Mapping[str, Drawn]]] = {
-    "paced": {**_TRANSFORMERS, **_LINEAR},
-    "real": {**_TRANSFORMERS, **_LINEAR, "convnet": _convnet},
-}
+_MODELS: Final[Mapping[str, Drawn]] = {**_TRANSFORMERS, **_LINEAR}

@@ -12,7 +12,7 @@ from scaleproof.validator.experiments.proving.networks import DrawnNetwork, star
 from scaleproof.validator.experiments.proving.strategies import StrategyFamily, microbatches_on
 
 
-def _model(random: Random, hosts: int, compute: Compute, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
+def _model(random: Random, hosts: int, seen: Counter[str]) -> tuple[str, dict[str, Any]]:
     if random.random() < 0.2:
         hidden = random.choice((128, 192, 256))
         return "mlp", {"kind": "mlp", "inputs": 128, "hidden": hidden, "layers": 2 * hosts, "outputs": 64}

@@ -10,7 +10,7 @@ from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
 from scaleproof.validator.experiments.proving.models import MOST_STAGES
 
 # Steps of servers that do not wait for all workers, whose queues differ from step to step.
-_STEPS_OF_QUEUES: Final = 8
+_STEPS_OF_QUEUES: Final = 24
 # Schedules of several stages per rank, which divide models into twice as many parts.
 _LOOPED: Final = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", *sorted(V_SHAPED))
 

@@ -64,7 +64,7 @@ class ConfigurationShape:
         # whether the parameters gathered before a stage's first pass are kept for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = pass_rows.space.scenario.cluster.is_uniform
-        framework = pass_rows.space.scenario.framework
+        self.framework = framework = pass_rows.space.scenario.framework
         self.sums_whole_in_zero_1, self.waits_for_scatters = framework.zero_1.sums_whole, framework.waits_for_scatters
         self.schedule: ScheduleName = pass_rows.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
@@ -144,8 +144,26 @@ class PassTable:
             sends_s = sent_s[taken(shape.routes.T, shape.placement_code, axis=1), taken(size_of.T[lasts], code, axis=1)]
             send_s[:-1] = shape.crosses[:, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
         weights_s = cut.sums(passes.weights_s)[code].T if shape.splits else 0.0
+        forward_s, backward_s, weights_s = self._with_host(forward_s, backward_s, weights_s)
         overlap = bool(shape.kept.get("overlap_sends", False))
         return StageTimes(forward_s, backward_s, send_s, self.microbatches, shape.stages, overlap, weights_s)
+
+    def _with_host(self, forward_s: Times, backward_s: Times, weights_s: Times | float) -> tuple[Times, Times, Times | float]:
+        """Times of the passes of each stage with those of the host; `backward_s` includes `weights_s`."""
+        shape, framework = self.shape, self.shape.framework
+        if shape.stages == 1:
+            return forward_s, backward_s, weights_s
+        host, scale = framework.host.stage, framework.host_scale
+        forward_s = forward_s + scale * host.forward_s
+        forward_s[-1] += scale * host.loss_s
+        if not shape.splits:
+            return forward_s, backward_s + scale * host.backward_s, weights_s
+        whole_s = backward_s[0] + scale * host.backward_s
+        weights_s = weights_s + scale * host.weights_s + np.zeros_like(backward_s)
+        backward_s = backward_s + scale * (host.inputs_s + host.weights_s)
+        if not framework.splits_first_stage:
+            backward_s[0] = weights_s[0] = whole_s
+        return forward_s, backward_s, weights_s
 
     @property
     def parts(self) -> Times:

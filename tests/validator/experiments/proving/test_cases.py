@@ -99,7 +99,7 @@ def test_every_family_can_be_measured_and_verified(hosts: int) -> None:
 def test_all_models_and_networks_are_drawn_and_can_be_measured(compute: Compute) -> None:
     random, hosts, models, networks = Random(1), 4, set[str](), set[str]()
     for _ in range(60):
-        name, model = drawn_model(random, hosts, compute, Counter(models))
+        name, model = drawn_model(random, hosts, Counter(models))
         network = drawn_network(random, hosts, compute, Counter(networks))
         models.add(name)
         if network.name in networks:
