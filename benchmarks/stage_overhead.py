@@ -1,4 +1,4 @@
-"""Host time that torch.distributed.pipelining adds to the passes of a stage on a processor: `python benchmarks/stage_overhead.py`.
+"""Host time that torch.distributed.pipelining adds to passes of stages on a processor: `python benchmarks/stage_overhead.py`.
 
 Emulated layers last as long as predicted without software cost, so that what a measured pass takes in addition is the
 software's. Two ranks of this machine, which should be quiet. Prints the mean difference in milliseconds for passes of each
@@ -31,9 +31,8 @@ def scenario(schedule: str, layers: int, width: int) -> Scenario:
     ahead = str(schedule != "gpipe").lower()
     strategy = f"{{kind: pipeline, stages: 2, microbatches: {MICROBATCHES}, schedule: {schedule}, overlap_sends: {ahead}}}"
     changes = f"model.layers={layers}", f"model.hidden={width}", f"strategy={strategy}", "batch={total: 32}", "steps=8"
-    return load(
-        "netlab-gpipe", ["cluster=netlab-500mbit", "cluster.nodes=2", "framework=gloo-cpu", "framework.host={}", *changes]
-    )
+    place = "cluster=netlab-500mbit", "cluster.nodes=2", "framework=gloo-cpu", "framework.host={}"
+    return load("netlab-gpipe", [*place, *changes])
 
 
 def pass_times_s(run: Run, rank: int) -> dict[str, list[float]]:

@@ -36,7 +36,8 @@ class PerPass(Spec):
 class StageHost(Spec):
     """Host time of each pass of a pipeline stage that its layers do not have, and that no kernel hides.
 
-    Backward passes that are split into gradients of inputs and of weights have times of their own.
+    Backward passes that are split into gradients of inputs and of weights have times of their own, except on the first stage,
+    which computes all gradients in the pass for weights (torch/distributed/pipelining/stage.py, backward_one_chunk).
     """
 
     forward_s: Seconds = Field(0.0, alias="forward", description="of a forward pass")
@@ -293,9 +294,6 @@ class Framework(Spec):
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     pipeline_waits: PipelineWaits = PipelineWaits()
-    splits_first_stage: bool = Field(
-        True, description="the first stage too computes gradients of inputs and of weights apart where a schedule divides them"
-    )
     zero_1: ZeroOne = ZeroOne()
     message_stall: MessageStall | None = Field(
         None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
@@ -362,7 +360,6 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "scatters": {"waits_for_scatters": False, "shard_copies": ShardCopies()},
     "slowest": {"scale": Scale()},
     "waits": {"pipeline_waits": PipelineWaits()},
-    "first stage": {"splits_first_stage": True},
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},

@@ -29,9 +29,10 @@ MOST_HOSTS: Final = 128
 # Bytes of a frame's headers: Ethernet; IP and TCP with timestamps.
 _ETHERNET_BYTES: Final = 14
 _IP_TCP_BYTES: Final = 20 + 32
-# Frames last a quarter of a millisecond on the slowest link, from 3,000 bytes to Ethernet's jumbo frames. A link must be able to
-# send a whole frame after a pause, so that long frames make it too fast; of short ones the acknowledgements, 66 bytes for two
-# frames, take a share of the opposite direction.
+# Bytes of acknowledgements per frame in the opposite direction: one for two frames.
+_ACKNOWLEDGED_BYTES: Final = (_ETHERNET_BYTES + _IP_TCP_BYTES) / 2
+# Frames last a quarter of a millisecond on the slowest link, from 3,000 bytes to Ethernet's jumbo frames. After a pause a link
+# sends a whole frame at once, so that long frames make it too fast; of short ones headers and acknowledgements take more.
 _FRAME_S: Final = 0.25e-3
 _LEAST_MTU: Final = 3000
 _MOST_MTU: Final = 9000
@@ -109,9 +110,9 @@ class WiringPlan:
 
     @property
     def on_wire(self) -> float:
-        """Bytes on the wire per byte of payload. A cluster's bandwidth is that of payload, so that links carry the headers in
-        addition."""
-        return self.frame_bytes / (self.mtu - _IP_TCP_BYTES)
+        """Bytes on the wire per byte of payload. A cluster's bandwidth is that of payload in both directions, so that links
+        carry headers and acknowledgements in addition."""
+        return (self.frame_bytes + _ACKNOWLEDGED_BYTES) / (self.mtu - _IP_TCP_BYTES)
 
     def bucket_bytes(self, rate_Bps: float) -> int:
         """Size in bytes of the token bucket of a link of some rate."""

@@ -30,7 +30,6 @@ from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath, TemplateRecorder
 
 _BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
-_DIVIDED: Final = (Pass.INPUT, Pass.WEIGHT)
 # Phases of the kinds of pass, then of TURN and BEGIN, whose negative values index from the end.
 _PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
 
@@ -139,28 +138,24 @@ class Replica:
         work_s = work_s + np.where(forward & first, _over(costs.first_forward_s, schedule), 0.0)
         work_s = work_s + np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
-        framework = job_costs.job.framework
         if weight.any():
             weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
-            if not framework.splits_first_stage:
-                weights_s = np.where(schedule.stage == 0, work_s, weights_s)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0
         work_s[waits] = exchange_s[waits] = 0.0
         if self.context.plan.stages > 1:
-            work_s = work_s + self._stage_host_s(framework)
+            work_s = work_s + self._stage_host_s(job_costs.job.framework)
         return work_s, exchange_s
 
     def _stage_host_s(self, framework: Framework) -> NDArray[np.float64]:
         """Host seconds of each task that begins a pass of a stage, in addition to its layers."""
         schedule, host = self.context.schedule, framework.host.stage
-        of_kind_s = np.array([host.forward_s, host.backward_s, host.inputs_s, host.weights_s])[schedule.kind]
-        if not framework.splits_first_stage:
-            whole_s = np.where(schedule.kind == Pass.WEIGHT, host.backward_s, 0.0)
-            of_kind_s = np.where((schedule.stage == 0) & np.isin(schedule.kind, _DIVIDED), whole_s, of_kind_s)
+        by_kind_s = np.array([host.forward_s, host.backward_s, host.inputs_s, host.weights_s])
+        of_first_s = np.array([host.forward_s, host.backward_s, 0.0, host.backward_s])
+        pass_s = np.where(schedule.stage == 0, of_first_s[schedule.kind], by_kind_s[schedule.kind])
         loss_s = host.loss_s * ((schedule.kind == Pass.FORWARD) & (schedule.stage == len(self.context.ranges) - 1))
-        return framework.host_scale * np.where(schedule.first, of_kind_s + loss_s, 0.0)
+        return framework.host_scale * np.where(schedule.first, pass_s + loss_s, 0.0)
 
     def _labels(self) -> NDArray[np.int64]:
         """Stage labels of spans; −1 if there is only one stage."""

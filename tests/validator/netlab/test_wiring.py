@@ -19,9 +19,9 @@ def _tree(per_leaf: int, oversubscription: float = 2.0, **more: Any) -> dict[str
 
 
 def test_host_and_bridge_limit_a_link_in_both_directions() -> None:
-    """A frame of 9,014 bytes carries 8,948 bytes of payload."""
+    """A frame of 9,014 bytes and half an acknowledgement carry 8,948 bytes of payload."""
     lab = wiring.plan(lab_cluster(2, "400 Mbit/s"))
-    limit = "root handle 1: tbf rate 402950380bit burst 34014 limit 67108864"
+    limit = "root handle 1: tbf rate 404425570bit burst 34014 limit 67108864"
     assert list(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
     assert list(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
 
@@ -58,7 +58,7 @@ def test_leaves_are_connected_by_a_spine_at_the_uplink_rate() -> None:
     assert [line.split()[-2] for line in links if line.startswith("link set host")] == ["leaf0", "leaf0", "leaf1", "leaf1"]
     limits = [line for line in wiring.fabric_limits(lab, has_netem=False) if " up" in line or " down" in line]
     assert [line.split()[3] for line in limits] == ["up0", "down0", "up1", "down1"]
-    assert all(" rate 51119403bit " in line for line in limits)
+    assert all(" rate 51679104bit " in line for line in limits)
 
 
 def test_traffic_between_leaves_passes_the_uplink() -> None:
@@ -70,9 +70,9 @@ def test_different_links_have_their_own_rate_and_bucket() -> None:
     lab = wiring.plan(lab_cluster(3, "1 Gbit/s", exceptions=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
     limits = [next(wiring.host_limits(lab, host, has_netem=False)) for host in range(3)]
     assert [line.split(" tbf ")[1].split(" limit")[0] for line in limits] == [
-        "rate 1021477384bit burst 65639",
-        "rate 102147738bit burst 9389",
-        "rate 1021477384bit burst 65639",
+        "rate 1032216075bit burst 65639",
+        "rate 103221608bit burst 9389",
+        "rate 1032216075bit burst 65639",
     ]
 
 

@@ -167,7 +167,10 @@ def _filled(base: dict[str, Any], sections: Mapping[str, Section], useful: float
     if sections["device"].fields:
         cluster["device"] = sections["device"].fields
     elif "device" not in cluster:
-        raise InputError("the points do not give the device of a rank; run matmul, memory and layer too, or give --cluster")
+        why = f" ({'; '.join(sections['device'].notes)})" if sections["device"].notes else ""
+        raise InputError(
+            f"the points do not give the device of a rank{why}; run matmul, memory and layer too, or give --cluster"
+        )
     if useful is not None:
         cluster["node"]["cores"] = round(useful, 3)
         if on == "netlab":

@@ -22,8 +22,8 @@ class Catalogue(NamedTuple):
     """Draws the parts of a group of cases.
 
     model: a model and the name of its family, for a number of hosts that train and numbers of earlier draws by name; network:
-    likewise, for a kind of compute too. families: of strategies, in the order in which they are tried, for a number of hosts and of
-    samples of a step. training: fields that all scenarios of a group have. mixes: whether rare families are tried first.
+    likewise, for a kind of compute too. families: of strategies, in the order in which they are tried, for a number of hosts
+    and of samples of a step. training: fields that all scenarios of a group have. mixes: whether rare families are tried first.
     patience: number of draws after which other hosts are tried, since few strategies suit many hosts.
     """
 

@@ -50,6 +50,7 @@ class StageTimes:
 
     send_s: message after each stage, 0 where the next stage is on the same rank, and after the last. microbatches: shape
     (configurations,). weights_s: the part of backward_s that computes gradients of weights, where a schedule separates it.
+    divided_s: extra seconds in backward_s and weights_s for that, which passes lack that a schedule leaves whole.
     forward_more_s, backward_more_s: extra seconds of a pass that follows another on its rank without a gap.
     """
 
@@ -60,6 +61,7 @@ class StageTimes:
     ranks: int
     overlap_sends: bool
     weights_s: Times | float = 0.0
+    divided_s: Times | float = 0.0
     forward_more_s: Times | float = 0.0
     backward_more_s: Times | float = 0.0
 
@@ -76,9 +78,9 @@ class StageTimes:
 
     def slower(self, factors: Times) -> StageTimes:
         """Times with passes multiplied by `factors`, shape (stages, configurations)."""
-        return replace(
-            self, forward_s=self.forward_s * factors, backward_s=self.backward_s * factors, weights_s=self.weights_s * factors
-        )
+        names = "forward_s", "backward_s", "weights_s", "divided_s"
+        changed: dict[str, Any] = {name: getattr(self, name) * factors for name in names}
+        return replace(self, **changed)
 
     @property
     def receive_s(self) -> Times:

@@ -172,7 +172,7 @@ def simulate_all_passes(schedule: ScheduleName, stages: StageTimes, microbatches
     """Times of a step with some number of microbatches, none of which are left out."""
     graph = _dependencies(schedule, stages.ranks, microbatches, stages.chunks)
     weights_s = stages.weights_s + np.zeros_like(stages.forward_s)
-    work_s = np.array([stages.forward_s, stages.backward_s, stages.inputs_s, weights_s])
+    work_s = np.array([stages.forward_s, stages.backward_s - stages.divided_s, stages.inputs_s, weights_s])
     # absent dependencies end at 0
     got_s, end_s = np.zeros((2, len(graph.kind) + 1, len(stages.microbatches)))
     for begin, end in itertools.pairwise(graph.bounds):
@@ -313,7 +313,7 @@ class _Paths:
     def __init__(self, stages: StageTimes) -> None:
         forward_s, backward_s, _ = stages.received
         weights_s = stages.weights_s + np.zeros_like(backward_s)
-        self.work_s = np.array([forward_s, backward_s, backward_s - weights_s, weights_s])
+        self.work_s = np.array([forward_s, backward_s - stages.divided_s, backward_s - weights_s, weights_s])
         # the message before a rank's first pass belongs to the way there
         self._first_s = np.zeros_like(forward_s) if stages.overlap_sends else stages.receive_s
         sends_s = stages.send_s

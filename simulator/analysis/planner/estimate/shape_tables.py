@@ -144,26 +144,22 @@ class PassTable:
             sends_s = sent_s[taken(shape.routes.T, shape.placement_code, axis=1), taken(size_of.T[lasts], code, axis=1)]
             send_s[:-1] = shape.crosses[:, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
         weights_s = cut.sums(passes.weights_s)[code].T if shape.splits else 0.0
-        forward_s, backward_s, weights_s = self._with_host(forward_s, backward_s, weights_s)
         overlap = bool(shape.kept.get("overlap_sends", False))
-        return StageTimes(forward_s, backward_s, send_s, self.microbatches, shape.stages, overlap, weights_s)
+        stages = StageTimes(forward_s, backward_s, send_s, self.microbatches, shape.stages, overlap, weights_s)
+        return stages if shape.stages == 1 else self._with_host(stages)
 
-    def _with_host(self, forward_s: Times, backward_s: Times, weights_s: Times | float) -> tuple[Times, Times, Times | float]:
-        """Times of the passes of each stage with those of the host; `backward_s` includes `weights_s`."""
-        shape, framework = self.shape, self.shape.framework
-        if shape.stages == 1:
-            return forward_s, backward_s, weights_s
+    def _with_host(self, stages: StageTimes) -> StageTimes:
+        """Times of stages with those of the host, as in programs."""
+        framework = self.shape.framework
         host, scale = framework.host.stage, framework.host_scale
-        forward_s = forward_s + scale * host.forward_s
+        forward_s, backward_s = stages.forward_s + scale * host.forward_s, stages.backward_s + scale * host.backward_s
         forward_s[-1] += scale * host.loss_s
-        if not shape.splits:
-            return forward_s, backward_s + scale * host.backward_s, weights_s
-        whole_s = backward_s[0] + scale * host.backward_s
-        weights_s = weights_s + scale * host.weights_s + np.zeros_like(backward_s)
-        backward_s = backward_s + scale * (host.inputs_s + host.weights_s)
-        if not framework.splits_first_stage:
-            backward_s[0] = weights_s[0] = whole_s
-        return forward_s, backward_s, weights_s
+        if not self.shape.splits:
+            return replace(stages, forward_s=forward_s, backward_s=backward_s)
+        divided_s = np.full_like(backward_s, scale * (host.inputs_s + host.weights_s - host.backward_s))
+        weights_s = stages.weights_s + np.full_like(backward_s, scale * host.weights_s)
+        divided_s[0], weights_s[0] = 0.0, weights_s[0] + scale * (host.backward_s - host.weights_s)
+        return replace(stages, forward_s=forward_s, backward_s=backward_s + divided_s, weights_s=weights_s, divided_s=divided_s)
 
     @property
     def parts(self) -> Times:

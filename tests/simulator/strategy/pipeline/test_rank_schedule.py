@@ -238,3 +238,24 @@ def test_input_and_weight_gradient_passes_add_up_to_the_backward_pass(small: Mak
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
         assert exchange_s(halves, phase).sum() == pytest.approx(exchange_s(whole, phase).sum())
     assert (halves.stream == COLLECTIVE_STREAM).sum() == 0
+
+
+@pytest.mark.parametrize(("schedule", "backward_s"), [("gpipe", 2e-3), ("zb_h1", 3e-3 + 4e-3)])
+def test_each_pass_of_a_stage_takes_the_hosts_time_in_addition(small: Make, schedule: str, backward_s: float) -> None:
+    """The first stage divides no backward pass."""
+    host = "{stage: {forward: 1 ms, loss: 5 ms, backward: 2 ms, inputs: 3 ms, weights: 4 ms}}"
+    numbers = f"strategy={{kind: pipeline, stages: 2, microbatches: 4, schedule: {schedule}}}"
+    bare, hosted = (
+        compiled(small(numbers, "batch=4", f"framework={one}")) for one in ("ideal", f"{{base: ideal, host: {host}}}")
+    )
+    for phase, more_s in ((Phase.FORWARD, 4 * (2 * 1e-3 + 5e-3)), (Phase.BACKWARD, 4 * (2e-3 + backward_s))):
+        assert work_s(hosted, phase).sum() == pytest.approx(work_s(bare, phase).sum() + more_s)
+
+
+def test_one_stage_has_no_host_time_of_stages(small: Make) -> None:
+    one = "strategy={kind: hybrid, microbatches: 4}", "batch=4"
+    bare, hosted = (
+        step_s(compiled(small(*one, f"framework={framework}")))
+        for framework in ("ideal", "{base: ideal, host: {stage: {forward: 1 ms, backward: 1 ms}}}")
+    )
+    assert hosted == bare
