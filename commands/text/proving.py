@@ -22,7 +22,7 @@ _HEADS: Final = ("", "cases", "median", "p90", "inside 90 %")
 
 def line(outcome: CaseOutcome) -> str:
     """One line about a case: its predicted and measured step time."""
-    name = f"{outcome.name:<24} predicted {format_time_s(outcome.predicted_s):>8}"
+    name = f"{outcome.name:<32} predicted {format_time_s(outcome.predicted_s):>8}"
     if outcome.measured_s is None or outcome.error is None:
         return f"{name}, failed: {outcome.failure}"
     where = "inside" if outcome.inside else "outside"

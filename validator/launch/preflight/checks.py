@@ -71,11 +71,13 @@ def _check_scaled(scenario: Scenario) -> None:
 def _check_model(scenario: Scenario) -> None:
     """Raises InputError where ranks cannot train parts of the scenario's model as its strategy divides it."""
     model, plan = scenario.model, scenario.strategy.plan
-    if scenario.compute == "paced":
-        return
+    zero, is_paced = scenario.training.zero, scenario.compute == "paced"
     shares_weights = getattr(model, "tied", False) or isinstance(model, Siamese | T5) or getattr(model, "pretraining", False)
-    if shares_weights and scenario.training.zero:
+    # of emulated models towers alone share their weights
+    if (isinstance(model, Siamese) and zero == 3) if is_paced else (shares_weights and zero):
         raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
+    if is_paced:
+        return
     if shares_weights and plan.servers and scenario.strategy.kind == "hybrid":
         raise InputError(f"strategy.servers: {refusals.TIED_SERVERS}; leave them out, or give a model without shared weights")
     if isinstance(model, Traced):

@@ -164,6 +164,14 @@ def test_what_ranks_cannot_divide_is_refused(
         check_trainable(make_scenario(strategy, model, **training))
 
 
+def test_emulated_towers_that_share_weights_cannot_be_sharded(make_scenario: MakeScenario) -> None:
+    towers = {"kind": "siamese", "tower": {"kind": "mlp", "inputs": 8, "hidden": 8, "layers": 2, "outputs": 8}}
+    scenario = make_scenario({"kind": "data_parallel", "workers": 2}, towers, zero=3)
+
+    with pytest.raises(InputError, match="training.zero: torch's fully_shard cannot shard weights"):
+        check_trainable(scenario.model_copy(update={"compute": "paced"}))
+
+
 def test_random_masks_are_refused_for_verification(make_scenario: MakeScenario) -> None:
     scenario = make_scenario({"kind": "data_parallel", "workers": 2}, BERT | {"dropout": True})
 
