@@ -92,7 +92,7 @@ def test_the_self_test_measures_the_requested_rates(tree: Netlab) -> None:
     assert reported.keys() > tree.provenance().keys()
     assert reported["link rate"].startswith("100 Mbit/s requested, ")
     assert reported["uplink rate"] == "50.0 Mbit/s"
-    assert reported["mtu"] == "9000"
+    assert reported["mtu"] == str(tree.mtu) == "3000"
 
 
 @pytest.mark.full

@@ -48,8 +48,8 @@ _PACES: Final = (0.1, 100.0)
 _HOSTS: Final[Mapping[Compute, Sequence[int]]] = {"paced": (2, 3, 4, 5, 6, 8, 8, 12, 16), "real": (2, 2, 3, 4)}
 # Rate of a link below which a frame takes tens of milliseconds.
 _LEAST_Bps: Final = 0.4e6
-# Rate of all links together that leaves the cores time for other work than moving bytes; where ranks exchange data within passes
-# links are busy most of the time. Two cores that move 100 MB/s are busy for 40 % of the time.
+# Rate of all links together that leaves the cores time for other work than moving bytes; where ranks exchange data within
+# passes, links are busy most of the time. Two cores that move 100 MB/s are busy for 40 % of the time.
 _MOST_Bps: Final = 200e6
 _MOST_WITHIN_PASSES_Bps: Final = 40e6
 _MODEL: Final[TypeAdapter[AnyModel]] = TypeAdapter(AnyModel)

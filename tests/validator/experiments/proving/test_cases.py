@@ -112,7 +112,7 @@ def test_all_models_and_networks_are_drawn_and_can_be_measured(compute: Compute)
         assert network.name in ("star", "tree") or timed(scenario).step_time_s > timed(evened(scenario)).step_time_s
     emulated = {"traffic", "straggler"} if compute == "paced" else set()
     assert networks == {"star", "tree", "unequal links"} | emulated
-    assert len(models) == {"paced": 7, "real": 8}[compute]
+    assert len(models) == 7
 
 
 def evened(scenario: Scenario) -> Scenario:
