@@ -16,6 +16,7 @@ def runs(tmp_path: Path) -> Path:
     return table(tmp_path / "runs.csv", {"kernel_scale": 1.2}, LAYOUTS[:3])
 
 
+@pytest.mark.full
 def test_it_prints_what_was_learned_and_what_to_measure_next(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = runs.with_name("mine.yaml")
     assert scaleproof.main(["fit", str(runs), "--scenario", REFERENCE, "--out", str(out)]) == 0

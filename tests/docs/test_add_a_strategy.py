@@ -56,6 +56,7 @@ def test_the_example_passes_mypy(installed: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.full
 def test_commands_of_the_example_print_what_the_page_shows(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     blocks = re.findall(r"^```console with the package\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -19,6 +19,7 @@ def test_the_page_names_everything_public() -> None:
     assert [name for name in scaleproof.__all__ if f"`{name}" not in PAGE] == []
 
 
+@pytest.mark.full
 def test_the_examples_of_the_page_give_the_texts_shown() -> None:
     assert SCRIPT["rewritten"](PAGE) == PAGE, "run examples/run_notebook.py"
 

@@ -16,6 +16,9 @@ from scaleproof.simulator.analysis.study.sweep import sweep
 from tests.reports.studies import STUDY, without_pictures
 from tests.validator.verdicts import in_bulk
 
+# a browser takes seconds for each page
+pytestmark = pytest.mark.full
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 

@@ -31,6 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     return code, out.splitlines(), err.splitlines()
 
 
+@pytest.mark.full
 def test_one_selected_probe_runs_and_its_results_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     described, out = tmp_path / "mine.yaml", tmp_path / "measured.yaml"
     described.write_text(yaml.safe_dump(BASE | {"nodes": 1, "node": {"devices": 4, "cores": 2}, "network": None}))

@@ -48,6 +48,7 @@ def test_the_fit_is_printed_as_json_without_a_file(table: Path, capsys: pytest.C
     assert fit["error"][0] < fit["error"][1]
 
 
+@pytest.mark.full
 def test_attention_has_the_name_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = sampled(tmp_path / "t.csv", GPU, 20)
     assert scaleproof.main(["import", "kernels", str(table), "--json"]) == 0

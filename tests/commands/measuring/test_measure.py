@@ -190,6 +190,7 @@ def test_a_scenarios_warning_is_marked_in_the_list_and_printed_once(
     assert [one["warnings"] for one in json.loads(capsys.readouterr().out)] == [["too loud; be quiet"]] * 2
 
 
+@pytest.mark.full
 def test_reconcile_resumes_without_measuring_again(folder: Path) -> None:
     command = ["reconcile", "mine.yaml", "--out", "out"]
     assert run(folder, *command).returncode == 0

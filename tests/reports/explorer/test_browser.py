@@ -12,6 +12,9 @@ from axe_playwright_python.sync_playwright import Axe
 from scaleproof.simulator.common.units import format_short
 from tests.validator.verdicts import in_bulk
 
+# a browser takes seconds for each page
+pytestmark = pytest.mark.full
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 

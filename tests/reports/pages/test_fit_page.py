@@ -12,6 +12,9 @@ from scaleproof.simulator.analysis.fit_record import FILE
 from scaleproof.simulator.common.errors import InputError
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, table
 
+# the fit takes a quarter of a minute
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

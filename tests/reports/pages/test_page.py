@@ -68,6 +68,7 @@ def not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pictures(monkeypatch)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["built_results", "built_study"])
 def test_pages_contain_no_external_references(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)

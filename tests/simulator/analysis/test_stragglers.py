@@ -51,6 +51,7 @@ def test_backups_waste_their_share_if_workers_are_equal(small: Make) -> None:
     assert cells["backups"].dropped == pytest.approx(1 / 8, abs=0.02)
 
 
+@pytest.mark.full
 def test_cost_of_a_tail_decreases_with_looser_consistency(small: Make) -> None:
     of_even = remaining_shares(found(small, TAIL, more=("steps=120",)), "tail")
     assert of_even["ring"] < 0.95 * of_even["stale"] < 0.95 * of_even["asynchronous"]
@@ -68,6 +69,7 @@ def test_staleness_bound_zero_is_synchronous_and_a_large_one_asynchronous(small:
     assert wide["stale"] == pytest.approx(wide["asynchronous"], rel=1e-9)
 
 
+@pytest.mark.full
 def test_a_staleness_bound_absorbs_short_slow_periods_only(small: Make) -> None:
     """Half the speed for some steps of one worker after another: who may be as far behind as that costs loses nothing."""
     modes = {"mode": "synchronous"}, {"mode": "stale_synchronous", "bound": 5}, {"mode": "asynchronous"}

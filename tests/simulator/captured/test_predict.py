@@ -141,6 +141,7 @@ def test_plans_need_a_described_model() -> None:
         plan(load(file))
 
 
+@pytest.mark.full
 def test_a_study_of_a_capture_file_has_axes_like_any_other(tmp_path: Path) -> None:
     data_parallel_capture(16).write(tmp_path / "train.zip")
     axes = {"cluster.network.bandwidth": ["10 GB/s", "400 GB/s"], "strategy.workers": [16, 64]}

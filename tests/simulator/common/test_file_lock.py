@@ -84,6 +84,7 @@ def _count(folder: Path, rounds: int) -> None:
             (folder / "count").write_text(str(number + 1))
 
 
+@pytest.mark.full
 def test_the_lock_is_mutually_exclusive(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
     spawn = multiprocessing.get_context("spawn")

@@ -226,6 +226,7 @@ def test_batched_points_give_the_same_time_to_target(small: Make, tmp_path: Path
     assert found["time_to_target_s"].tolist() == pytest.approx((found["step_time_s"] * STEPS * 3).tolist())
 
 
+@pytest.mark.full
 def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)

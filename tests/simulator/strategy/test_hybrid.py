@@ -85,6 +85,7 @@ CONTENDED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @few
 @given(
     degrees, st.integers(0, 3), st.sampled_from([None, 1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([None, 0, 1, 5])

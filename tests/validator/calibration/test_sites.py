@@ -45,6 +45,7 @@ def test_local_processes_form_one_node() -> None:
             where.run(fail_on_last, "no")
 
 
+@pytest.mark.full
 @needs_netlab
 def test_hosts_of_a_lab_are_nodes() -> None:
     with site("netlab", lab_cluster(4), 99, WATCH, hosts=2) as where:

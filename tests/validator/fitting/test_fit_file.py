@@ -44,6 +44,7 @@ def test_a_scenario_with_the_file_is_the_one_of_the_posterior(written: tuple[Pat
     assert run.prediction_interval_s == pytest.approx(expected.prediction_interval_s, rel=0.02)
 
 
+@pytest.mark.full
 def test_other_layouts_are_predicted_with_narrower_intervals(written: tuple[Path, Posterior]) -> None:
     path, _ = written
     layout = {"tp": 2, "pp": 2, "dp": 2, "micro_batch": 4}
@@ -103,6 +104,7 @@ def test_fitted_scenarios_can_be_written_and_read(written: tuple[Path, Posterior
     assert again == loaded
 
 
+@pytest.mark.full
 def test_a_fit_of_a_fit_keeps_what_it_has(written: tuple[Path, Posterior], tmp_path: Path) -> None:
     runs = observed([table(tmp_path / "runs.csv", TRUTH)], REFERENCE, [f"framework={written[0]}"], ImportNotes())
     again = fitted(runs)

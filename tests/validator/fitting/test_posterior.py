@@ -72,6 +72,7 @@ def test_residuals_that_constants_took_up_do_not_narrow_intervals() -> None:
     assert predictive_factor(np.ones(400), 400.0) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.full
 def test_runs_teach_the_constants_that_they_depend_on(tmp_path: Path) -> None:
     posterior = fitted(runs_of(tmp_path, TRUTH))
     for name, true in TRUTH.items():

@@ -48,6 +48,7 @@ def test_a_cpu_has_no_kernel_launches_and_no_peer_device() -> None:
     assert run_on_ranks(gpu.facts, 1)[0]["name"] == gpu.CPU
 
 
+@pytest.mark.full
 def test_convolutions_are_timed_for_every_number_of_samples() -> None:
     model = ResNet(image=32, classes=10)
     points = probed(compute.layers, 1, [model], "fp32", [2, 3], 0.0, "fp32")

@@ -87,6 +87,7 @@ def test_rows_used_for_fitting_do_not_depend_on_measured_times() -> None:
         assert chosen(same[::-1]) == chosen(own) == calibration.rows
 
 
+@pytest.mark.full
 def test_fitted_constants_affect_the_other_rows_of_their_set() -> None:
     learned = posteriors(["simumax_b200", "bigscience"])
     assert list(learned) == ["simumax_b200"], "bigscience has no small runs"

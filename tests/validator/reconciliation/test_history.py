@@ -107,6 +107,7 @@ def _append(out: Path, writer: int, count: int) -> None:
         append_cases([case(0.02, f"2026-11-20T10:{writer:02d}:{number:02d}+00:00")], out)
 
 
+@pytest.mark.full
 def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append, args=(tmp_path, writer, 8)) for writer in range(2)]

@@ -34,6 +34,7 @@ def sizes_of_a_step(run: Run) -> list[float]:
     return [float(size) for size in spans.size_bytes]
 
 
+@pytest.mark.full
 def test_a_profiled_run_has_a_trace_and_a_table_of_collectives_per_rank(make_scenario: MakeScenario, tmp_path: Path) -> None:
     scenario = make_scenario(RING, GPT, precision="fp64")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from scaleproof.simulator.run.records import Verification
@@ -24,6 +25,7 @@ def verdict(scenario: Scenario, folder: Path, factor: float = 1.0) -> Verificati
     return Verification(**verify_here(scenario, folder, []))
 
 
+@pytest.mark.full
 def test_training_that_amplifies_rounding_is_undecided(make_scenario: MakeScenario, tmp_path: Path) -> None:
     # Adam's steps are as large as the learning rate, however small gradients are
     found = verdict(make_scenario(ALONE, steps=40, precision="fp64", learning_rate=0.3, optimizer="adam"), tmp_path)

@@ -26,6 +26,7 @@ def _line(chart: Chart | None, name: str, view: int = 0) -> Line:
     return next(mark for mark in chart.views[view].marks if isinstance(mark, Line) and mark.name == name)
 
 
+@pytest.mark.full
 def test_throughput_has_a_view_for_each_circumstance_with_the_best_first(study: Studied) -> None:
     chart = study_curves.throughput(study)
     assert chart is not None

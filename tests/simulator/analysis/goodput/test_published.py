@@ -15,6 +15,7 @@ from scaleproof.simulator.analysis.goodput.renewal import optimum_s, ratio
 from scaleproof.simulator.scenario.load import load
 
 
+@pytest.mark.full
 def test_llama_3_on_16384_gpus_trains_nine_tenths_of_the_time() -> None:
     """arXiv 2407.21783: 419 unexpected interruptions in 54 days, and more than 90 % effective training time. What it does not
     say, how long it takes to notice and to restart, decides: at ten minutes together it is more, at twenty less."""

@@ -48,6 +48,7 @@ def planned() -> PlanResult:
     return plan(small(), 8, top=4)
 
 
+@pytest.mark.full
 def test_the_best_plan_is_the_best_of_all_replayed_configurations() -> None:
     scenario = small()
     found = every(space(scenario, 8))

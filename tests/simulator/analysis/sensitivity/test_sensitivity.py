@@ -134,6 +134,7 @@ def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
     assert fixed["samples a step"].how.startswith("another batch is not valid")
 
 
+@pytest.mark.full
 def test_asynchronous_servers_have_elasticities_too() -> None:
     found = sensitivity(load("resnet50-async-straggler-p100"))
     assert found.rest == pytest.approx(0, abs=0.1)

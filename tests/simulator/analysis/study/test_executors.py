@@ -71,6 +71,7 @@ class InProcessExecutor(Executor):
         return future
 
 
+@pytest.mark.full
 def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: Study, expected: pd.DataFrame) -> None:
     found = rows_by_point(study, Workers(lambda: InProcessExecutor({17}), 2, (BrokenExecutor,)))
     assert "workers die at this point" in found.pop(17)["error"]

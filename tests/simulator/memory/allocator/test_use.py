@@ -48,6 +48,7 @@ def test_allocated_bytes_agree_with_the_memory_model(name: str) -> None:
         assert sum(use.holders_bytes.values()) == use.allocated_bytes <= use.reserved_bytes
 
 
+@pytest.mark.full
 @given(
     schedule=st.sampled_from(["gpipe", "1f1b", "zb_h1", "zb_h2", *CHUNKS]),
     stages=st.sampled_from([2, 4]),

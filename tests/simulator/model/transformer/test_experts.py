@@ -295,6 +295,7 @@ def test_all_to_alls_cost_what_collectives_cost(small: Make) -> None:
     )
 
 
+@pytest.mark.full
 def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
     overrides = ("batch=256", "framework=ideal", "strategy.deduplicated=true", "strategy.node_limit=4")
     scenario = load("mixtral-8x7b-experts-h100", overrides)

@@ -75,6 +75,7 @@ STRATEGIES = st.sampled_from(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=10)
 @given(TREES, STRATEGIES, st.sampled_from([0, 1, 2]))
 def test_folded_workers_share_links_as_separate_workers_do(tree: str, strategy: str, zero: int) -> None:

@@ -130,6 +130,7 @@ def test_the_chosen_engine_equals_the_event_engine(small: Make, workers: int, co
 # --- clocks and staleness ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @function_scoped
 @given(st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), st.integers(0, 4), st.booleans())
 def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[float], bound: int, overlap: bool) -> None:
@@ -214,6 +215,7 @@ def test_asynchronous_steps_are_limited_by_the_servers_card_or_the_workers_own_s
     assert server_stats(run).bottleneck == ("server NIC" if card_s > alone_s else "compute")
 
 
+@pytest.mark.full
 @function_scoped
 @given(
     st.integers(1, 6), st.integers(1, 3), st.sampled_from(["dedicated", "colocated"]), st.integers(1, 3), st.floats(0, 0.5),

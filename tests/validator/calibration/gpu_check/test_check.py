@@ -184,6 +184,7 @@ def test_after_a_complete_check_another_begins_anew(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_commands_are_kept_with_their_outcomes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ledger = Ledger(tmp_path, "a label", time.monotonic() + 60.0)
     assert ledger.run("first", "list") == 0

@@ -162,6 +162,7 @@ def test_the_loss_of_an_update_is_the_mean_over_its_pushes(make_scenario: MakeSc
     assert by_update(make_scenario(SERVERS), workers) == ()
 
 
+@pytest.mark.full
 def test_measured_runs_have_the_loss_of_each_update(problem: Scenario) -> None:
     """All pushes after the warm-up count once, in whatever order: both means are over the same losses."""
     free = measure(scenario_of(problem, Setting("asynchronous", 2, 8), 0.5, 0))

@@ -32,6 +32,7 @@ def median_error(outcomes: tuple[CaseOutcome, ...]) -> float:
     return errors[len(errors) // 2]
 
 
+@pytest.mark.full
 def test_given_runs_are_on_a_few_hosts_and_unseen_ones_on_more() -> None:
     given, unseen = DRAW.given(), list(DRAW.unseen())
     assert [case.scenario.strategy.training_ranks for case in given] == list(GIVEN_HOSTS)
