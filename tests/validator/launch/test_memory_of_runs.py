@@ -307,7 +307,6 @@ def test_tested_models_equal_the_shipped_ones() -> None:
             {"fused_accumulation": True},
             "training.fused_accumulation is predicted but not measured: torch's products do not add gradients",
         ),
-        ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],
 )
 def test_memory_savings_that_are_only_predicted_are_rejected(
