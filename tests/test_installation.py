@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.validator.verdicts import at_night
+
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
 
@@ -77,7 +79,7 @@ def test_wheel_and_source_distribution_contain_one_package(built: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize("version", [PYTHONS[0], *at_night(*PYTHONS[1:])])
 def test_the_wheel_predicts_and_plans_in_an_empty_environment(version: str, built: Path, tmp_path: Path) -> None:
     python = interpreter(version)
     if python is None:

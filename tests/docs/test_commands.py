@@ -20,7 +20,6 @@ from scaleproof.simulator.scenario.load import load
 
 # Commands that take longer than all others together, and those of which one shows how the others are printed.
 _LONG = (
-    "score",
     "claims",
     "import kernels gpu_kernels.csv",
     "uneven",
@@ -81,14 +80,14 @@ def test_the_readmes_scenario_loads_and_gives_the_error_shown(folder: Path, monk
 
 
 def in_turn() -> Iterator[Any]:
-    """Commands of the README. Those that measure, or score with calibrated constants, run nightly only."""
+    """Commands of the README. Those that measure, or score all rows, run nightly only."""
     seen = set()
     for command, shown, measured in commands():
         words = command.removeprefix("scaleproof ")
         kind = words.split()[0]
         is_long = words.startswith(_LONG) or (kind in _LONG_REPEATS and kind in seen)
         seen |= {kind} if not measured else set()
-        at_night = measured or "--calibrated" in command
+        at_night = measured or kind == "score"
         marks = [pytest.mark.nightly] if at_night else [pytest.mark.full] if is_long else []
         yield pytest.param(command, shown, measured, marks=marks)
 

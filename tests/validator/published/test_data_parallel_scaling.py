@@ -133,7 +133,7 @@ def test_one_bucket_of_all_gradients_is_not_overlapped() -> None:
     assert predicted(row | {"software": "NGC PyTorch"}, base | {"software": "NGC PyTorch"}) < buckets
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_rows_that_constants_were_fitted_on_are_not_scored() -> None:
     fitted = [row for row in rows() if predict_among(row, rows()[:0]).skipped == FITTED]
     assert [row["id"] for row in fitted] == ["dlperf-0374", "dlperf-0384", "dlperf-0407", "dlperf-0408"]

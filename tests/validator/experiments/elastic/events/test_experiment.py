@@ -131,7 +131,7 @@ def run_along(events: str, batch: str, folder: Path) -> ElasticOutcome:
     return outcome
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_goes_on_rightly_as_a_host_fails_and_comes_back(tmp_path: Path) -> None:
     events = "[{kind: failure, host: 2, step: 6}, {kind: join, host: 2, step: 8}]"
     measured = run_along(events, "{total: 24}", tmp_path).measured
