@@ -17,9 +17,9 @@ from scaleproof.validator.calibration.cluster_file.files import description, wri
 from scaleproof.validator.calibration.plan import ProbePlan
 from scaleproof.validator.experiments.proving.models import Compute
 
-# Cluster that describes the lab, whose frames are nearly as short as those of the slower links of cases; and the number of its
-# hosts that are probed, of which cases have up to four times as many.
-_DESCRIPTION: Final = "netlab-100mbit"
+# Cluster that describes the lab, and the number of its hosts that are probed; cases have up to four times as many. On slower
+# links a short calibration times too few large messages.
+_DESCRIPTION: Final = "netlab-200mbit"
 _PROBED_HOSTS: Final = 4
 # Models whose layers are timed. Cases train models of other sizes.
 _MODELS: Final = ("gpt-mini", "mlp-mini")
