@@ -23,7 +23,8 @@ from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.record.provenance import cpu_model
 
 MICROBATCHES: Final = 8
-MODELS: Final = ((4, 128), (8, 128), (4, 256))
+MODELS: Final = ((4, 128), (8, 128), (4, 256))  # layers and width
+KINDS: Final = ("forward", "backward", "inputs", "weights")
 
 
 def scenario(schedule: str, layers: int, width: int) -> Scenario:
@@ -63,9 +64,6 @@ def differences() -> Iterator[tuple[str, ...]]:
                 more = {kind: np.mean(after_s[kind]) - np.mean(before_s[kind]) for kind in after_s}
                 cells = [f"{1e3 * more[kind]:.2f}" if kind in more else "" for kind in KINDS]
                 yield schedule, str(layers), str(width), str(rank), *cells
-
-
-KINDS: Final = ("forward", "backward", "inputs", "weights")
 
 
 def main() -> int:

@@ -119,7 +119,7 @@ def capture(
     path, limit_s = check_path("out", out), check_number("timeout_s", timeout_s, "600")
     seen, place = (None if one is None else check_text(name, one) for name, one in (("device", device), ("cluster", cluster)))
     started = parse(check_texts("command", command))
-    job, name = job_of(started, check_count("ranks", ranks), seen, place, steps=3, values="balanced")
+    job, name = job_of(started, check_count("ranks", ranks), seen, place)
     captured, _ = play(job, CaptureOptions(name, place, limit_s), lambda _: None)
     captured.write(path)
     return path

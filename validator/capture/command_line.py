@@ -60,11 +60,17 @@ def parse(command: Sequence[str]) -> Started:
 
 
 def job_of(
-    started: Started, ranks: int | None, device_name: str | None, cluster_name: str | None, steps: int, values: str
+    started: Started,
+    ranks: int | None,
+    device_name: str | None,
+    cluster_name: str | None,
+    steps: int = 3,
+    values: str = "balanced",
 ) -> tuple[CaptureJob, str]:
     """The job of which a command starts one rank, and the name of its device. Raises InputError.
 
-    ranks: None for the number that the command gives. device_name: None for the cluster's. values: a policy's text.
+    ranks: None for the number that the command gives. device_name: None for the cluster's. steps: that are played, of which the
+    last is kept. values: text of the policy for integers that floats decide.
     """
     ranks = ranks or started.ranks
     if ranks is None:

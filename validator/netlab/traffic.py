@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from scaleproof.validator.netlab.lab import Netlab
+from scaleproof.validator.netlab.wiring import ETHERNET_BYTES
 
 _PORT: Final = 9999
-# A datagram fills a frame, with the headers of IP and UDP; the header of Ethernet counts for the link.
+# Headers of IP and UDP, with which a datagram fills a frame; the header of Ethernet counts for the link.
 _IP_UDP_BYTES: Final = 28
-_ETHERNET_BYTES: Final = 14
 # Sends a datagram each period until the process that started it ends: arguments are its process id, the address, the port, the
 # payload in bytes and the period in seconds. What it receives stays in the socket's buffer, which drops the rest.
 _SENDER: Final = """
@@ -40,7 +40,7 @@ def background_traffic(lab: Netlab, host: int, other: int, rate_Bps: float) -> I
     the lab is not up."""
     with ExitStack() as stack:
         for source, target in ((host, other), (other, host)):
-            period_s = (lab.mtu + _ETHERNET_BYTES) / rate_Bps
+            period_s = (lab.mtu + ETHERNET_BYTES) / rate_Bps
             arguments = (os.getpid(), lab.address(target), _PORT, lab.mtu - _IP_UDP_BYTES, period_s)
             argv = [sys.executable, "-S", "-c", _SENDER, *map(str, arguments)]
             process = subprocess.Popen(lab.command(source, argv))

@@ -27,10 +27,10 @@ INTERFACE: Final = "eth0"
 MOST_HOSTS: Final = 128
 
 # Bytes of a frame's headers: Ethernet; IP and TCP with timestamps.
-_ETHERNET_BYTES: Final = 14
+ETHERNET_BYTES: Final = 14
 _IP_TCP_BYTES: Final = 20 + 32
 # Bytes of acknowledgements per frame in the opposite direction: one for two frames.
-_ACKNOWLEDGED_BYTES: Final = (_ETHERNET_BYTES + _IP_TCP_BYTES) / 2
+_ACKNOWLEDGED_BYTES: Final = (ETHERNET_BYTES + _IP_TCP_BYTES) / 2
 # Frames last a quarter of a millisecond on the slowest link, from 3,000 bytes to Ethernet's jumbo frames. After a pause a link
 # sends a whole frame at once, so that long frames make it too fast; of short ones headers and acknowledgements take more.
 _FRAME_S: Final = 0.25e-3
@@ -106,7 +106,7 @@ class WiringPlan:
     @property
     def frame_bytes(self) -> int:
         """Bytes of a whole frame."""
-        return self.mtu + _ETHERNET_BYTES
+        return self.mtu + ETHERNET_BYTES
 
     @property
     def on_wire(self) -> float:
@@ -188,11 +188,10 @@ def fabric_links(lab: WiringPlan, namespaces: Sequence[Path]) -> Iterator[str]:
 def fabric_limits(lab: WiringPlan, has_netem: bool) -> Iterator[str]:
     """Lines for `tc -batch` in the fabric: rate limits of the bridges' ends; uplinks add the hop's latency."""
     for host, cable in enumerate(lab.hosts):
-        yield _limited(f"host{host}", lab.limit(cable.rate_Bps))
+        yield from _limit(lab, f"host{host}", cable.rate_Bps, 0.0)
     for number, cable in enumerate(lab.uplinks):
         for end in ("up", "down"):
-            yield _limited(f"{end}{number}", lab.limit(cable.rate_Bps))
-            yield from _delayed(f"{end}{number}", lab.hop_latency_s if has_netem else 0.0)
+            yield from _limit(lab, f"{end}{number}", cable.rate_Bps, lab.hop_latency_s if has_netem else 0.0)
 
 
 def host_links(lab: WiringPlan, host: int) -> Iterator[str]:
@@ -204,15 +203,11 @@ def host_links(lab: WiringPlan, host: int) -> Iterator[str]:
 
 def host_limits(lab: WiringPlan, host: int, has_netem: bool) -> Iterator[str]:
     """Lines for `tc -batch` in a host: its rate limit and the latency of its messages."""
-    yield _limited(INTERFACE, lab.limit(lab.hosts[host].rate_Bps))
-    yield from _delayed(INTERFACE, lab.latency_s if has_netem else 0.0)
+    yield from _limit(lab, INTERFACE, lab.hosts[host].rate_Bps, lab.latency_s if has_netem else 0.0)
 
 
-def _limited(interface: str, limit: str) -> str:
-    return f"qdisc add dev {interface} root handle 1: {limit}"
-
-
-def _delayed(interface: str, latency_s: float) -> Iterator[str]:
+def _limit(lab: WiringPlan, interface: str, rate_Bps: float, latency_s: float) -> Iterator[str]:
+    yield f"qdisc add dev {interface} root handle 1: {lab.limit(rate_Bps)}"
     if latency_s > 0:
         # inside the bucket's queue: packets are delayed before they wait for tokens
         delay = f"delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"

@@ -71,10 +71,12 @@ def _check_scaled(scenario: Scenario) -> None:
 def _check_model(scenario: Scenario) -> None:
     """Raises InputError where ranks cannot train parts of the scenario's model as its strategy divides it."""
     model, plan = scenario.model, scenario.strategy.plan
-    zero, is_paced = scenario.training.zero, scenario.compute == "paced"
+    is_paced = scenario.compute == "paced"
     shares_weights = getattr(model, "tied", False) or isinstance(model, Siamese | T5) or getattr(model, "pretraining", False)
-    # of emulated models towers alone share their weights
-    if (isinstance(model, Siamese) and zero == 3) if is_paced else (shares_weights and zero):
+    if is_paced:
+        # of emulated models, towers alone share their weights, which ZeRO 1 and 2 do not shard
+        shares_weights = isinstance(model, Siamese) and scenario.training.zero == 3
+    if shares_weights and scenario.training.zero:
         raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
     if is_paced:
         return
