@@ -25,6 +25,7 @@ _ORDER: Final = (("gpus", 1.0), ("gpus", 2.0), ("gpus", 0.5), ("bandwidth", 0.5)
 # what is said of other numbers of GPUs, which the curve shows
 _NEAREST: Final = re.compile(r"; nearest possible: .*")
 _LINKS: Final = {"network.bandwidth": "between nodes", "node.link.bandwidth": "inside a node"}
+# seconds of this thread's own computing, so that the curve is the same on a busy machine
 _LONGEST_S: Final = 1.5
 # a prediction from this duration on is shown without intervals
 _SLOW_S: Final = 0.2
@@ -38,13 +39,13 @@ def curves(scenario: Scenario) -> dict[str, Any]:
     scaling: `points` by GPUs, with the throughput `rate`, its interval `low` and `high` and whether memory suffices, and
     numbers of GPUs that are `refused`. links: points by multiples of a link's bandwidth.
     """
-    begin_s = time.monotonic()
+    begin_s = time.thread_time()
     now = _CurvePoint(scenario, interval=False)
-    with_interval = time.monotonic() - begin_s < _SLOW_S
+    with_interval = time.thread_time() - begin_s < _SLOW_S
     points, refused = [], []
     links = {name: [{"factor": 1.0, "rate": now.rate}] for name in _LINKS if _uses(scenario, name)}
     for kind, factor in _ORDER:
-        if time.monotonic() - begin_s > _LONGEST_S:
+        if time.thread_time() - begin_s > _LONGEST_S:
             break
         gpus = scenario.strategy.training_ranks * factor
         if kind == "bandwidth":

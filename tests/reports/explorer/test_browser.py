@@ -168,9 +168,9 @@ def test_moving_the_slider_of_gpus_replans_and_says_what_follows(page: Page, exp
 def test_a_point_of_the_scaling_curve_chooses_its_gpus(page: Page, explorer: str) -> None:
     opened(page, address(explorer, "llama-2-7b-fsdp-a100"))
     wait_for_everything(page)
-    page.get_by_role("button", name=re.compile("^16 GPUs: ")).click()
+    page.get_by_role("button", name=re.compile("^32 GPUs: ")).click()
     wait_for_full_answer(page)
-    assert "16 ×" in page.inner_text("#headline")
+    assert "32 ×" in page.inner_text("#headline")
     assert page.locator("#bandwidth polyline").count() == 2
 
 
