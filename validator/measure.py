@@ -14,6 +14,7 @@ from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch import fork_server, network_interfaces
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
@@ -78,6 +79,10 @@ def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = Me
     require_torch()
     if watch.profile and watch.folder is None:
         raise InputError("profiling writes traces; give a folder for them with --out DIR")
+    if watch.profile and isinstance(scenario.strategy, ParameterServer) and scenario.strategy.units is not None:
+        raise InputError(
+            "strategy.units: profiles are of further steps of all ranks, which units of work do not have; leave it out"
+        )
     where = where_to(on)
     if where == "cluster":
         from scaleproof.validator.launch.external import ExternalRanks

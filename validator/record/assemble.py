@@ -29,6 +29,7 @@ from scaleproof.validator.record.server_spans import cut_pulls, extend_messages,
 from scaleproof.validator.record.step_time import slope_interval_s
 from scaleproof.validator.record.update_losses import by_update
 from scaleproof.validator.train import emulation_lateness
+from scaleproof.validator.train.steps import measured_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # Largest error of clocks, as a share of a step, with which spans of several machines can be compared.
@@ -63,8 +64,9 @@ def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[M
     training = outcomes[: scenario.strategy.training_ranks]
     corrections = [[Correction(**fields) for fields in outcome["corrections"]] for outcome in outcomes]
     aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]
-    run = assemble(scenario, aligned, scenario.steps)
-    losses = {step: sum(outcome["losses"].get(str(step), 0.0) for outcome in outcomes) for step in range(1, scenario.steps + 1)}
+    steps = measured_steps(scenario)
+    run = assemble(scenario, aligned, steps)
+    losses = {step: sum(outcome["losses"].get(str(step), 0.0) for outcome in outcomes) for step in range(1, steps + 1)}
     memory_bytes = max((outcome["memory_bytes"] for outcome in training), key=_allocated)
     provenance = {**run.provenance, **combined([outcome["provenance"] for outcome in outcomes]), "compute": scenario.compute}
     load, busy = _foreign_load(outcomes)

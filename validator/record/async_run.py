@@ -39,13 +39,16 @@ def is_asynchronous(scenario: Scenario) -> bool:
 def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
     """The Run of spans `rows`. ends: rows of the ends of workers' steps. servers: which ranks are servers, shape (ranks,).
 
-    The window leaves out the first quarter of the steps after the warm-up, and all after the first worker's last step. Steps of
+    The window leaves out the first quarter of the steps after the warm-up, and all after the first worker's last step; if the
+    work is in units, it is the whole run after the warm-up. Steps of
     spans are each rank's own, counted from 1 and with the warm-up. Step times are those of rounds: of bulk synchronous rounds,
     else of as many steps of any worker as there are workers.
     """
     strategy, warmup = scenario.strategy, warmup_steps(scenario)
     assert isinstance(strategy, ParameterServer)
-    zero_s = ends["end_s"][ends["step"] == 0].min()
+    first_s = ends["end_s"][ends["step"] == 0]
+    # units of work begin once all workers have ended the warm-up
+    zero_s = first_s.max() if strategy.units else first_s.min()
     for name in _TIMES:
         rows[name] -= zero_s
     done_s = np.full((ends["step"].max() + 1, strategy.workers), np.nan)
@@ -57,7 +60,12 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
         window = window_of_rounds(rounds_s, done_s)
         samples = samples * (strategy.workers - strategy.backups) // strategy.workers
     else:
-        window = window_of_steps(done_s, np.ones(strategy.workers, dtype=np.int64))
+        ended = np.isfinite(done_s[1:])
+        if strategy.units:
+            window = Window(0.0, float(done_s[1:][ended].max()), float(ended.sum()) / strategy.workers)
+            rows = np.concatenate([rows, _idle_at_the_end(rows, ends, zero_s, window)])
+        else:
+            window = window_of_steps(done_s, np.ones(strategy.workers, dtype=np.int64))
         ends_s = np.sort(done_s[np.isfinite(done_s)])
         rounds_s = ends_s[ends_s >= window.begin_s][:: strategy.workers]
     rounds_s = rounds_s[(rounds_s >= window.begin_s) & (rounds_s <= window.end_s)]
@@ -77,6 +85,20 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
     times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
     return Run(**vars(times), samples=samples, servers=statistics, **fields)
+
+
+def _idle_at_the_end(rows: Rows, ends: Rows, zero_s: float, window: Window) -> Rows:
+    """Rows of workers that have no unit left and wait for the others at the end of the run."""
+    last = {int(row["rank"]): row for row in ends[np.argsort(ends["step"], kind="stable")]}
+    idle = np.zeros(len(last), dtype=rows.dtype)
+    for name in rows.dtype.names or ():
+        if idle.dtype[name].kind == "i":
+            idle[name] = -1
+    idle["rank"], idle["step"] = [*last], [row["step"] for row in last.values()]
+    idle["stream"], idle["phase"] = Stream.MAIN, Phase.SYNCHRONISE
+    idle["arrival_s"] = [row["end_s"] - zero_s for row in last.values()]
+    idle["start_s"] = idle["end_s"] = window.end_s
+    return idle[idle["arrival_s"] < window.end_s]
 
 
 def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -97,6 +97,10 @@ class Trainer(ABC):
         self._index = 0
         self._losses: dict[int, Tensor] = {}
 
+    def steps(self) -> Iterable[int]:
+        """The numbers of the rank's steps, from 0, warm-up steps first."""
+        return range(self.context.total_steps)
+
     def take(self, index: int) -> None:
         """Takes step number `index`, warm-up steps counted from 0."""
         self._index = index

@@ -111,8 +111,7 @@ def copy_parameters(source: Path, target: Path) -> None:
 def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
     """Takes all steps, the last ones under the profiler if there is one; returns the processor usage of the others."""
     context = trainer.context
-    first, total = warmup_steps(context.scenario), context.total_steps
-    measured = total - PROFILED_STEPS if profiler else total
+    first, measured = warmup_steps(context.scenario), context.total_steps - PROFILED_STEPS
 
     def take(index: int) -> None:
         if index == first and context.pace is not None:
@@ -124,11 +123,11 @@ def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
     if context.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(context.device)
     began = Usage.now()
-    for index in range(measured):
+    for index in range(measured) if profiler else trainer.steps():
         take(index)
     used = Usage.now().since(began)
     if profiler is not None:
-        profiler.trace(take, range(measured, total))
+        profiler.trace(take, range(measured, context.total_steps))
     return used
 
 

@@ -96,6 +96,7 @@ def _served(random: Random, hosts: int, samples: int) -> Iterator[StrategyFamily
     for name, fields in (
         ("asynchronous servers", {"mode": "asynchronous"}),
         ("stale servers", {"mode": "stale_synchronous", "bound": random.choice((1, 2))}),
+        ("shared units", {"mode": "asynchronous", "assignment": "dynamic", "units": _STEPS_OF_QUEUES * hosts}),
     ):
         changes = {"strategy": common | {"servers": random.choice((1, 2))} | fields, "steps": _STEPS_OF_QUEUES}
         yield StrategyFamily(name, "served", changes)

@@ -27,7 +27,8 @@ _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
-_SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
+_PUSHED: Final = ("shard", "overlap", "bucket_bytes", "two_level")
+_SERVED: Final = ("mode", "bound", "backups", "assignment", "units", "rollout_s", *_PUSHED)
 # Schedules whose backward passes compute all gradients at once.
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 # Supported fields by kind of strategy; names end in _ where the attribute's name differs from the field's.

@@ -9,8 +9,6 @@ STRATEGY: Final = {
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "split_sends": "torch.distributed.pipelining sends whole activations",
     "sparse": "real embeddings have dense gradients",
-    "assignment": "each real worker takes the scenario's number of steps",
-    "units": "each real worker takes the scenario's number of steps",
 }
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",

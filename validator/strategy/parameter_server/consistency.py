@@ -1,7 +1,7 @@
 """Consistency models on a server: which pushes of one bucket count, and when the server replies to whom.
 
 A pusher is one worker, or all workers of a node that push together. The server does not wait for a pusher that has made its
-last push.
+last push, or that has left because there is no work for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, Ssp
 class PushOrder(ABC):
     """Decides over the pushes of one bucket. left: number of pushes of each pusher that have no reply yet."""
 
-    def __init__(self, pushes: Mapping[int, int]) -> None:
+    def __init__(self, pushes: Mapping[int, float]) -> None:
         self.left = dict(pushes)
 
     def is_late(self, pusher: int) -> bool:
@@ -37,9 +37,14 @@ class PushOrder(ABC):
 
     def replied(self, pusher: int) -> None:
         """Notes that a push of `pusher` has its reply."""
-        self.left[pusher] -= 1
-        if self.left[pusher] == 0:
-            del self.left[pusher]
+        if pusher in self.left:
+            self.left[pusher] -= 1
+            if self.left[pusher] == 0:
+                del self.left[pusher]
+
+    def leave(self, pusher: int) -> None:
+        """Notes that `pusher` pushes no more; a reply to it may still be due."""
+        self.left.pop(pusher, None)
 
 
 class Rounds(PushOrder):
@@ -49,7 +54,7 @@ class Rounds(PushOrder):
     their pushers wait for a round on another server.
     """
 
-    def __init__(self, pushes: Mapping[int, int], backups: int) -> None:
+    def __init__(self, pushes: Mapping[int, float], backups: int) -> None:
         super().__init__(pushes)
         self._pushers, self._needed = len(pushes), len(pushes) - backups
         self._round = 0
@@ -85,7 +90,7 @@ class Rounds(PushOrder):
 class Clocks(PushOrder):
     """Stale synchronous: every push is an update. Its reply is due once no active pusher is more than `bound` pushes behind."""
 
-    def __init__(self, pushes: Mapping[int, int], bound: float) -> None:
+    def __init__(self, pushes: Mapping[int, float], bound: float) -> None:
         super().__init__(pushes)
         self._bound = bound
         self._clock = dict.fromkeys(pushes, 0)
@@ -117,8 +122,8 @@ class Clocks(PushOrder):
         return min((self._clock[pusher] for pusher in self.left), default=math.inf)
 
 
-def push_order(model: ConsistencyModel, pushes: Mapping[int, int]) -> PushOrder:
-    """The decisions of a consistency model over one bucket. pushes: total number of pushes by pusher."""
+def push_order(model: ConsistencyModel, pushes: Mapping[int, float]) -> PushOrder:
+    """The decisions of a consistency model over one bucket. pushes: total number of pushes by pusher, infinite if not known."""
     match model:
         case Bsp():
             return Rounds(pushes, model.backups)

@@ -31,6 +31,12 @@ class Push(NamedTuple):
     received: Any
 
 
+class Leave(NamedTuple):
+    """Notice that a pusher has made its last push."""
+
+    pusher: int
+
+
 class Links:
     """Sends and receives in the process group of two ranks.
 
@@ -104,13 +110,13 @@ class Listener(Thread):
     """
 
     def __init__(
-        self, links: Links, recorder: Recorder, inbox: SimpleQueue[Push | Exception], pusher: int, leader: int,
-        buffers: Sequence[Tensor], pushes: int,
+        self, links: Links, recorder: Recorder, inbox: SimpleQueue[Push | Leave | Exception], pusher: int, leader: int,
+        buffers: Sequence[Tensor], rounds: Iterable[int],
     ) -> None:  # fmt: skip
-        """leader: the rank that pushes. pushes: number of its pushes of each part."""
+        """leader: the rank that pushes. rounds: numbers of its pushes of each part, from 0."""
         super().__init__(daemon=True)
         self.leader, self.buffers = leader, buffers
-        self._links, self._recorder, self._inbox, self._pusher, self._pushes = links, recorder, inbox, pusher, pushes
+        self._links, self._recorder, self._inbox, self._pusher, self._rounds = links, recorder, inbox, pusher, rounds
         self._replies: list[SimpleQueue[dist.Work]] = [SimpleQueue() for _ in buffers]
         # parts whose reply is not sent yet, and the number of replies sent
         self._unsent: set[int] = set()
@@ -137,7 +143,7 @@ class Listener(Thread):
             self._inbox.put(error)
 
     def _listen(self, stream: torch.cuda.Stream | None) -> None:
-        for number in range(self._pushes):
+        for number in self._rounds:
             for part, buffer in enumerate(self.buffers):
                 if number > 0:
                     _finish(self._replies[part].get(), stream)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,8 +16,10 @@ from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
-from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links, Listener, Push
+from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave, Links, Listener, Push
 from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
+from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, rounds
+from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 Pushers = Sequence[Sequence[int]]
 
@@ -131,15 +134,23 @@ class SynchronousServer(Server):
 class AsynchronousServer(Server):
     """Serves pushes in order of arrival, and replies to each pusher when the consistency model allows it.
 
-    A step serves the number of pushes that all pushers make in one of their steps. log: (action, bucket, pusher).
+    A step serves the number of pushes that all pushers make in one of their steps, the last one those that are left. log:
+    (action, bucket, pusher).
     """
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
+    def __init__(
+        self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers, grants: UnitGrants | None
+    ) -> None:
+        """grants: of shared units; None where each worker's number of steps is known."""
         super().__init__(context, strategy, links, pushers)
-        pushes = dict.fromkeys(range(len(pushers)), context.total_steps)
+        self.grants = grants
+        # pushers whose last push is still to be reported
+        self.to_leave = len(pushers) if grants else 0
+        known = [steps_of_worker(context.scenario, workers[0]) for workers in pushers]
+        pushes = dict.fromkeys(range(len(pushers)), math.inf) if grants else dict(enumerate(known))
         self.orders = [push_order(strategy.consistency, pushes) for _ in self.parts]
         self.log: list[tuple[str, int, int]] = []
-        self.inbox: SimpleQueue[Push | Exception] = SimpleQueue()
+        self.inbox: SimpleQueue[Push | Leave | Exception] = SimpleQueue()
         # number of replies by part and pusher
         self.replies = [[0] * len(pushers) for _ in self.parts]
         self.listeners = [
@@ -150,24 +161,66 @@ class AsynchronousServer(Server):
                 number,
                 pusher[0],
                 [torch.empty_like(part.value.detach()) for part in self.parts],
-                context.total_steps,
+                self._rounds(number),
             )
             for number, pusher in enumerate(pushers)
         ]
         for listener in self.listeners:
             listener.start()
 
+    def steps(self) -> Iterator[int]:
+        """The numbers of the server's steps; units of work begin after the warm-up of all ranks."""
+        warmup, units = warmup_steps(self.context.scenario), self.strategy.units
+        yield from range(warmup)
+        if units is not None:
+            dist.barrier()
+        yield from range(warmup, self._last_step + 1)
+
+    @property
+    def _last_step(self) -> int:
+        units = self.strategy.units
+        if units is None:
+            return self.context.total_steps - 1
+        return warmup_steps(self.context.scenario) + math.ceil(units / len(self.pushers)) - 1
+
+    def _rounds(self, pusher: int) -> Iterator[int]:
+        """The numbers of a pusher's pushes; then reports that it has left, where that was not known before."""
+        yield from rounds(self.context.scenario, self.pushers[pusher][0], self.grants)
+        if self.grants is not None:
+            self.inbox.put(Leave(pusher))
+
     def step(self, index: int) -> None:
         """Serves the number of pushes that a step of all pushers has, in the order of arrival."""
-        for _ in range(len(self.pushers) * len(self.parts)):
+        left = self._pushes_in(index) * len(self.parts)
+        while left > 0 or (index == self._last_step and self.to_leave > 0):
             with self.recorder.span(Phase.WAIT):
-                push = self.inbox.get()
-            if isinstance(push, Exception):
-                raise push
-            self._serve(push)
-        if index == self.context.total_steps - 1:
+                message = self.inbox.get()
+            match message:
+                case Push():
+                    self._serve(message)
+                    left -= 1
+                case Leave():
+                    self._leave(message.pusher)
+                case _:
+                    raise message
+        if index == self._last_step:
             for listener in self.listeners:
                 listener.join()
+
+    def _pushes_in(self, index: int) -> int:
+        """Number of pushes of each bucket in a step of the server."""
+        units, pushers = self.strategy.units, len(self.pushers)
+        if units is None or index < self._last_step:
+            return pushers
+        return units - pushers * (index - warmup_steps(self.context.scenario))
+
+    def _leave(self, pusher: int) -> None:
+        """Waits no longer for a pusher, and replies to those that have waited for it alone."""
+        self.to_leave -= 1
+        for number, order in enumerate(self.orders):
+            order.leave(pusher)
+            for waiting in order.release():
+                self._reply(number, waiting)
 
     def _serve(self, push: Push) -> None:
         part, order = self.parts[push.part], self.orders[push.part]

@@ -16,6 +16,7 @@ from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, SynchronousServer
+from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, UnitRequests, has_shared_units
 from scaleproof.validator.strategy.parameter_server.worker import OverlappedWorker, Worker
 
 
@@ -28,14 +29,22 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     levels = ("node", "node replies") if strategy.overlap else ("node",)
     teams = [Team.of([*groups, *([server] for server in servers)], axis) for axis in levels if strategy.two_level]
     is_shared = bool(teams) and teams[0].size > 1
+    requests = grants = None
+    if has_shared_units(strategy):
+        group = dist.new_group(backend="gloo")
+        requests, grants = UnitRequests(group, servers), UnitGrants(group, strategy.units or 0, context.rank == servers[0])
     trainer: Trainer
     if context.rank >= strategy.workers:
-        server = SynchronousServer if strategy.consistency == SYNCHRONOUS else AsynchronousServer
-        trainer = server(context, strategy, links, groups)
+        if strategy.consistency == SYNCHRONOUS:
+            trainer = SynchronousServer(context, strategy, links, groups)
+        else:
+            trainer = AsynchronousServer(context, strategy, links, groups, grants)
+    elif is_shared and strategy.overlap:
+        trainer = NodeWorker(context, strategy, links, *teams)
     elif strategy.overlap:
-        trainer = NodeWorker(context, strategy, links, *teams) if is_shared else OverlappedWorker(context, strategy, links)
+        trainer = OverlappedWorker(context, strategy, links, None, requests)
     else:
-        trainer = Worker(context, strategy, links, teams[0] if is_shared else None)
+        trainer = Worker(context, strategy, links, teams[0] if is_shared else None, requests)
     # asynchronous workers would stay as far from one another as they began
     dist.barrier()
     return trainer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,20 +21,26 @@ from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
+from scaleproof.validator.strategy.parameter_server.work_units import UnitRequests
 from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
+from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 
 class Worker(WholeModel):
     """A worker that computes, pushes and pulls one after the other.
 
     Parameters and gradients are views of one vector each, so that servers' parts need no copies. node_team: the workers of a
-    node that push together, by the first of them; None where each pushes its own gradients.
+    node that push together, by the first of them; None where each pushes its own gradients. requests: for shared units of work.
     """
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None) -> None:
+    def __init__(
+        self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None,
+        requests: UnitRequests | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(context, context.rank)
+        self.requests = requests
         self.strategy, self.links = strategy, links
         self.node_collectives = Collectives(self.recorder, node_team) if node_team else None
         self.layout = lay_out(self.layers, strategy)
@@ -44,6 +50,17 @@ class Worker(WholeModel):
         adopt(parameters, self.layout.views(self.values), self.layout.views(self.gradient))
         self.leads = node_team is None or node_team.place == 0
         self.size_bytes = float(self.values.numel() * self.values.element_size())
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the worker's steps; units of work begin after the warm-up of all ranks."""
+        warmup, total = warmup_steps(self.context.scenario), steps_of_worker(self.context.scenario, self.context.rank)
+        yield from range(warmup)
+        if self.strategy.units is not None:
+            dist.barrier()
+        for index in range(warmup, total):
+            if self.requests is not None and not self.requests.take():
+                return
+            yield index
 
     def step(self, index: int) -> None:
         """Generates samples, and trains on a batch."""
@@ -105,8 +122,11 @@ class Worker(WholeModel):
 class OverlappedWorker(Worker):
     """Pushes a bucket once its gradients are complete, and waits for its pull before the layers that need it."""
 
-    def __init__(self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None) -> None:
-        super().__init__(context, strategy, links, node_team)
+    def __init__(
+        self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None,
+        requests: UnitRequests | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(context, strategy, links, node_team, requests)
         buckets, parameters = self.layout.buckets, list(self.module.parameters())
         # number of tensors of each bucket without a gradient yet; the next bucket to push; pushes under way; by bucket the step
         # and pulls under way
@@ -126,6 +146,12 @@ class OverlappedWorker(Worker):
             context.model.graph({number: self.layers[number] for number in piece}) if piece else None for piece in pieces
         ]
 
+    def steps(self) -> Iterator[int]:
+        """The numbers of the worker's steps; after the last one it waits for all parameters."""
+        yield from super().steps()
+        for _, pulls in self.pulls.values():
+            wait_all(pulls)
+
     def step(self, index: int) -> None:
         """Trains on a batch; pushes and pulls overlap with the passes."""
         self.gradients_left = [len(bucket.tensors) for bucket in self.layout.buckets]
@@ -133,7 +159,7 @@ class OverlappedWorker(Worker):
         self.backward(self.forward(self.batches[index]))
         self.end_pushes()
         self.await_pull(0)
-        if index == self.context.total_steps - 1:
+        if index == steps_of_worker(self.context.scenario, self.context.rank) - 1:
             self._await_all_pulls()
 
     def forward(self, batch: Batch) -> Tensor:

@@ -6,6 +6,7 @@ gradient is that of its own samples at the parameters of the last replies, part 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.validator.strategy.parameter_server.work_units import has_shared_units
 from scaleproof.validator.train.data import worker_batches
+from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Part of a tensor: its number, first element and end.
@@ -39,7 +42,7 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     while sum(server.advance() for server in servers):
         pass
     for server in servers:
-        server.check_finished(len(process.steps))
+        server.check_finished()
     parameters = process.distinct_parameters()
     for server in servers:
         for number, begin, end, value in server.values():
@@ -115,9 +118,12 @@ class _ServerReplay:
         self._name, self._pushers = f"server {number}", pushers
         self._consistency = cast(ParameterServer, process.scenario.strategy).consistency
         self._steps = len(process.steps)
+        self._scenario = process.scenario
         self._max_pushes = len(pushers) - self._consistency.backups if isinstance(self._consistency, Bsp) else 1
         self._log: Sequence[tuple[str, int, int]] = note["log"]
         self._done = 0
+        # number of pushes by bucket and pusher
+        self._pushes = Counter((bucket, pusher) for action, bucket, pusher in self._log if action in ("add", "drop"))
         self._buckets = {
             int(bucket): _BucketReplay(process, [(tensor, begin, end) for tensor, begin, end in ranges], len(pushers))
             for bucket, ranges in note["ranges"].items()
@@ -130,13 +136,22 @@ class _ServerReplay:
             self._done += 1
         return self._done - before
 
-    def check_finished(self, steps: int) -> None:
+    def check_finished(self) -> None:
+        """Raises ValueError where entries of the log could not be replayed, or pushes are missing."""
         if self._done < len(self._log):
             raise ValueError(f"{self._name} logged {self._log[self._done]}, though the worker had no reply to its last push")
-        if any(count != steps for bucket in self._buckets.values() for count in (*bucket.pushed, *bucket.replied)):
-            raise ValueError(f"{self._name} has not served every worker {steps} times")
+        for bucket in self._buckets.values():
+            if bucket.pushed != bucket.replied or not self._is_complete(bucket.pushed):
+                raise ValueError(f"{self._name} has served workers {bucket.replied} times, not as often as the scenario says")
         if any(bucket.added for bucket in self._buckets.values()):
             raise ValueError(f"{self._name} added pushes that no update applied")
+
+    def _is_complete(self, pushed: Sequence[int]) -> bool:
+        """Whether the numbers of the workers' pushes are those of the scenario."""
+        strategy = cast(ParameterServer, self._scenario.strategy)
+        if has_shared_units(strategy):
+            return sum(pushed) == (strategy.units or 0) + warmup_steps(self._scenario) * len(pushed)
+        return all(count == steps_of_worker(self._scenario, worker) for worker, count in enumerate(pushed))
 
     def values(self) -> Iterable[tuple[int, int, int, Tensor]]:
         for bucket in self._buckets.values():
@@ -162,7 +177,7 @@ class _ServerReplay:
                 bucket.added.clear()
                 bucket.updates += 1
             case _:
-                self._check_bound(bucket, pusher)
+                self._check_bound(number, pusher)
                 bucket.replied[pusher] += 1
                 bucket.version[pusher] = bucket.updates
                 self._pushers[pusher].receive(bucket.ranges, bucket.values)
@@ -195,9 +210,11 @@ class _ServerReplay:
         if not (isinstance(self._consistency, Bsp) and self._consistency.backups and late):
             raise ValueError(f"{self._name} dropped a push of worker {pusher} that was not late")
 
-    def _check_bound(self, bucket: _BucketReplay, pusher: int) -> None:
-        """Raises ValueError where a reply lets a worker run ahead by more than the bound."""
+    def _check_bound(self, number: int, pusher: int) -> None:
+        """Raises ValueError where a reply lets a worker run ahead, by more than the bound, of one that has pushes to make."""
         if isinstance(self._consistency, Ssp):
-            ahead, bound = bucket.pushed[pusher] - min(bucket.pushed), self._consistency.bound
+            pushed = self._buckets[number].pushed
+            active = [count for other, count in enumerate(pushed) if count < self._pushes[number, other]]
+            ahead, bound = pushed[pusher] - min(active, default=pushed[pusher]), self._consistency.bound
             if ahead > bound:
                 raise ValueError(f"{self._name} replied to worker {pusher} {ahead} steps ahead; the bound is {bound}")

@@ -49,6 +49,16 @@ def test_every_push_gets_one_reply(consistency: ConsistencyModel, order: list[in
     assert decided.left == {}
 
 
+def test_workers_without_work_are_not_waited_for() -> None:
+    order = push_order(Ssp(0), dict.fromkeys(range(3), math.inf))
+
+    assert push(order, 0) == (True, [])
+    assert push(order, 1) == (True, [])
+    order.leave(2)
+
+    assert sorted(order.release()) == [0, 1]
+
+
 def test_a_round_accepts_the_first_and_drops_the_last_pushes() -> None:
     order = push_order(Bsp(1), dict.fromkeys(range(3), 10))
 

@@ -31,6 +31,7 @@ ASYNCHRONOUS = {**BASE, "mode": "asynchronous"}
 STALE = {**BASE, "mode": "stale_synchronous", "bound": 1}
 BACKUPS = {**BASE, "backups": 1}
 OVERLAPPED = {"overlap": True, "bucket": "4 KiB"}
+SHARED = {"units": 20, "assignment": "dynamic"}
 
 CASES = [
     ({**BASE, "shard": "tensor"}, "gpt", "sgd"),
@@ -49,6 +50,10 @@ CASES = [
     (BACKUPS, "gpt", "momentum"),
     ({**BACKUPS, "backups": 2, "shard": "tensor"}, "mlp", "adam"),
     ({**BACKUPS, **OVERLAPPED}, "gpt", "sgd"),
+    ({**ASYNCHRONOUS, **SHARED}, "gpt", "momentum"),
+    ({**STALE, "units": 14}, "mlp", "adam"),
+    ({**STALE, **OVERLAPPED, **SHARED}, "gpt", "sgd"),
+    ({**ASYNCHRONOUS, **OVERLAPPED, "units": 13, "shard": "tensor"}, "mlp", "adam"),
 ]
 
 
@@ -253,24 +258,43 @@ def test_a_node_sums_and_pushes_each_bucket_during_the_backward_pass(make_scenar
     spans = measure(scenario).spans
     assert spans is not None
 
-    first = spans.where((spans.rank == 0) & (spans.step == 2))
+    first = spans.where(spans.rank == 0)
     backward = first.where((first.phase == Phase.BACKWARD) & (first.stream == Stream.MAIN))
     sums = first.where((first.phase == Phase.SYNCHRONISE) & (first.stream == Stream.COMMUNICATION))
     pushed = first.where((first.phase == Phase.SEND) & (first.stream == Stream.COMMUNICATION))
     assert len(sums) == 2 * len(pushed), "each bucket is summed and its reply broadcast"
-    assert (pushed.arrival_s < backward.end_s[-1]).any()
+    ends_s = dict(zip(backward.step.tolist(), backward.end_s.tolist(), strict=True))
+    assert any(begin_s < ends_s[step] for step, begin_s in zip(pushed.step.tolist(), pushed.arrival_s.tolist(), strict=True))
     talking = spans.where((spans.phase == Phase.SEND) & (spans.rank < 3))
     assert set(talking.rank.tolist()) == {0, 2}
 
 
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        ({**ASYNCHRONOUS, "units": 60}, "strategy.units is predicted but not measured"),
-    ],
-)
-def test_settings_that_are_only_predicted_are_rejected(
-    strategy: dict[str, Any], message: str, make_scenario: MakeScenario
-) -> None:
-    with pytest.raises(InputError, match=message):
-        measure(make_scenario(strategy, batch=12))
+def steps_taken(run: Run) -> list[int]:
+    """Number of steps of each worker after the two of the warm-up."""
+    assert run.spans is not None
+    passes = run.spans.where((run.spans.rank < BASE["workers"]) & (run.spans.phase == Phase.FORWARD))
+    return [int(passes.step[passes.rank == worker].max()) - 2 for worker in range(3)]
+
+
+def test_workers_take_units_when_they_are_free(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
+
+    shared = measure(make_scenario({**ASYNCHRONOUS, **SHARED}, batch=12))
+    fixed = measure(make_scenario({**ASYNCHRONOUS, "units": 20}, batch=12))
+
+    assert sum(steps_taken(shared)) == sum(steps_taken(fixed)) == 20
+    assert sorted(steps_taken(fixed)) == [6, 7, 7]
+    assert min(steps_taken(shared)) < 6, "others take the steps of the slow one"
+    assert shared.step_time_s < fixed.step_time_s
+    assert sum(fixed.breakdown_s.values()) == pytest.approx(fixed.step_time_s)
+    assert fixed.phase_s["synchronise"] > shared.phase_s.get("synchronise", 0.0), "who has no unit left waits for the others"
+
+
+def test_profiles_of_units_of_work_are_refused(make_scenario: MakeScenario, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="units: profiles are of further steps"):
+        measure(make_scenario({**ASYNCHRONOUS, **SHARED}, batch=12), watch=MeasureOptions(folder=tmp_path, profile=True))
+
+
+def test_settings_that_are_only_predicted_are_rejected(make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=r"strategy.sparse is predicted but not measured"):
+        measure(make_scenario({**BASE, "sparse": {"rows": 0.5}}, batch=12))
