@@ -15,7 +15,7 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Simulate, simulate_steps, starts_s, warnings
+from scaleproof.simulator.run.steps import Simulate, simulate_steps, starts_s, transient_jitter, warnings
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -90,7 +90,7 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
     variation = Variation(
         start_s=starts_s(scenario, program),
         compute_jitter=unevenness.compute_jitter,
-        message_jitter=unevenness.message_jitter,
+        message_jitter=unevenness.message_jitter or transient_jitter(scenario, program),
         tail=unevenness.tail,
         seed=unevenness.seed,
     )

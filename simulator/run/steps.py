@@ -13,11 +13,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
 from scaleproof.simulator.engine.asynchronous_starts import spread_starts_s
 from scaleproof.simulator.program import Program
+from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -60,6 +62,18 @@ def starts_s(scenario: Scenario, program: Program) -> NDArray[np.float64]:
     """
     late_s = program.ranks.late_s
     return late_s if "steps" in scenario.model_fields_set else late_s + spread_starts_s(program)
+
+
+def transient_jitter(scenario: Scenario, program: Program) -> float:
+    """Jitter of messages of asynchronous ranks that begin together: the network's variability; else zero.
+
+    Identical messages would keep such ranks together. Small differences separate them within tens of steps.
+    """
+    is_transient = bool(program.units) or "steps" in scenario.model_fields_set
+    in_step = isinstance(program.consistency, Bsp) or program.consistency == Ssp(0)
+    if program.is_static or in_step or not is_transient:
+        return 0.0
+    return variability(scenario.cluster, inside=scenario.strategy.nodes_needed(scenario.cluster) == 1)
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:

@@ -18,10 +18,11 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.parameter_server import strategy, worker
+from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
 from scaleproof.validator.strategy.parameter_server.consistency import Clocks, Rounds
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
-from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, BucketShard
+from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer
 from scaleproof.validator.strategy.parameter_server.worker import Worker
 from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator import processes

@@ -144,7 +144,7 @@ def _batch(tool: str, namespace: Path, lines: Iterable[str]) -> None:
     done = _run(_inside(namespace, [tool, "-batch", "-"]), "".join(f"{line}\n" for line in lines))
     if done.returncode:
         reason = " ".join(done.stderr.split())
-        raise RunError(f"the lab cannot be built: {tool}: {reason}; does the kernel have veth, bridge and tbf?")
+        raise RunError(f"the lab cannot be built: {tool}: {reason}; does the kernel have veth, bridge, tbf, htb and u32?")
 
 
 def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:

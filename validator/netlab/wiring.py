@@ -8,7 +8,8 @@
                                               └─ spine ─┘
 
 A link is a pair of virtual interfaces. A token bucket (tbf) limits what leaves either: towards the fabric at eth0, towards the
-host at the bridge's end, so that links are full duplex. With a switch there is one bridge and no uplink.
+host at the bridge's end, so that links are full duplex. Inside it two classes (htb) let acknowledgements leave before frames.
+With a switch there is one bridge and no uplink.
 """
 
 from __future__ import annotations
@@ -49,6 +50,13 @@ _MOST_SEGMENT_BYTES: Final = 65536
 # Queue of a link: TCP keeps far fewer bytes in flight than this, so that no link drops packets.
 _QUEUE_BYTES: Final = 64 * 1024 * 1024
 _NETEM_PACKETS: Final = 100_000
+# Packets of fewer than 128 bytes, acknowledgements above all, leave before others. Otherwise they wait behind the frames of the
+# other direction, which last milliseconds on slow links, while few bytes of a flow may be in flight: servers whose links were
+# busy in both directions took 1.45 times as long, allreduces over trees 1.05 times.
+_SHORT_MASK: Final = "0xff80"
+_IP_LENGTH_AT: Final = 2
+# Limits of classes that only order packets; the bucket limits their rate.
+_UNLIMITED: Final = "rate 100gbit ceil 100gbit burst 1mb cburst 1mb quantum 60000"
 
 # A congestion control that every kernel has; it saturates links without loss. With bbr, the default of some machines,
 # allreduces of 16 MiB over eight hosts took 1.06 to 1.08 times the ring's bound, with reno 1.01 times.
@@ -208,10 +216,17 @@ def host_limits(lab: WiringPlan, host: int, has_netem: bool) -> Iterator[str]:
 
 def _limit(lab: WiringPlan, interface: str, rate_Bps: float, latency_s: float) -> Iterator[str]:
     yield f"qdisc add dev {interface} root handle 1: {lab.limit(rate_Bps)}"
-    if latency_s > 0:
-        # inside the bucket's queue: packets are delayed before they wait for tokens
-        delay = f"delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
-        yield f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}"
+    yield f"qdisc add dev {interface} parent 1:1 handle 10: htb default 2"
+    for priority, class_ in enumerate(("10:1", "10:2")):
+        yield f"class add dev {interface} parent 10: classid {class_} htb prio {priority} {_UNLIMITED}"
+    yield f"filter add dev {interface} parent 10: protocol ip u32 match u16 0 {_SHORT_MASK} at {_IP_LENGTH_AT} flowid 10:1"
+    for handle in ("1", "2"):
+        if latency_s > 0:
+            # inside the bucket's queue: packets are delayed before they wait for tokens
+            queue = f"netem delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
+        else:
+            queue = f"bfifo limit {_QUEUE_BYTES}"
+        yield f"qdisc add dev {interface} parent 10:{handle} handle 10{handle}: {queue}"
 
 
 def changed_limit(lab: WiringPlan, interface: str, rate_Bps: float) -> str:

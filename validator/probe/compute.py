@@ -29,7 +29,7 @@ from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
-from scaleproof.validator.train.trained_model import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer
 
 # tf32 products use fp32 tensors
 DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32}

@@ -20,7 +20,7 @@ from scaleproof.validator.probe.compute import DTYPES, averaged, rank_point
 from scaleproof.validator.probe.peers import collected
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds
-from scaleproof.validator.train.trained_model import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer
 
 # Name of a device that is not a GPU, in `DeviceFacts`.
 CPU: Final = "CPU"

@@ -19,7 +19,7 @@ from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
-from scaleproof.validator.train.trained_model import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer
 
 SIZES: Final = (2**10, 2**16, 2**20)
 _LEARNING_RATE: Final = 1e-3

@@ -74,8 +74,11 @@ class Context:
         """The loss of which a backward pass computes the gradients that `optimizer` expects."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The scenario's optimizer over `parameters`, with its states in the precision and memory that the scenario gives."""
+    def optimizer(self, parameters: Iterable[nn.Parameter], updated: int | None = None) -> torch.optim.Optimizer:
+        """The scenario's optimizer over `parameters`, with its states in the precision and memory that the scenario gives.
+
+        updated: number of parameters that an update changes, for its emulated duration; None for all.
+        """
         is_offloaded = "optimizer" in self.scenario.training.offload
         if self.scaler is None and not is_offloaded:
             optimizer = self.model.optimizer(parameters)
@@ -84,7 +87,7 @@ class Context:
             device = torch.device("cpu") if is_offloaded else self.device
             optimizer = MasterOptimizer(parameters, self.model.optimizer, dtype, device, self.scaler)
         if self.pace is not None:
-            self.pace.slow_down(optimizer)
+            self.pace.slow_down(optimizer, updated)
         return optimizer
 
 

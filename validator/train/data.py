@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.train.emulated_compute import small_width
 from scaleproof.validator.train.layer_graph import data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
+from scaleproof.validator.train.rows import touched_count, within_rows
 from scaleproof.validator.train.samples import Samples, arrays
 
 
@@ -77,4 +80,11 @@ def _global_batch(scenario: Scenario, step: int) -> Samples:
         inputs = [generator.standard_normal((samples, width)) for read in inputs_of(layers) if not read]
         return tuple(inputs), generator.integers(width, size=samples)
     data = scenario.training.data
-    return arrays(model, samples, generator, None if data is None else Path(data))
+    drawn = arrays(model, samples, generator, None if data is None else Path(data))
+    strategy = scenario.strategy
+    if isinstance(strategy, ParameterServer) and strategy.sparse and isinstance(model, Transformer) and data is None:
+        count = touched_count(model, strategy.sparse)
+        for worker in range(strategy.workers):
+            share = share_of(scenario, worker)
+            within_rows(drawn[0][0][share], drawn[1][share], model.vocabulary, count, generator)
+    return drawn

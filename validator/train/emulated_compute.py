@@ -70,9 +70,9 @@ class Pace:
         self.wait(begin_s if self._weights_end_s is None else self._weights_end_s, duration_s)
         self._weights_end_s = time.perf_counter()
 
-    def slow_down(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes each step of the optimizer last as long as predicted for its number of parameters."""
-        parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None) -> None:
+        """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`."""
+        parameters = updated or sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         step_s = self._job.optimizer_s(parameters) * self._slowdown
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))

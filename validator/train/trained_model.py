@@ -21,6 +21,7 @@ from scaleproof.validator.train.models import models, traced
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring, wiring_of
+from scaleproof.validator.train.optimizers import build_optimizer
 from scaleproof.validator.train.recompute import prepare
 
 
@@ -135,10 +136,3 @@ class TrainedModel:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
-def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimizer that scenarios call `name`."""
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate)
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)

@@ -24,7 +24,7 @@ from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.train.models import models
-from scaleproof.validator.train.trained_model import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer
 from tests.validator.conftest import MakeScenario
 
 pytestmark = pytest.mark.full
@@ -300,8 +300,9 @@ def test_tested_models_equal_the_shipped_ones() -> None:
     ("training", "message"),
     [
         (
-            {"optimizer": "lamb"},
-            "training.optimizer: lamb is predicted but not measured: torch.optim has no LAMB; give one of sgd, momentum, adam",
+            {"optimizer": "lamb", "zero": 1},
+            "training.optimizer: lamb with divided parameters is predicted but not measured: its update of an element depends "
+            "on the whole tensor, of which ranks that shard have a part; give one of sgd, momentum, adam",
         ),
         (
             {"fused_accumulation": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,22 @@ def test_host_and_bridge_limit_a_link_in_both_directions() -> None:
     """A frame of 9,014 bytes and half an acknowledgement carry 8,948 bytes of payload."""
     lab = wiring.plan(lab_cluster(2, "400 Mbit/s"))
     limit = "root handle 1: tbf rate 404425570bit burst 34014 limit 67108864"
-    assert list(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
-    assert list(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
+    assert _limits(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
+    assert _limits(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
+
+
+def _limits(lines: Iterable[str]) -> list[str]:
+    """The lines that limit rates."""
+    return [line for line in lines if " tbf " in line]
+
+
+def test_acknowledgements_leave_a_link_before_frames() -> None:
+    lines = list(wiring.host_limits(wiring.plan(lab_cluster(2, "400 Mbit/s")), 1, has_netem=False))
+    short = next(line for line in lines if line.startswith("filter"))
+    assert "match u16 0 0xff80 at 2" in short, "packets of fewer than 128 bytes"
+    first = short.split(" flowid ")[1]
+    assert any(f"classid {first} htb prio 0 " in line for line in lines)
+    assert sum(" htb prio " in line for line in lines) == 2
 
 
 @given(st.floats(0.4e6, 1e9))
@@ -56,7 +71,7 @@ def test_leaves_are_connected_by_a_spine_at_the_uplink_rate() -> None:
     ):
         assert line in links
     assert [line.split()[-2] for line in links if line.startswith("link set host")] == ["leaf0", "leaf0", "leaf1", "leaf1"]
-    limits = [line for line in wiring.fabric_limits(lab, has_netem=False) if " up" in line or " down" in line]
+    limits = [line for line in _limits(wiring.fabric_limits(lab, has_netem=False)) if " up" in line or " down" in line]
     assert [line.split()[3] for line in limits] == ["up0", "down0", "up1", "down1"]
     assert all(" rate 51679104bit " in line for line in limits)
 
@@ -78,9 +93,11 @@ def test_different_links_have_their_own_rate_and_bucket() -> None:
 
 def test_packets_are_delayed_at_the_sending_host_if_the_kernel_supports_it() -> None:
     lab = wiring.plan(lab_cluster(2, latency="1.5 ms"))
-    rate, delay = wiring.host_limits(lab, 0, has_netem=True)
+    rate, *others = wiring.host_limits(lab, 0, has_netem=True)
     assert " root handle 1: tbf " in rate
-    assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1500.000us limit 100000"
+    assert [line for line in others if "netem" in line] == [
+        f"qdisc add dev eth0 parent 10:{part} handle 10{part}: netem delay 1500.000us limit 100000" for part in (1, 2)
+    ]
     assert not [line for line in wiring.fabric_limits(lab, has_netem=True) if "netem" in line]
 
 
@@ -88,13 +105,13 @@ def test_a_hop_is_delayed_on_every_link_to_and_from_the_spine() -> None:
     lab = wiring.plan(lab_cluster(4, topology=_tree(2, hop_latency="20 us")))
     delayed = [line.split() for line in wiring.fabric_limits(lab, has_netem=True) if "netem" in line]
     assert [(line[3], line[line.index("delay") + 1]) for line in delayed] == [
-        (end, "20.000us") for end in ("up0", "down0", "up1", "down1")
+        (end, "20.000us") for end in ("up0", "down0", "up1", "down1") for _ in ("acknowledgements", "frames")
     ]
 
 
 def test_no_latency_needs_no_delay() -> None:
     lab = wiring.plan(lab_cluster(2, latency=0))
-    assert len(list(wiring.host_limits(lab, 0, has_netem=True))) == 1
+    assert not [line for line in wiring.host_limits(lab, 0, has_netem=True) if "netem" in line]
 
 
 @given(st.integers(2, wiring.MOST_HOSTS), st.integers(1, 40))

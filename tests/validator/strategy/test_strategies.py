@@ -19,7 +19,7 @@ from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models import models as model
 from scaleproof.validator.train.models.transformer import cross_entropy
-from scaleproof.validator.train.trained_model import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer
 from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import in_bulk
@@ -50,6 +50,9 @@ MORE_CASES = [
     ({**PIPELINE, "stages": 3, "schedule": "gpipe"}, "mlp", "sgd"),
     ({**PIPELINE, "stages": 4, "schedule": "1f1b"}, "gpt", "sgd"),
     ({**HYBRID, "schedule": "gpipe"}, "mlp", "sgd"),
+    (RING, "gpt", "lamb"),
+    ({**PIPELINE, "stages": 2, "schedule": "1f1b"}, "mlp", "adafactor"),
+    ({**HYBRID, "schedule": "1f1b"}, "mlp", "lamb"),
 ]
 
 

@@ -128,7 +128,7 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
         run = measure_case(case)
     except RunError as error:
         return CaseOutcome(**facts, measured_s=None, failure=str(error))
-    wrong = run.verified is not None and not run.verified.is_right
+    wrong = run.verified is not None and run.verified.is_decided and not run.verified.is_right
     facts |= {"taken": meanwhile.taken(), "foreign": load_of(run.provenance), "trained_wrongly": wrong}
     return CaseOutcome(**facts, measured_s=run.step_time_s)
 

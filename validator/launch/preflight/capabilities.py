@@ -11,6 +11,8 @@ from itertools import groupby
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model import T5
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
@@ -27,7 +29,7 @@ _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
-_PUSHED: Final = ("shard", "overlap", "bucket_bytes", "two_level")
+_PUSHED: Final = ("shard", "overlap", "bucket_bytes", "two_level", "sparse")
 _SERVED: Final = ("mode", "bound", "backups", "assignment", "units", "rollout_s", *_PUSHED)
 # Schedules whose backward passes compute all gradients at once.
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
@@ -108,6 +110,9 @@ def _check_stages(scenario: Scenario) -> None:
     if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
         raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
     _check_gradients(scenario)
+    if isinstance(scenario.model, T5) and splits_backward(plan) and scenario.compute == "real":
+        message = f"{plan.schedule} of a t5 is predicted but not measured: {refusals.SPLIT_SHARED}"
+        raise InputError(f"strategy.schedule: {message}; give 1f1b or gpipe, or set compute=paced")
     if plan.schedule == "1f1b" and plan.microbatches < plan.stages and not plan.overlap_sends:
         numbers = f"{plan.microbatches} for {plan.stages}"
         message = f"torch's 1f1b needs at least as many microbatches as stages, got {numbers}; give {plan.stages}, or gpipe"
@@ -153,6 +158,26 @@ def _check_expert_nodes(scenario: Scenario) -> None:
     if fewest < experts.active:
         message = f"{plan.node_limit}: {fewest} experts on that number of nodes, but a token goes to {experts.active}"
         raise InputError(f"strategy.node_limit: {message}; give a larger one, or fewer active experts")
+
+
+def _check_servers(scenario: Scenario) -> None:
+    """Raises InputError where sparse gradients cannot be measured."""
+    strategy, training, model = scenario.strategy, scenario.training, scenario.model
+    if not isinstance(strategy, ParameterServer) or strategy.sparse is None:
+        return
+    refused = "with strategy.sparse is predicted but not measured"
+    tables = model.build_layers()[0].tensors
+    if not isinstance(model, Transformer) or model.tied or tables[0] < max(tables):
+        advice = "give a gpt or llama that is not tied, with fewer positions than tokens"
+        raise InputError(f"model {refused}: {refusals.SPARSE}; {advice}")
+    if training.optimizer != "sgd":
+        raise InputError(f"training.optimizer: {training.optimizer} {refused}: {refusals.TOUCHED}; give sgd")
+    if strategy.shard == "bytes" and strategy.servers > 1:
+        raise InputError(f"strategy.shard: bytes {refused}: {refusals.DIVIDED_ROWS}; give shard: tensor, or one server")
+    if strategy.two_level:
+        raise InputError(f"strategy.two_level {refused}: workers of a node touch different rows; leave either out")
+    if training.offload:
+        raise InputError(f"training.offload {refused}; leave either out")
 
 
 def _check_hybrid(scenario: Scenario) -> None:
@@ -210,4 +235,5 @@ _CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
     "data_parallel": _check_data_parallel,
     "pipeline": _check_stages,
     "hybrid": _check_hybrid,
+    "parameter_server": _check_servers,
 }

@@ -19,6 +19,7 @@ from scaleproof.validator.launch.preflight.capabilities import check_strategy, t
 PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
 # Kinds of strategy whose ranks apply the same gradients, and so have the same scale of losses.
 _SCALING: Final = ("data_parallel", "pipeline", "hybrid", "model_parallel")
+# Optimizers that update each element by itself.
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
 
@@ -37,10 +38,7 @@ def _check(scenario: Scenario) -> None:
     if precision not in PRECISIONS:
         message = f"{precision} is predicted but not measured: {refusals.PRECISIONS[precision]}"
         raise InputError(f"training.precision: {message}; give one of {', '.join(PRECISIONS)}")
-    optimizer = scenario.training.optimizer
-    if optimizer not in OPTIMIZERS:
-        message = f"{optimizer} is predicted but not measured: {refusals.OPTIMIZERS[optimizer]}"
-        raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
+    _check_optimizer(scenario)
     if scenario.training.offload == ("parameters",):
         message = f"of parameters alone is predicted but not measured: {refusals.HOST_PARAMETERS}"
         raise InputError(f"training.offload {message}; give [optimizer, parameters] to measure")
@@ -53,6 +51,15 @@ def _check(scenario: Scenario) -> None:
     if scenario.unevenness != EVEN:
         raise InputError(f"unevenness is predicted but not measured: {refusals.UNEVENNESS}; leave it out to measure")
     _check_data(scenario)
+
+
+def _check_optimizer(scenario: Scenario) -> None:
+    """Raises InputError where the optimizer needs whole tensors, and ranks update parts of them."""
+    optimizer, plan = scenario.training.optimizer, scenario.strategy.plan
+    divides = scenario.training.zero > 0 or plan.tensor > 1 or plan.servers > 0
+    if optimizer not in OPTIMIZERS and divides:
+        message = f"{optimizer} with divided parameters is predicted but not measured: {refusals.WHOLE_TENSORS}"
+        raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
 
 
 def _check_scaled(scenario: Scenario) -> None:

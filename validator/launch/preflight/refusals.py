@@ -8,14 +8,13 @@ from typing import Any, Final
 STRATEGY: Final = {
     "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "split_sends": "torch.distributed.pipelining sends whole activations",
-    "sparse": "real embeddings have dense gradients",
 }
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",
     "fp4": "processors have no 4-bit products",
     "tf32": "processors have no tf32 products",
 }
-OPTIMIZERS: Final = {"lamb": "torch.optim has no LAMB", "adafactor": "real training builds no Adafactor"}
+WHOLE_TENSORS: Final = "its update of an element depends on the whole tensor, of which ranks that shard have a part"
 HOST_PARAMETERS: Final = "torch updates parameters in host memory by an optimizer in host memory"
 UNSHARDED: Final = "torch's fully_shard offloads what it shards"
 SCALE: Final = "there is no common scale of the losses of ranks that update by themselves, or of servers"
@@ -34,6 +33,10 @@ TIED_SHARDS: Final = "torch's fully_shard cannot shard weights that several laye
 TIED_SERVERS: Final = "servers of hybrids update each rank's weights by themselves, and not copies that ranks share"
 LATENT: Final = "real ranks do not divide the latents of queries and keys"
 CONTEXT: Final = "real rings and gathered keys have whole causal attention without windows, dropout or kept scores"
+SPARSE: Final = "only rows of the table of tokens of gpt and llama are pushed, from their own vocabulary"
+TOUCHED: Final = "momentum and Adam would change rows without gradients too, or need the states of pushed rows alone"
+DIVIDED_ROWS: Final = "the rows of a table are on one server"
+SPLIT_SHARED: Final = "torch cannot split the backward pass of positions that blocks of a stage share"
 EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
 
 

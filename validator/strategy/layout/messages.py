@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,7 +28,14 @@ def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
     return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, team.ahead, team.group)])
 
 
-def wait_all(messages: Iterable[dist.Work]) -> None:
+class Awaited(Protocol):
+    """What can be waited for."""
+
+    def wait(self) -> object:
+        """Returns once it is complete."""
+
+
+def wait_all(messages: Iterable[Awaited]) -> None:
     """Returns once all messages have been sent or received."""
     for message in messages:
         message.wait()

@@ -15,8 +15,9 @@ from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.flat import adopt, pack, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
+from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links
-from scaleproof.validator.strategy.parameter_server.server import BucketShard, note_push
+from scaleproof.validator.strategy.parameter_server.server import note_push
 from scaleproof.validator.strategy.replica import Replica
 
 
@@ -104,7 +105,7 @@ class HybridServer(Trainer):
         return initial
 
     def _reply(self, part: BucketShard, ranks: Sequence[int], labels: dict[str, int]) -> None:
-        size_bytes = part.size_bytes * len(ranks)
+        size_bytes = part.reply_bytes * len(ranks)
         with self.recorder.span(Phase.SEND, size_bytes=size_bytes, **labels):
             wait_all([self.links.send(part.value.detach(), rank) for rank in ranks])
 

@@ -118,16 +118,17 @@ class Listener(Thread):
         self.leader, self.buffers = leader, buffers
         self._links, self._recorder, self._inbox, self._pusher, self._rounds = links, recorder, inbox, pusher, rounds
         self._replies: list[SimpleQueue[dist.Work]] = [SimpleQueue() for _ in buffers]
-        # parts whose reply is not sent yet, and the number of replies sent
-        self._unsent: set[int] = set()
+        # elements of the replies to parts that are not sent yet, and the number of replies sent
+        self._unsent: dict[int, int] = {}
         self._sent = 0
 
-    def reply(self, part: int) -> None:
-        """Sends the part's buffer once the replies to earlier pushes are sent: the pusher receives them in that order."""
-        self._unsent.add(part)
+    def reply(self, part: int, elements: int) -> None:
+        """Sends the first elements of the part's buffer once the replies to earlier pushes are sent, in the order in which the
+        pusher receives them."""
+        self._unsent[part] = elements
         while (first := self._sent % len(self.buffers)) in self._unsent:
-            self._unsent.remove(first)
-            self._replies[first].put(self._links.send(self.buffers[first], self.leader))
+            reply = self.buffers[first][: self._unsent.pop(first)]
+            self._replies[first].put(self._links.send(reply, self.leader))
             self._sent += 1
 
     def run(self) -> None:

@@ -10,6 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.data_parallel.buckets import fill
 from scaleproof.validator.strategy.layout.flat import pack
@@ -59,6 +60,11 @@ class Layout:
             if begin < end:
                 result.append((tensor, begin, end))
         return result
+
+
+def has_final_parameters(strategy: ParameterServer) -> bool:
+    """Whether workers have all final parameters after their last pull: no other worker pushes later, and they pull all."""
+    return strategy.consistency == SYNCHRONOUS and strategy.sparse is None
 
 
 def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:

@@ -11,51 +11,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave, Links, Listener, Push
-from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
+from scaleproof.validator.strategy.parameter_server.parameter_layout import has_final_parameters, lay_out
+from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages
 from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, rounds
 from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 Pushers = Sequence[Sequence[int]]
 
 
-class BucketShard:
-    """A server's part of a bucket: parameters, and the sum of the gradients pushed since the last update.
-
-    version: number of updates so far.
-    """
-
-    def __init__(self, context: Context, bucket: int, initial: Tensor) -> None:
-        self.bucket = bucket
-        self.version = 0
-        self.value = nn.Parameter(initial.clone())
-        self.size_bytes = float(initial.numel() * initial.element_size())
-        self.optimizer = context.optimizer([self.value])
-        self._sum: Tensor | None = None
-        self._workers = 0
-
-    def add(self, gradient: Tensor, workers: int) -> None:
-        """Adds `gradient`, the sum over a number of workers. The first one since an update becomes the buffer of the sum."""
-        self._sum = gradient if self._sum is None else self._sum.add_(gradient)
-        self._workers += workers
-
-    def update(self) -> None:
-        """Applies the mean of the workers' gradients."""
-        assert self._sum is not None, "an update follows a push"
-        self.value.grad = self._sum.div_(self._workers)
-        self.optimizer.step()
-        self.version += 1
-        self.value.grad, self._sum, self._workers = None, None, 0
-
-
 def note_push(recorder: Recorder, received: Any, part: BucketShard, **labels: int) -> None:
     """Records a push as received at the mark `received`. Only the worker knows when it began to send."""
-    recorder.add(Phase.RECEIVE, received, received, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
+    recorder.add(Phase.RECEIVE, received, received, stream=Stream.COMMUNICATION, size_bytes=part.push_bytes, **labels)
 
 
 class Server(Trainer):
@@ -72,12 +46,25 @@ class Server(Trainer):
         self.layout = lay_out(layers, strategy)
         vector = self.layout.vector(list(nn.ModuleList(layers.values()).parameters()))
         numbered = [*enumerate(self.layout.buckets)][::-1]
-        self.parts = [
-            BucketShard(context, number, vector[b.parts[self.number]]) for number, b in numbered if self.number in b.parts
-        ]
+        self.rows = RowMessages.of(context.scenario)
+        self.parts = [self._shard(number, vector[b.parts[self.number]]) for number, b in numbered if self.number in b.parts]
+
+    def _shard(self, bucket: int, initial: Tensor) -> BucketShard:
+        """The server's part of a bucket."""
+        if self.rows is None or bucket != 0 or self.number != 0:
+            return BucketShard(self.context, bucket, initial)
+        is_synchronous = self.strategy.consistency == SYNCHRONOUS
+        return TableShard(self.context, bucket, initial, self.rows, updates_all=is_synchronous)
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """The server's parts of the parameters as one vector, 'shard' and its number."""
+        """The server's parts of the parameters as one vector, 'shard' and its number.
+
+        Sends them to every worker, in rank order, where workers' own parameters are not the final ones.
+        """
+        if not has_final_parameters(self.strategy):
+            for worker in range(self.strategy.workers):
+                for part in reversed(self.parts):
+                    dist.send(part.value.detach(), worker)
         values = [part.value.detach() for part in reversed(self.parts)]
         return {f"shard{self.number}": torch.cat(values)} if values else {}
 
@@ -87,7 +74,7 @@ class SynchronousServer(Server):
 
     def __init__(self, context: Context, strategy: ParameterServer, links: Links, pushers: Pushers) -> None:
         super().__init__(context, strategy, links, pushers)
-        self.received = [[torch.empty_like(part.value) for _ in pushers] for part in self.parts]
+        self.received = [[part.new_push() for _ in pushers] for part in self.parts]
         self.arrivals = [Arrivals(self.recorder, context.device) for _ in pushers]
 
     def step(self, index: int) -> None:
@@ -97,16 +84,17 @@ class SynchronousServer(Server):
                 arrivals.post(self.links.receive(gradient, pusher[0]))
         sent: list[tuple[BucketShard, Any, list[dist.Work]]] = []
         for part, gradients in zip(self.parts, self.received, strict=True):
-            for pusher, gradient, arrivals in zip(self.pushers, gradients, self.arrivals, strict=True):
+            for number, (pusher, gradient, arrivals) in enumerate(zip(self.pushers, gradients, self.arrivals, strict=True)):
                 with self.recorder.span(Phase.WAIT):
                     received = arrivals.next()
+                part.receive(number, gradient)
                 note_push(self.recorder, received, part, peer=pusher[0], group=part.bucket, match=index)
                 with self.recorder.span(Phase.OPTIMIZER):
                     part.add(gradient, len(pusher))
             with self.recorder.span(Phase.OPTIMIZER):
                 part.update()
             begin = self.recorder.now()
-            sent.append((part, begin, [self.links.send(part.value.detach(), pusher[0]) for pusher in self.pushers]))
+            sent.append((part, begin, [self.links.send(part.reply(n), pusher[0]) for n, pusher in enumerate(self.pushers)]))
         self._finish(index, sent)
 
     def close(self) -> None:
@@ -125,7 +113,7 @@ class SynchronousServer(Server):
                 begin,
                 self.recorder.now(),
                 stream=Stream.MAIN if part is self.parts[-1] else Stream.COMMUNICATION,
-                size_bytes=part.size_bytes * len(self.pushers),
+                size_bytes=part.reply_bytes * len(self.pushers),
                 group=part.bucket,
                 match=index,
             )
@@ -160,7 +148,7 @@ class AsynchronousServer(Server):
                 self.inbox,
                 number,
                 pusher[0],
-                [torch.empty_like(part.value.detach()) for part in self.parts],
+                [part.new_push() for part in self.parts],
                 self._rounds(number),
             )
             for number, pusher in enumerate(pushers)
@@ -226,6 +214,7 @@ class AsynchronousServer(Server):
         part, order = self.parts[push.part], self.orders[push.part]
         labels = self._labels(push.part, push.pusher)
         note_push(self.recorder, push.received, part, **labels)
+        part.receive(push.pusher, self.listeners[push.pusher].buffers[push.part])
         if order.is_late(push.pusher):
             self._note("drop", push.part, push.pusher)
             order.replied(push.pusher)
@@ -251,11 +240,12 @@ class AsynchronousServer(Server):
         self._note("reply", number, pusher)
         listener, part = self.listeners[pusher], self.parts[number]
         with self.recorder.span(Phase.SEND):
-            listener.buffers[number].copy_(part.value.detach())
+            reply = part.reply(pusher)
+            listener.buffers[number][: len(reply)].copy_(reply)
         begin = self.recorder.now()
         labels = self._labels(number, pusher)
-        self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
-        listener.reply(number)
+        self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, size_bytes=part.reply_bytes, **labels)
+        listener.reply(number, len(reply))
         self.replies[number][pusher] += 1
 
     def _labels(self, number: int, pusher: int) -> dict[str, int]:
@@ -269,10 +259,3 @@ class AsynchronousServer(Server):
         """ranges: by bucket the server's parts of tensors, as (tensor, begin, end). log: as in the class."""
         ranges = {str(part.bucket): self.layout.ranges(part.bucket, self.number) for part in self.parts}
         return {"ranges": ranges, "log": self.log}
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        """Sends the final parameters to every worker, in rank order."""
-        for worker in range(self.strategy.workers):
-            for part in reversed(self.parts):
-                dist.send(part.value.detach(), worker)
-        return super().parameters()

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context, WholeModel
@@ -20,12 +19,16 @@ from scaleproof.validator.strategy.layout.flat import adopt
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
-from scaleproof.validator.strategy.parameter_server.parameter_layout import lay_out
+from scaleproof.validator.strategy.parameter_server.parameter_layout import has_final_parameters, lay_out
+from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, RowsReply
 from scaleproof.validator.strategy.parameter_server.work_units import UnitRequests
 from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
 from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
+
+# What is waited for: a message, or one whose rows are then put in place.
+Message = dist.Work | RowsReply
 
 
 class Worker(WholeModel):
@@ -49,7 +52,10 @@ class Worker(WholeModel):
         self.gradient = torch.zeros_like(self.values)
         adopt(parameters, self.layout.views(self.values), self.layout.views(self.gradient))
         self.leads = node_team is None or node_team.place == 0
-        self.size_bytes = float(self.values.numel() * self.values.element_size())
+        self.rows = RowMessages.of(context.scenario)
+        # with sparse gradients, by step the rows that its samples touch
+        self.touched = self.rows.touched_rows(context.scenario, self.batches) if self.rows else []
+        self.size_bytes = sum(self.bucket_bytes(bucket) for bucket in range(len(self.layout.buckets)))
 
     def steps(self) -> Iterator[int]:
         """The numbers of the worker's steps; units of work begin after the warm-up of all ranks."""
@@ -93,15 +99,47 @@ class Worker(WholeModel):
 
     def push(self, bucket: int) -> list[dist.Work]:
         """Starts to send the gradients of a bucket to all servers that have a part of it."""
-        return [self.links.send(self.gradient[part], server) for server, part in self._parts(bucket)]
+        return [self.links.send(self._push(bucket, server, part), server) for server, part in self._parts(bucket)]
 
-    def pull(self, bucket: int) -> list[dist.Work]:
+    def _push(self, bucket: int, server: int, part: slice) -> Tensor:
+        """The message of a push of a bucket to a server."""
+        if self.rows is None or not self._has_table(bucket, server):
+            return self.gradient[part]
+        return self.rows.push(self.gradient[part], self.touched[self._index], self._next_rows())
+
+    def pull(self, bucket: int) -> list[Message]:
         """Starts to receive the parameters of a bucket."""
-        return [self.links.receive(self.values[part], server) for server, part in self._parts(bucket)]
+        return [self._pull(bucket, server, part) for server, part in self._parts(bucket)]
+
+    def _pull(self, bucket: int, server: int, part: slice) -> Message:
+        """Starts to receive a server's part of a bucket."""
+        value = self.values[part]
+        if self.rows is None or not self._has_table(bucket, server):
+            return self.links.receive(value, server)
+        buffer = value.new_empty(self.rows.reply_elements(len(value)))
+        return RowsReply(self.rows, self.links.receive(buffer, server), buffer, self._next_rows(), value)
+
+    def _has_table(self, bucket: int, server: int) -> bool:
+        """Whether a server's part of a bucket begins with the embedding."""
+        return bucket == 0 and server == self.strategy.workers
+
+    def _next_rows(self) -> Tensor:
+        """The rows that the samples of the worker's next step touch; after the last step, those of this one."""
+        return self.touched[min(self._index + 1, len(self.touched) - 1)]
+
+    def bucket_bytes(self, bucket: int) -> float:
+        """Bytes of a push of a bucket to all servers."""
+        elements = 0
+        for server, part in self._parts(bucket):
+            size = part.stop - part.start
+            is_sparse = self.rows is not None and self._has_table(bucket, server)
+            elements += self.rows.push_elements(size, self.values.dtype) if self.rows and is_sparse else size
+        return float(elements * self.values.element_size())
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """The servers' final parameters. Without synchronous steps others may have pushed since this worker's last pull."""
-        if self.strategy.consistency != SYNCHRONOUS:
+        """The servers' final parameters. Without synchronous steps others may have pushed since this worker's last pull, which
+        had some rows only where gradients are sparse."""
+        if not has_final_parameters(self.strategy):
             for bucket in range(len(self.layout.buckets)):
                 for server, part in self._parts(bucket):
                     dist.recv(self.values[part], server)
@@ -133,7 +171,7 @@ class OverlappedWorker(Worker):
         self.gradients_left: list[int] = []
         self.next_push = -1
         self.pushes: list[dist.Work] = []
-        self.pulls: dict[int, tuple[int, list[dist.Work]]] = {}
+        self.pulls: dict[int, tuple[int, list[Message]]] = {}
         self.hooks: list[Any] = [
             parameters[tensor].register_post_accumulate_grad_hook(partial(self._on_gradient, number))  # type: ignore[no-untyped-call]
             for number, bucket in enumerate(buckets)
@@ -197,7 +235,7 @@ class OverlappedWorker(Worker):
         """Starts to push the gradients of a bucket, and to pull its parameters."""
         self.pulls[bucket] = self._index, self.send(bucket, self._index)
 
-    def send(self, bucket: int, index: int) -> list[dist.Work]:
+    def send(self, bucket: int, index: int) -> list[Message]:
         """Starts to push the gradients of a bucket in step `index`; returns its pulls, which have begun."""
         begin = self.recorder.now()
         self.pushes += self.push(bucket)
@@ -227,8 +265,7 @@ class OverlappedWorker(Worker):
 
     def labels(self, bucket: int, index: int) -> dict[str, Any]:
         """Labels of the spans of a bucket's push and pull in step `index`."""
-        elements = sum(self.layout.sizes[tensor] for tensor in self.layout.buckets[bucket].tensors)
-        return {"size_bytes": float(elements * self.values.element_size()), "group": bucket, "match": index}
+        return {"size_bytes": self.bucket_bytes(bucket), "group": bucket, "match": index}
 
     def _await_all_pulls(self) -> None:
         for bucket in range(len(self.pieces)):

@@ -12,7 +12,7 @@ from torch import Tensor
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16, PowerSgd, TopK
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
-from scaleproof.validator.verify.reference.single_process import SingleProcess
+from scaleproof.validator.verify.reference.single_process import SingleProcess, is_rounded
 
 # Where rounding depends on the order of sums, Adam amplifies it in parameters with small gradients: up to 0.012 observed.
 _ROUNDING: Final = 0.05
@@ -106,8 +106,9 @@ class Rounded:
         dtype = weighted[0].dtype
         if torch.finfo(dtype).bits <= 16:
             return sum_of(weighted)
-        total = weighted[0].to(self.dtype)
-        for gradient in weighted[1:]:
+        first, *others = reversed(weighted) if is_rounded() else weighted
+        total = first.to(self.dtype)
+        for gradient in others:
             total = total + gradient.to(self.dtype)
         return total.to(dtype)
 

@@ -19,7 +19,7 @@ from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.steps import total_steps
 from scaleproof.validator.train.trained_model import TrainedModel
 
-_ROUNDS: Final = ContextVar("whether initial parameters are rounded", default=False)
+_ROUNDS: Final = ContextVar("whether rounding differs", default=False)
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,18 @@ class SingleProcess:
 
 @contextmanager
 def rounded() -> Iterator[None]:
-    """A context in which models begin with other parameters: each is the next larger number."""
+    """A context in which rounding differs: models begin with the next larger numbers as parameters, and sums of rounded
+    gradients have another order."""
     token = _ROUNDS.set(True)
     try:
         yield
     finally:
         _ROUNDS.reset(token)
+
+
+def is_rounded() -> bool:
+    """Whether this is in the context of `rounded`."""
+    return _ROUNDS.get()
 
 
 @torch.no_grad()

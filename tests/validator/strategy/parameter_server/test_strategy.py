@@ -18,6 +18,7 @@ from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.run.run import Phase, Run, Stream
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_servers, processes
@@ -54,6 +55,14 @@ CASES = [
     ({**STALE, "units": 14}, "mlp", "adam"),
     ({**STALE, **OVERLAPPED, **SHARED}, "gpt", "sgd"),
     ({**ASYNCHRONOUS, **OVERLAPPED, "units": 13, "shard": "tensor"}, "mlp", "adam"),
+]
+SPARSE = {**BASE, "shard": "tensor", "sparse": {"rows": 0.25}}
+SPARSE_CASES = [
+    SPARSE,
+    {**SPARSE, **OVERLAPPED},
+    {**SPARSE, "servers": 1, "shard": "bytes", "backups": 1},
+    {**SPARSE, "mode": "asynchronous", **SHARED},
+    {**SPARSE, "mode": "stale_synchronous", "bound": 1, **OVERLAPPED},
 ]
 
 
@@ -264,7 +273,7 @@ def test_a_node_sums_and_pushes_each_bucket_during_the_backward_pass(make_scenar
     pushed = first.where((first.phase == Phase.SEND) & (first.stream == Stream.COMMUNICATION))
     assert len(sums) == 2 * len(pushed), "each bucket is summed and its reply broadcast"
     ends_s = dict(zip(backward.step.tolist(), backward.end_s.tolist(), strict=True))
-    assert any(begin_s < ends_s[step] for step, begin_s in zip(pushed.step.tolist(), pushed.arrival_s.tolist(), strict=True))
+    assert any(begin_s < ends_s[step] for step, begin_s in zip(sums.step.tolist(), sums.arrival_s.tolist(), strict=True))
     talking = spans.where((spans.phase == Phase.SEND) & (spans.rank < 3))
     assert set(talking.rank.tolist()) == {0, 2}
 
@@ -295,6 +304,58 @@ def test_profiles_of_units_of_work_are_refused(make_scenario: MakeScenario, tmp_
         measure(make_scenario({**ASYNCHRONOUS, **SHARED}, batch=12), watch=MeasureOptions(folder=tmp_path, profile=True))
 
 
-def test_settings_that_are_only_predicted_are_rejected(make_scenario: MakeScenario) -> None:
-    with pytest.raises(InputError, match=r"strategy.sparse is predicted but not measured"):
-        measure(make_scenario({**BASE, "sparse": {"rows": 0.5}}, batch=12))
+@pytest.mark.parametrize("compute", ["real", *in_bulk("paced")])
+@pytest.mark.parametrize("strategy", [*SPARSE_CASES[:1], *in_bulk(*SPARSE_CASES[1:])])
+def test_touched_rows_train_like_whole_tables(
+    strategy: dict[str, Any], compute: str, make_scenario: MakeScenario, models: dict[str, Any]
+) -> None:
+    scenario = make_scenario(strategy, models["gpt"], batch=12, precision="fp64").model_copy(update={"compute": compute})
+
+    run = verified(scenario)
+
+    assert deviation(run) < TOLERANCE
+    assert run.spans is not None
+    pushed = run.spans.where((run.spans.rank == 1) & (run.spans.phase == Phase.SEND) & (run.spans.size_bytes > 0))
+    whole = 8 * sum(sum(layer.tensors) for layer in scenario.model.build_layers())
+    assert 0 < pushed.size_bytes.max() < whole
+
+
+def test_sparse_messages_have_the_predicted_sizes(make_scenario: MakeScenario, models: dict[str, Any]) -> None:
+    scenario = make_scenario({**SPARSE, **OVERLAPPED}, models["gpt"], batch=12)
+    strategy = scenario.strategy
+    assert isinstance(strategy, ParameterServer)
+    expected = buckets(scenario.model.build_layers(), 2, "tensor", 4, 4 * 2**10, strategy.sparse, 3)
+
+    spans = measure(scenario).spans
+
+    assert spans is not None
+    pushes = spans.where((spans.rank == 1) & (spans.step == 2) & (spans.stream == Stream.COMMUNICATION))
+    predicted = [bucket.sent_bytes.sum() for bucket in reversed(expected)]
+    rows = pushes.size_bytes[-1] - predicted[-1]
+    assert pushes.size_bytes[:-1].tolist() == predicted[:-1]
+    assert 0 < rows < 0.1 * predicted[-1], "a push also has the numbers of the rows that the reply shall have"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "training", "message"),
+    [
+        (SPARSE, {}, {"optimizer": "adam"}, "training.optimizer: adam with strategy.sparse .* give sgd"),
+        (SPARSE, {"tied": True}, {}, "model with strategy.sparse .* not tied"),
+        ({**SPARSE, "shard": "bytes"}, {}, {}, "strategy.shard: bytes .* one server"),
+        ({**SPARSE, "two_level": True}, {}, {}, "strategy.two_level .* leave either out"),
+        (SPARSE, {}, {"offload": ["optimizer"]}, "training.offload .* leave either out"),
+    ],
+)
+def test_sparse_gradients_that_are_only_predicted_are_refused(
+    strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario,
+    models: dict[str, Any],
+) -> None:  # fmt: skip
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario(strategy, models["gpt"] | model, batch=12, **training))
+
+
+def test_samples_that_touch_more_rows_than_given_are_refused(make_scenario: MakeScenario, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"to be or not to be, that is the question. " * 10)
+
+    with pytest.raises((InputError, RankError), match=r"strategy.sparse.rows: .* touch \d+ of \d+ rows, .* give at least 0"):
+        measure(make_scenario({**SPARSE, "sparse": {"rows": 0.01}}, batch=12, data=str(tmp_path / "text")))
