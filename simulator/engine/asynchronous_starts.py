@@ -12,8 +12,8 @@ from scaleproof.simulator.program.consistency import Bsp
 def spread_starts_s(program: Program) -> Times:
     """Start of each rank in seconds, shape (ranks,): evenly spread over a step for asynchronous ranks, else zero.
 
-    Ranks that begin together stay together for hundreds of steps, until variations of their times have separated them, as they
-    are in a long run. Ranks whose work is in units begin together in each round of units.
+    Ranks that begin together stay together until variations of their times have separated them, as they are in a long run.
+    Ranks whose work is in units begin together in each round of units.
     """
     ranks = program.ranks
     training = np.flatnonzero(~ranks.is_server)
