@@ -56,7 +56,7 @@ def _check(scenario: Scenario) -> None:
 def _check_optimizer(scenario: Scenario) -> None:
     """Raises InputError where the optimizer needs whole tensors, and ranks update parts of them."""
     optimizer, plan = scenario.training.optimizer, scenario.strategy.plan
-    divides = scenario.training.zero > 0 or plan.tensor > 1 or plan.servers > 0
+    divides = scenario.training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0
     if optimizer not in OPTIMIZERS and divides:
         message = f"{optimizer} with divided parameters is predicted but not measured: {refusals.WHOLE_TENSORS}"
         raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
