@@ -22,7 +22,7 @@ from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_st
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.steps import Simulate
+from scaleproof.simulator.run.steps import Simulate, transient_jitter
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
@@ -70,13 +70,18 @@ class FiniteDifferences:
 
     def samples_per_s(self, scenario: Scenario) -> float:
         """Throughput of a variant of the scenario, comparable with `own_samples_per_s`."""
-        simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
+        simulate: Simulate = replay.simulate if self.is_replayed else self._without_drawn_jitter
         return timed(scenario, simulate=simulate).samples_per_s
+
+    def _without_drawn_jitter(self, program: Program, steps: int, variation: Variation) -> Timeline:
+        """The timeline without jitter that the scenario does not give, since draws would hide the effect of small changes."""
+        return simulate_steady(program, steps, replace(variation, message_jitter=self.scenario.unevenness.message_jitter))
 
     @cached_property
     def own_samples_per_s(self) -> float:
         """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
-        return self.samples_per_s(self.scenario) if self.is_replayed else self.run.samples_per_s
+        is_drawn = transient_jitter(self.scenario, self._program) > 0
+        return self.samples_per_s(self.scenario) if self.is_replayed or is_drawn else self.run.samples_per_s
 
     def elasticity(self, parameter: ClusterParameter) -> Estimate:
         """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %

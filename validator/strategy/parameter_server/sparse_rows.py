@@ -24,7 +24,7 @@ from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.rows import touched_count
 
 
-class Push(NamedTuple):
+class RowPush(NamedTuple):
     """The content of a push: gradients of rows, shape (rows, width), and of other parameters; numbers of rows, touched and
     wanted."""
 
@@ -71,12 +71,12 @@ class RowMessages:
         numbers = torch.cat([touched, wanted]).view(gradient.dtype)
         return torch.cat([values.flatten(), gradient[self.table_elements :], numbers])
 
-    def content(self, push: Tensor) -> Push:
+    def content(self, push: Tensor) -> RowPush:
         """The content of a push, as views of the message."""
         numbers = 2 * self.rows * torch.int64.itemsize // push.element_size()
         sent, indices = push[:-numbers], push[-numbers:].clone().view(torch.int64)
         values = sent[: self.rows * self.width].view(self.rows, self.width)
-        return Push(values, sent[self.rows * self.width :], indices[: self.rows], indices[self.rows :])
+        return RowPush(values, sent[self.rows * self.width :], indices[: self.rows], indices[self.rows :])
 
     def reply(self, value: Tensor, wanted: Tensor) -> Tensor:
         """The message of a reply. value: parameters of the whole part, flat."""
