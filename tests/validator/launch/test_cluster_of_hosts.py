@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,8 @@ def slurm(rank: int, ranks: int, **more: str) -> dict[str, str]:
         "SLURM_NTASKS": str(ranks),
         "SLURM_LOCALID": str(rank),
         "SLURM_JOB_ID": str(os.getpid()),
+        # each test has a port of its own
+        "SLURM_STEP_ID": str(zlib.crc32(os.environ["PYTEST_CURRENT_TEST"].encode()) % 1000),
         "SLURM_STEP_NUM_TASKS": str(ranks),
         "SLURM_STEP_NODELIST": "127.0.0.1",
         "SLURM_STEP_TASKS_PER_NODE": str(ranks),
