@@ -15,7 +15,7 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Simulate, simulate_steps, starts_s, transient_jitter, warnings
+from scaleproof.simulator.run.steps import Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -66,6 +66,7 @@ def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) ->
 def _timed(
     scenario: Scenario, interval: bool, simulate: Simulate, shares_links: bool, errors: ErrorModel | None
 ) -> tuple[Run, PredictionInterval | None]:
+    scenario = with_transient_jitter(scenario)
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)
@@ -90,11 +91,11 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timel
     variation = Variation(
         start_s=starts_s(scenario, program),
         compute_jitter=unevenness.compute_jitter,
-        message_jitter=unevenness.message_jitter or transient_jitter(scenario, program),
+        message_jitter=unevenness.message_jitter,
         tail=unevenness.tail,
         seed=unevenness.seed,
     )
-    return simulate_steps(scenario, program, variation, simulate)
+    return middle_realisation(scenario, program, variation, simulate)
 
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:

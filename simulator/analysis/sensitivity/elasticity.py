@@ -22,7 +22,7 @@ from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_st
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.steps import Simulate, transient_jitter
+from scaleproof.simulator.run.steps import Simulate, with_transient_jitter
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
@@ -80,7 +80,7 @@ class FiniteDifferences:
     @cached_property
     def own_samples_per_s(self) -> float:
         """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
-        is_drawn = transient_jitter(self.scenario, self._program) > 0
+        is_drawn = with_transient_jitter(self.scenario) is not self.scenario
         return self.samples_per_s(self.scenario) if self.is_replayed or is_drawn else self.run.samples_per_s
 
     def elasticity(self, parameter: ClusterParameter) -> Estimate:
