@@ -47,18 +47,22 @@ def timed(
     simulate: Simulate = simulate_steady,
     shares_links: bool = True,
     errors: ErrorModel | None = None,
+    draws: bool = True,
 ) -> Run:
     """Predicts the step time of a scenario and its breakdown, without scaling efficiency, FLOPs, energy, cost and memory.
 
     simulate: times the program. shares_links: whether it models that messages share links. errors: the shipped error model if
-    None. Raises FieldError for more steps than can be simulated.
+    None. draws: whether messages vary in short runs of asynchronous ranks, also where the scenario has no jitter.
+
+    Raises FieldError for more steps than can be simulated.
     """
-    return _timed(scenario, interval, simulate, shares_links, errors)[0]
+    drawn = with_transient_jitter(scenario) if draws else scenario
+    return _timed(drawn, interval, simulate, shares_links, errors)[0]
 
 
 def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) -> tuple[Run, PredictionInterval]:
     """Predicts the step time of a scenario as `timed` does, and its 90 % interval. errors: the shipped error model if None."""
-    run, interval = _timed(scenario, True, simulate_steady, True, errors)
+    run, interval = _timed(with_transient_jitter(scenario), True, simulate_steady, True, errors)
     assert interval is not None
     return run, interval
 
@@ -66,7 +70,6 @@ def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) ->
 def _timed(
     scenario: Scenario, interval: bool, simulate: Simulate, shares_links: bool, errors: ErrorModel | None
 ) -> tuple[Run, PredictionInterval | None]:
-    scenario = with_transient_jitter(scenario)
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
     timeline = _simulate(scenario, program, simulate)

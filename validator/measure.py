@@ -14,7 +14,6 @@ from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch import fork_server, network_interfaces
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
@@ -26,6 +25,7 @@ from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.record.provenance import warned
 from scaleproof.validator.record.torch_profiler import lengthened
 from scaleproof.validator.results import keep_finished, stamped
+from scaleproof.validator.train.steps import quota_of
 from scaleproof.validator.verify.verify import LONGEST_S, check_verifiable, verdict
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = Me
     require_torch()
     if watch.profile and watch.folder is None:
         raise InputError("profiling writes traces; give a folder for them with --out DIR")
-    if watch.profile and isinstance(scenario.strategy, ParameterServer) and scenario.strategy.units is not None:
+    if watch.profile and quota_of(scenario) is not None:
         raise InputError(
             "strategy.units: profiles are of further steps of all ranks, which units of work do not have; leave it out"
         )

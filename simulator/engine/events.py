@@ -293,9 +293,8 @@ class _StepQuota:
         self._left = program.units.count if program.units else steps * len(streams)
         self._most = dict.fromkeys(self.first, _MOST_AHEAD * steps)
         if program.units:
-            share, more = divmod(self._left, len(streams))
             for number, rank in enumerate(self.first):
-                self._most[rank] = self._left if program.units.shared else share + (number < more)
+                self._most[rank] = program.units.most_steps(number, len(streams))
 
     def request(self, rank: int, step: int) -> None:
         """Lets the rank begin a step, if one is left for it; else removes the rank from all servers."""

@@ -47,3 +47,8 @@ class WorkQuota:
 
     count: int
     shared: bool
+
+    def most_steps(self, worker: int, workers: int) -> int:
+        """Largest number of steps that a worker may take. worker: its number from 0. workers: number of all."""
+        share, more = divmod(self.count, workers)
+        return self.count if self.shared else share + (worker < more)

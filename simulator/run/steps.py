@@ -96,7 +96,7 @@ def middle_realisation(scenario: Scenario, program: Program, variation: Variatio
     Raises FieldError for more steps than can be simulated.
     """
     timeline = simulate_steps(scenario, program, variation, simulate)
-    if not is_transient(scenario) or timeline.start_s.size > _MOST_REPEATED:
+    if not (variation.is_random and is_transient(scenario)) or timeline.start_s.size > _MOST_REPEATED:
         return timeline
     others = (replace(variation, seed=variation.seed + number) for number in range(1, _DRAWS))
     drawn = [timeline, *(simulate_steps(scenario, program, one, simulate) for one in others)]

@@ -217,16 +217,13 @@ def host_limits(lab: WiringPlan, host: int, has_netem: bool) -> Iterator[str]:
 def _limit(lab: WiringPlan, interface: str, rate_Bps: float, latency_s: float) -> Iterator[str]:
     yield f"qdisc add dev {interface} root handle 1: {lab.limit(rate_Bps)}"
     yield f"qdisc add dev {interface} parent 1:1 handle 10: htb default 2"
-    for priority, class_ in enumerate(("10:1", "10:2")):
-        yield f"class add dev {interface} parent 10: classid {class_} htb prio {priority} {_UNLIMITED}"
+    # inside the bucket's queue: packets are delayed before they wait for tokens
+    delayed = f"netem delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
+    queue = delayed if latency_s > 0 else f"bfifo limit {_QUEUE_BYTES}"
+    for priority, part in enumerate((1, 2)):
+        yield f"class add dev {interface} parent 10: classid 10:{part} htb prio {priority} {_UNLIMITED}"
+        yield f"qdisc add dev {interface} parent 10:{part} handle 10{part}: {queue}"
     yield f"filter add dev {interface} parent 10: protocol ip u32 match u16 0 {_SHORT_MASK} at {_IP_LENGTH_AT} flowid 10:1"
-    for handle in ("1", "2"):
-        if latency_s > 0:
-            # inside the bucket's queue: packets are delayed before they wait for tokens
-            queue = f"netem delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
-        else:
-            queue = f"bfifo limit {_QUEUE_BYTES}"
-        yield f"qdisc add dev {interface} parent 10:{handle} handle 10{handle}: {queue}"
 
 
 def changed_limit(lab: WiringPlan, interface: str, rate_Bps: float) -> str:

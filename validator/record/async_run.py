@@ -40,9 +40,9 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     """The Run of spans `rows`. ends: rows of the ends of workers' steps. servers: which ranks are servers, shape (ranks,).
 
     The window leaves out the first quarter of the steps after the warm-up, and all after the first worker's last step; if the
-    work is in units, it is the whole run after the warm-up. Steps of
-    spans are each rank's own, counted from 1 and with the warm-up. Step times are those of rounds: of bulk synchronous rounds,
-    else of as many steps of any worker as there are workers.
+    work is in units, it is the whole run after the warm-up. Steps of spans are each rank's own, counted from 1 and with the
+    warm-up. Step times are those of rounds: of bulk synchronous rounds, else of as many steps of any worker as there are
+    workers.
     """
     strategy, warmup = scenario.strategy, warmup_steps(scenario)
     assert isinstance(strategy, ParameterServer)
@@ -60,10 +60,9 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
         window = window_of_rounds(rounds_s, done_s)
         samples = samples * (strategy.workers - strategy.backups) // strategy.workers
     else:
-        ended = np.isfinite(done_s[1:])
         if strategy.units:
-            window = Window(0.0, float(done_s[1:][ended].max()), float(ended.sum()) / strategy.workers)
-            rows = np.concatenate([rows, _idle_at_the_end(rows, ends, zero_s, window)])
+            window = Window(0.0, float(np.nanmax(done_s)), np.isfinite(done_s[1:]).sum() / strategy.workers)
+            rows = np.concatenate([rows, _idle_at_the_end(ends, zero_s, window)])
         else:
             window = window_of_steps(done_s, np.ones(strategy.workers, dtype=np.int64))
         ends_s = np.sort(done_s[np.isfinite(done_s)])
@@ -87,18 +86,15 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     return Run(**vars(times), samples=samples, servers=statistics, **fields)
 
 
-def _idle_at_the_end(rows: Rows, ends: Rows, zero_s: float, window: Window) -> Rows:
+def _idle_at_the_end(ends: Rows, zero_s: float, window: Window) -> Rows:
     """Rows of workers that have no unit left and wait for the others at the end of the run."""
-    last = {int(row["rank"]): row for row in ends[np.argsort(ends["step"], kind="stable")]}
-    idle = np.zeros(len(last), dtype=rows.dtype)
-    for name in rows.dtype.names or ():
-        if idle.dtype[name].kind == "i":
-            idle[name] = -1
-    idle["rank"], idle["step"] = [*last], [row["step"] for row in last.values()]
-    idle["stream"], idle["phase"] = Stream.MAIN, Phase.SYNCHRONISE
-    idle["arrival_s"] = [row["end_s"] - zero_s for row in last.values()]
+    in_order = ends[np.lexsort((ends["step"], ends["rank"]))]
+    idle = in_order[np.append(np.diff(in_order["rank"]) > 0, True)]
+    idle["phase"] = Phase.SYNCHRONISE
+    idle["arrival_s"] = idle["end_s"] - zero_s
     idle["start_s"] = idle["end_s"] = window.end_s
-    return idle[idle["arrival_s"] < window.end_s]
+    waits: Rows = idle[idle["arrival_s"] < window.end_s]
+    return waits
 
 
 def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:

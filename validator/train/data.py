@@ -19,7 +19,6 @@ from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.train.emulated_compute import small_width
 from scaleproof.validator.train.layer_graph import data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
-from scaleproof.validator.train.rows import touched_count, within_rows
 from scaleproof.validator.train.samples import Samples, arrays
 
 
@@ -81,10 +80,26 @@ def _global_batch(scenario: Scenario, step: int) -> Samples:
         return tuple(inputs), generator.integers(width, size=samples)
     data = scenario.training.data
     drawn = arrays(model, samples, generator, None if data is None else Path(data))
-    strategy = scenario.strategy
-    if isinstance(strategy, ParameterServer) and strategy.sparse and isinstance(model, Transformer) and data is None:
-        count = touched_count(model, strategy.sparse)
-        for worker in range(strategy.workers):
-            share = share_of(scenario, worker)
-            within_rows(drawn[0][0][share], drawn[1][share], model.vocabulary, count, generator)
+    count = touched_rows(scenario)
+    if count is not None and data is None:
+        _keep_to_rows(drawn, scenario, count, generator)
     return drawn
+
+
+def _keep_to_rows(drawn: Samples, scenario: Scenario, count: int, generator: np.random.Generator) -> None:
+    """Replaces random tokens in place, so that those of each worker are from `count` rows of the embedding that are drawn."""
+    assert isinstance(scenario.model, Transformer), "other models have no sparse gradients"
+    (inputs, *_), targets = drawn
+    for worker in range(scenario.strategy.workers):
+        share = share_of(scenario, worker)
+        rows = generator.choice(scenario.model.vocabulary, count, replace=False)
+        for tokens in (inputs[share], targets[share]):
+            tokens[...] = rows[tokens % count]
+
+
+def touched_rows(scenario: Scenario) -> int | None:
+    """Number of rows of the embedding that a worker's random tokens of a step touch; None where gradients are not sparse."""
+    strategy, model = scenario.strategy, scenario.model
+    if not isinstance(strategy, ParameterServer) or strategy.sparse is None or not isinstance(model, Transformer):
+        return None
+    return max(1, round(strategy.sparse.rows * model.vocabulary))

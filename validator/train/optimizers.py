@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from scaleproof.simulator.cluster.device.device import Optimizer
 
-_BETAS = (0.9, 0.999)
-_EPSILON = 1e-6
+# Decay of the means of gradients and of their squares, and the term that keeps divisors from zero.
+_FIRST_DECAY: Final = 0.9
+_SECOND_DECAY: Final = 0.999
+_EPSILON: Final = 1e-6
 
 
 def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
@@ -47,11 +49,11 @@ class Lamb(torch.optim.Optimizer):
         if not state:
             state.update(step=0, first=torch.zeros_like(parameter), second=torch.zeros_like(parameter))
         state["step"] += 1
-        (first, first_decay), (second, second_decay) = zip((state["first"], state["second"]), _BETAS, strict=True)
-        first.lerp_(parameter.grad, 1 - first_decay)
-        second.mul_(second_decay).addcmul_(parameter.grad, parameter.grad, value=1 - second_decay)
-        corrected = second / (1 - second_decay ** state["step"])
-        change = first / (1 - first_decay ** state["step"]) / (corrected.sqrt() + _EPSILON)
+        step, first, second = state["step"], state["first"], state["second"]
+        first.lerp_(parameter.grad, 1 - _FIRST_DECAY)
+        second.mul_(_SECOND_DECAY).addcmul_(parameter.grad, parameter.grad, value=1 - _SECOND_DECAY)
+        mean, square = first / (1 - _FIRST_DECAY**step), second / (1 - _SECOND_DECAY**step)
+        change = mean / (square.sqrt() + _EPSILON)
         norm, change_norm = parameter.norm(), change.norm()
         ratio = torch.where((norm > 0) & (change_norm > 0), norm / change_norm, 1.0)
         parameter.sub_(learning_rate * ratio * change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from scaleproof.simulator.program.consistency import WorkQuota
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 
@@ -18,21 +19,24 @@ def warmup_steps(scenario: Scenario) -> int:
 
 def total_steps(scenario: Scenario) -> int:
     """Number of all trained steps; with units of work, the most steps that a worker may take."""
-    return warmup_steps(scenario) + measured_steps(scenario)
+    return steps_of_worker(scenario, 0)
 
 
-def measured_steps(scenario: Scenario) -> int:
-    """Number of steps after the warm-up; with units of work, the most that a worker may take."""
-    strategy = scenario.strategy
-    if not isinstance(strategy, ParameterServer) or strategy.units is None:
-        return scenario.steps
-    return strategy.units if strategy.assignment == "dynamic" else -(-strategy.units // strategy.workers)
+def measured_steps(scenario: Scenario, worker: int = 0) -> int:
+    """Number of steps of a worker after the warm-up; with units of work, the most that it may take.
+
+    The first worker has no fewer than others.
+    """
+    quota = quota_of(scenario)
+    return scenario.steps if quota is None else quota.most_steps(worker, scenario.strategy.workers)
 
 
 def steps_of_worker(scenario: Scenario, worker: int) -> int:
-    """Number of all steps of a worker; with fixed units of work, the first workers have one more if they cannot be equal."""
+    """Number of all steps of a worker; with units of work that workers share, the most that it may take."""
+    return warmup_steps(scenario) + measured_steps(scenario, worker)
+
+
+def quota_of(scenario: Scenario) -> WorkQuota | None:
+    """The units of work that a scenario's workers take; None if they take steps."""
     strategy = scenario.strategy
-    if not isinstance(strategy, ParameterServer) or strategy.units is None or strategy.assignment == "dynamic":
-        return total_steps(scenario)
-    share, more = divmod(strategy.units, strategy.workers)
-    return warmup_steps(scenario) + share + (worker < more)
+    return strategy.quota if isinstance(strategy, ParameterServer) else None

@@ -22,7 +22,7 @@ from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_st
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.steps import Simulate, with_transient_jitter
+from scaleproof.simulator.run.steps import Simulate
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
@@ -70,18 +70,15 @@ class FiniteDifferences:
 
     def samples_per_s(self, scenario: Scenario) -> float:
         """Throughput of a variant of the scenario, comparable with `own_samples_per_s`."""
-        simulate: Simulate = replay.simulate if self.is_replayed else self._without_drawn_jitter
-        return timed(scenario, simulate=simulate).samples_per_s
-
-    def _without_drawn_jitter(self, program: Program, steps: int, variation: Variation) -> Timeline:
-        """The timeline without jitter that the scenario does not give, since draws would hide the effect of small changes."""
-        return simulate_steady(program, steps, replace(variation, message_jitter=self.scenario.unevenness.message_jitter))
+        simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
+        # draws would hide the effect of small changes
+        return timed(scenario, simulate=simulate, draws=False).samples_per_s
 
     @cached_property
     def own_samples_per_s(self) -> float:
         """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
-        is_drawn = with_transient_jitter(self.scenario) is not self.scenario
-        return self.samples_per_s(self.scenario) if self.is_replayed or is_drawn else self.run.samples_per_s
+        is_as_predicted = self._program.is_static and not self.is_replayed
+        return self.run.samples_per_s if is_as_predicted else self.samples_per_s(self.scenario)
 
     def elasticity(self, parameter: ClusterParameter) -> Estimate:
         """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %

@@ -96,6 +96,11 @@ class ParameterServer(Strategy):
             case "asynchronous":
                 return Asp()
 
+    @property
+    def quota(self) -> WorkQuota | None:
+        """The units of work of a run; None if it has no end."""
+        return WorkQuota(self.units, self.assignment == "dynamic") if self.units else None
+
     def nodes_needed(self, cluster: Cluster) -> int:
         """Number of nodes of workers and dedicated servers."""
         worker_nodes = -(-self.workers // cluster.node.devices)
@@ -167,8 +172,7 @@ class ParameterServer(Strategy):
         if messages > _MAX_MESSAGES:
             text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
             raise FieldError(("strategy", "servers"), text)
-        units = WorkQuota(self.units, self.assignment == "dynamic") if self.units else None
-        step = ServedStep(job, self.consistency, units, rank_classes, groups, bucket_list, self.rollout_s)
+        step = ServedStep(job, self.consistency, self.quota, rank_classes, groups, bucket_list, self.rollout_s)
         return step.overlapped() if self.overlap else step.sequential()
 
     def _classes(self, job: Job, nodes: Mapping[int, OnNode], bucket_list: Sequence[Bucket]) -> list[RankClass]:

@@ -24,8 +24,8 @@ DISTURBED: Final = 0.05
 class CaseOutcome:
     """Outcome of a case. low_s, high_s: 90 % prediction interval. taken: share of the busy cores' time that the machine's host
     took during the run. foreign: share of the cores used by other work. measured_s: None if measuring failed; failure then
-    gives the reason. trained_wrongly: whether parameters differ from those of one process, by more than
-    rounding explains. model, network: families of both."""
+    gives the reason. trained_wrongly: whether parameters differ from those of one process by more than rounding explains.
+    model, network: families of both."""
 
     name: str
     group: str

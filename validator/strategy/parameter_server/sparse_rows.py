@@ -19,9 +19,7 @@ from torch import Tensor
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.validator.train.data import Batch
-from scaleproof.validator.train.rows import touched_count
+from scaleproof.validator.train.data import Batch, touched_rows
 
 
 class RowPush(NamedTuple):
@@ -45,23 +43,30 @@ class RowMessages:
     @classmethod
     def of(cls, scenario: Scenario) -> RowMessages | None:
         """The format of a scenario with sparse gradients; None for others."""
-        strategy, model = scenario.strategy, scenario.model
-        if not isinstance(strategy, ParameterServer) or strategy.sparse is None or not isinstance(model, Transformer):
-            return None
-        return cls(model.vocabulary, model.hidden, touched_count(model, strategy.sparse))
+        rows, model = touched_rows(scenario), scenario.model
+        return cls(model.vocabulary, model.hidden, rows) if rows is not None and isinstance(model, Transformer) else None
 
     @property
     def table_elements(self) -> int:
         """Number of elements of the whole table."""
         return self.table_rows * self.width
 
+    @property
+    def row_elements(self) -> int:
+        """Number of elements of a message's rows."""
+        return self.rows * self.width
+
+    def number_elements(self, dtype: torch.dtype) -> int:
+        """Elements of a data type that the numbers of touched and wanted rows take in a push."""
+        return 2 * self.rows * torch.int64.itemsize // dtype.itemsize
+
     def push_elements(self, part: int, dtype: torch.dtype) -> int:
         """Number of elements of a push for a part of `part` parameters, the table included."""
-        return self.reply_elements(part) + 2 * self.rows * torch.int64.itemsize // dtype.itemsize
+        return self.reply_elements(part) + self.number_elements(dtype)
 
     def reply_elements(self, part: int) -> int:
-        """Number of elements of a reply for a part of `part` parameters."""
-        return part - self.table_elements + self.rows * self.width
+        """Number of elements of a reply for a part of `part` parameters, the table included."""
+        return part - self.table_elements + self.row_elements
 
     def push(self, gradient: Tensor, touched: Tensor, wanted: Tensor) -> Tensor:
         """The message of a push. gradient: of the whole part, flat. touched, wanted: see `padded`."""
@@ -72,11 +77,11 @@ class RowMessages:
         return torch.cat([values.flatten(), gradient[self.table_elements :], numbers])
 
     def content(self, push: Tensor) -> RowPush:
-        """The content of a push, as views of the message."""
-        numbers = 2 * self.rows * torch.int64.itemsize // push.element_size()
-        sent, indices = push[:-numbers], push[-numbers:].clone().view(torch.int64)
-        values = sent[: self.rows * self.width].view(self.rows, self.width)
-        return RowPush(values, sent[self.rows * self.width :], indices[: self.rows], indices[self.rows :])
+        """The content of a push: gradients are views of the message."""
+        values, others, numbers = push.tensor_split((self.row_elements, len(push) - self.number_elements(push.dtype)))
+        # a copy begins at a multiple of eight bytes
+        touched, wanted = numbers.clone().view(torch.int64).tensor_split(2)
+        return RowPush(values.view(self.rows, self.width), others, touched, wanted)
 
     def reply(self, value: Tensor, wanted: Tensor) -> Tensor:
         """The message of a reply. value: parameters of the whole part, flat."""
@@ -84,16 +89,16 @@ class RowMessages:
 
     def adopt(self, reply: Tensor, wanted: Tensor, value: Tensor) -> None:
         """Copies a reply to the parameters of the whole part."""
-        rows = self.rows * self.width
-        self.table(value)[wanted] = reply[:rows].view(self.rows, self.width)
-        value[self.table_elements :] = reply[rows:]
+        self.table(value)[wanted] = reply[: self.row_elements].view(self.rows, self.width)
+        value[self.table_elements :] = reply[self.row_elements :]
 
     def table(self, part: Tensor) -> Tensor:
         """The view of the table in a flat part, shape (table rows, width)."""
         return part[: self.table_elements].view(self.table_rows, self.width)
 
-    def touched_rows(self, scenario: Scenario, batches: Sequence[Batch]) -> list[Tensor]:
-        """The rows that each batch touches; of emulated layers, whose samples have no tokens, the first ones.
+    def numbers(self, scenario: Scenario, batches: Sequence[Batch]) -> list[Tensor]:
+        """The numbers of the rows that each batch touches, as by `padded`. Emulated layers, whose samples have no tokens, touch
+        the first ones.
 
         Raises InputError if samples touch more rows than the scenario says.
         """

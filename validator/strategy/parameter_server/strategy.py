@@ -16,7 +16,7 @@ from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer, SynchronousServer
-from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, UnitRequests, has_shared_units
+from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, UnitRequests
 from scaleproof.validator.strategy.parameter_server.worker import OverlappedWorker, Worker
 
 
@@ -30,9 +30,10 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     teams = [Team.of([*groups, *([server] for server in servers)], axis) for axis in levels if strategy.two_level]
     is_shared = bool(teams) and teams[0].size > 1
     requests = grants = None
-    if has_shared_units(strategy):
+    if strategy.quota is not None and strategy.quota.shared:
         group = dist.new_group(backend="gloo")
-        requests, grants = UnitRequests(group, servers), UnitGrants(group, strategy.units or 0, context.rank == servers[0])
+        requests = UnitRequests(group, servers)
+        grants = UnitGrants(group, strategy.quota.count, is_first=context.rank == servers[0])
     trainer: Trainer
     if context.rank >= strategy.workers:
         if strategy.consistency == SYNCHRONOUS:

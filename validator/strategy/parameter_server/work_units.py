@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.layout import messages
 from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
@@ -25,17 +24,14 @@ class UnitRequests:
     def __init__(self, group: dist.ProcessGroup, servers: Sequence[int]) -> None:
         self._group, self._servers = group, servers
         self._sent: list[dist.Work] = []
-        self._passed_on = _flag(False)
 
     def take(self) -> bool:
-        """Whether there is a unit for this worker; it takes the step if there is one, and no further steps if there is none."""
+        """Requests a unit; returns whether the worker got one. After the first refusal it must not request again."""
         first, *others = self._servers
         reply = _flag(False)
         messages.send(_flag(True), first, self._group).wait()
         messages.receive(reply, first, self._group).wait()
-        # the earlier reply is no longer read once it has been sent
         messages.wait_all(self._sent)
-        self._passed_on = reply
         self._sent = [messages.send(reply, server, self._group) for server in others]
         return bool(reply)
 
@@ -70,11 +66,6 @@ def rounds(scenario: Scenario, worker: int, grants: UnitGrants | None) -> Iterat
     while grants.grants(worker):
         yield number
         number += 1
-
-
-def has_shared_units(strategy: ParameterServer) -> bool:
-    """Whether workers take units when they are free."""
-    return strategy.units is not None and strategy.assignment == "dynamic"
 
 
 def _flag(value: bool) -> Tensor:

@@ -54,7 +54,7 @@ class Worker(WholeModel):
         self.leads = node_team is None or node_team.place == 0
         self.rows = RowMessages.of(context.scenario)
         # with sparse gradients, by step the rows that its samples touch
-        self.touched = self.rows.touched_rows(context.scenario, self.batches) if self.rows else []
+        self.touched = self.rows.numbers(context.scenario, self.batches) if self.rows else []
         self.size_bytes = sum(self.bucket_bytes(bucket) for bucket in range(len(self.layout.buckets)))
 
     def steps(self) -> Iterator[int]:
@@ -103,9 +103,8 @@ class Worker(WholeModel):
 
     def _push(self, bucket: int, server: int, part: slice) -> Tensor:
         """The message of a push of a bucket to a server."""
-        if self.rows is None or not self._has_table(bucket, server):
-            return self.gradient[part]
-        return self.rows.push(self.gradient[part], self.touched[self._index], self._next_rows())
+        gradient, rows = self.gradient[part], self._rows_of(bucket, server)
+        return gradient if rows is None else rows.push(gradient, self.touched[self._index], self._next_rows())
 
     def pull(self, bucket: int) -> list[Message]:
         """Starts to receive the parameters of a bucket."""
@@ -113,15 +112,15 @@ class Worker(WholeModel):
 
     def _pull(self, bucket: int, server: int, part: slice) -> Message:
         """Starts to receive a server's part of a bucket."""
-        value = self.values[part]
-        if self.rows is None or not self._has_table(bucket, server):
+        value, rows = self.values[part], self._rows_of(bucket, server)
+        if rows is None:
             return self.links.receive(value, server)
-        buffer = value.new_empty(self.rows.reply_elements(len(value)))
-        return RowsReply(self.rows, self.links.receive(buffer, server), buffer, self._next_rows(), value)
+        buffer = value.new_empty(rows.reply_elements(len(value)))
+        return RowsReply(rows, self.links.receive(buffer, server), buffer, self._next_rows(), value)
 
-    def _has_table(self, bucket: int, server: int) -> bool:
-        """Whether a server's part of a bucket begins with the embedding."""
-        return bucket == 0 and server == self.strategy.workers
+    def _rows_of(self, bucket: int, server: int) -> RowMessages | None:
+        """The format of messages with a server's part of a bucket, if only rows of its first tensor are sent."""
+        return self.rows if bucket == 0 and server == self.strategy.workers else None
 
     def _next_rows(self) -> Tensor:
         """The rows that the samples of the worker's next step touch; after the last step, those of this one."""
@@ -131,9 +130,8 @@ class Worker(WholeModel):
         """Bytes of a push of a bucket to all servers."""
         elements = 0
         for server, part in self._parts(bucket):
-            size = part.stop - part.start
-            is_sparse = self.rows is not None and self._has_table(bucket, server)
-            elements += self.rows.push_elements(size, self.values.dtype) if self.rows and is_sparse else size
+            size, rows = part.stop - part.start, self._rows_of(bucket, server)
+            elements += size if rows is None else rows.push_elements(size, self.values.dtype)
         return float(elements * self.values.element_size())
 
     def parameters(self) -> Mapping[str, Tensor]:

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.validator.strategy.parameter_server.work_units import has_shared_units
 from scaleproof.validator.train.data import worker_batches
-from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
+from scaleproof.validator.train.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Part of a tensor: its number, first element and end.
@@ -148,9 +147,9 @@ class _ServerReplay:
 
     def _is_complete(self, pushed: Sequence[int]) -> bool:
         """Whether the numbers of the workers' pushes are those of the scenario."""
-        strategy = cast(ParameterServer, self._scenario.strategy)
-        if has_shared_units(strategy):
-            return sum(pushed) == (strategy.units or 0) + warmup_steps(self._scenario) * len(pushed)
+        quota = quota_of(self._scenario)
+        if quota is not None and quota.shared:
+            return sum(pushed) == quota.count + warmup_steps(self._scenario) * len(pushed)
         return all(count == steps_of_worker(self._scenario, worker) for worker, count in enumerate(pushed))
 
     def values(self) -> Iterable[tuple[int, int, int, Tensor]]:
