@@ -36,8 +36,11 @@ def rewritten(text: str, folder: Path) -> str:
 
 
 def _ran(part: str, folder: Path, measured: bool) -> str:
-    """A command with its output: as shown where it is measured, else as it prints now."""
+    """A command with its output: as shown where it is measured, else as it prints now. A measured one runs if it writes files,
+    which later commands may read."""
     command, _, _ = part.partition("\n")
+    if measured and "--out" not in command:
+        return f"$ {part}"
     done = subprocess.run([sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, cwd=folder)
     # 3: predicted, and does not fit into memory
     if done.returncode not in (0, 3):
@@ -50,7 +53,8 @@ def main() -> None:
     named = [Path(name).resolve() for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "scenarios").symlink_to(_ROOT / "scenarios")
+        for linked in ("scenarios", "examples"):
+            (folder / linked).symlink_to(_ROOT / linked)
         for page in named or pages():
             text = page.read_text(encoding="utf-8")
             changed = rewritten(text, folder)

@@ -250,14 +250,17 @@ class PipelineWaits(Spec):
 
 
 class MessageStall(Spec):
-    """Delay of each message of a pipeline between nodes, in jobs of at least `nodes` nodes.
+    """Delays of messages between nodes, in jobs of at least `nodes` nodes.
 
-    The more nodes a job has, the more likely is one whose messages stall, and a pipeline waits for it in every microbatch. The
-    prediction is that of the median job: `nodes` is the number from which more than half of the jobs stalled.
+    The more nodes a job has, the more likely is one whose messages stall. A pipeline waits for it in every microbatch:
+    `delay_s` is that of each message of a pipeline. Replicas without a pipeline wait when they synchronise: `step_s` is the
+    delay of each of their steps. The prediction is that of the median job: `nodes` is the number from which more than half of
+    the jobs stalled.
     """
 
     nodes: Count
     delay_s: Seconds = Field(alias="delay")
+    step_s: Seconds = Field(0.0, alias="step")
 
 
 class Framework(Spec):
@@ -296,7 +299,7 @@ class Framework(Spec):
     pipeline_waits: PipelineWaits = PipelineWaits()
     zero_1: ZeroOne = ZeroOne()
     message_stall: MessageStall | None = Field(
-        None, description="delay of messages of pipelines in jobs of many nodes, where it was observed"
+        None, description="delays of messages in jobs of many nodes, where they were observed"
     )
     tcp_Bps: PositiveBytesPerSecond | None = Field(
         None, alias="tcp",
@@ -324,6 +327,11 @@ class Framework(Spec):
         """Seconds for which each message of a pipeline between nodes stalls, in a job of `nodes` nodes."""
         stall = self.message_stall
         return stall.delay_s if stall is not None and nodes >= stall.nodes else 0.0
+
+    def step_stall_s(self, nodes: Any) -> Any:
+        """Seconds for which each step of replicas without a pipeline stalls, in a job of `nodes` nodes."""
+        stall = self.message_stall
+        return stall.step_s * (nodes >= stall.nodes) if stall is not None else 0.0
 
     def reached(self, cluster: Cluster) -> Cluster:
         """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""

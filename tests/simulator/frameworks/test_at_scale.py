@@ -16,7 +16,7 @@ from tests.simulator.frameworks.scenarios import scenario
 EFA = "cluster=aws-p5"
 WAITS = "framework={base: nanotron, pipeline_waits: {rank: 1 ms}}"
 NO_WAITS = "framework={base: nanotron, pipeline_waits: {rank: 0 s}}"
-STALLS = "framework={base: nanotron, message_stall: {nodes: 2, delay: 100 ms}}"
+STALLS = "framework={base: nanotron, message_stall: {nodes: 2, delay: 100 ms, step: 300 ms}}"
 # Collectives of a block with sequence parallelism in its forward pass.
 COLLECTIVES = 4
 
@@ -65,6 +65,17 @@ def test_messages_stall_from_a_number_of_nodes_on_and_only_between_nodes() -> No
     assert step_s(STALLS, between) - step_s("framework=nanotron", between) == pytest.approx((8 + 1) * 0.1)
     later = "framework={base: nanotron, message_stall: {nodes: 3, delay: 100 ms}}"
     assert step_s(later, between) == pytest.approx(step_s("framework=nanotron", between))
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_step_of_replicas_without_a_pipeline_stalls_once(zero: int) -> None:
+    def step_s(framework: str, *overrides: str) -> float:
+        return timed(scenario(EFA, framework, "batch=64", f"training.zero={zero}", *overrides)).step_time_s
+
+    replicas, one_replica, on_a_node = layout(4, 1, 4), layout(16, 1), layout(2, 1, 4)
+    assert step_s(STALLS, replicas) - step_s("framework=nanotron", replicas) == pytest.approx(0.3)
+    for stays in (one_replica, on_a_node):
+        assert step_s(STALLS, stays) == pytest.approx(step_s("framework=nanotron", stays))
 
 
 def test_whole_sums_move_twice_as_much_and_overlap_with_nothing() -> None:

@@ -220,6 +220,9 @@ class SyncTable:
         ranks: Times = np.asarray(c.workers * c.context, dtype=np.float64)
         self.optimizer_s = job.optimizer_s(updated) + job.gradient_host_s(tensors[:, None], ranks)
         self.optimizer_s += np.where(c.zero == 1, replace(job, zero=1).broadcasts_s(tensors[:, None], ranks), 0.0)
+        if shape.stages == 1:
+            nodes = -(-c.workers * c.context * c.tensor // job.cluster.node.devices)
+            self.optimizer_s += np.where(ranks > 1, job.framework.step_stall_s(nodes), 0.0)
         self._contend(shape, job, parameters.sum(axis=0))
 
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
