@@ -25,8 +25,17 @@ FLOPS: Final = "flops"
 FLASH_FORWARD_FLOPS: Final = "flash forward flops"
 FLASH_BACKWARD_FLOPS: Final = "flash backward flops"
 # Kinds of memory traffic, each a field of SerialCosts; `other` is the rest. `packed`: libraries copy the factors of a product
-# so # that they can be read in order, but not those of a product of a matrix and a vector.
-KINDS: Final = ("product", "packed", "norm", "gelu", "relu", "embedding", "loss", "other")
+# so that they can be read in order, but not those of a product of a matrix and a vector. `rms_norm`, `rms_norm_backward`,
+# `rotary`, `gated`: several operators of a framework, where the model counts the traffic of one.
+KINDS: Final = (
+    "product", "packed", "norm", "rms_norm", "rms_norm_backward", "rotary", "gated", "gelu", "relu", "embedding", "loss",
+    "other",
+)  # fmt: skip
+_KIND_OF: Final = {
+    "rms norm": "rms_norm", "head norms": "rms_norm", "latent norm": "rms_norm", "swiglu": "gated", "geglu": "gated",
+}  # fmt: skip
+# Kinds that cost what another one costs unless they were measured.
+_LIKE: Final = {"rms_norm": "norm", "rms_norm_backward": "rms_norm", "rotary": "other", "gated": "other"}
 # Products of a flash kernel's backward pass per product of its forward pass: it recomputes the scores (arXiv 2205.14135).
 _FLASH_BACKWARD: Final = 2.5
 
@@ -40,7 +49,8 @@ class SerialCosts(Spec):
     backward_calls: launch times per product of the backward pass, including autograd's work; a product of the forward pass has
     one. memory_calls, memory_backward_calls: launch times per operator that is not a product. attention_calls: additional
     launch times per attention, which splits and joins heads. packed: times that factors of a product are packed. The others:
-    time of operators of that kind over the memory's time for their bytes.
+    time of operators of that kind over the memory's time for their bytes; rms_norm is that of `norm`, rms_norm_backward that of
+    `rms_norm`, rotary and gated are that of `other` if absent.
     """
 
     backward_calls: float = Field(1.0, ge=0)
@@ -50,6 +60,10 @@ class SerialCosts(Spec):
     product: float = Field(1.0, ge=0)
     packed: float = Field(0.0, ge=0)
     norm: float = Field(1.0, ge=0)
+    rms_norm: float | None = Field(None, ge=0)
+    rms_norm_backward: float | None = Field(None, ge=0)
+    rotary: float | None = Field(None, ge=0)
+    gated: float | None = Field(None, ge=0)
     gelu: float = Field(1.0, ge=0)
     relu: float = Field(1.0, ge=0)
     embedding: float = Field(1.0, ge=0)
@@ -69,8 +83,13 @@ class SerialCosts(Spec):
             FLOPS: 1 / flops,
             FLASH_FORWARD_FLOPS: 1 / flash_forward_flops,
             FLASH_BACKWARD_FLOPS: 1 / flash_backward_flops,
-            **{kind: element_s * float(getattr(self, kind)) for kind in KINDS},
+            **{kind: element_s * self._times(kind) for kind in KINDS},
         }
+
+    def _times(self, kind: str) -> float:
+        """Time of operators of a kind over the memory's time for their bytes."""
+        own: float | None = getattr(self, kind)
+        return self._times(_LIKE[kind]) if own is None else own
 
 
 def forward_work(operators: Iterable[Operator], samples: float) -> Work:
@@ -109,8 +128,12 @@ def weights_work(operators: Iterable[Operator], samples: float) -> Work:
 
 
 def _move(work: Work, calls: str, name: str, elements: float) -> None:
-    kind = "norm" if name.endswith("norm") or name.endswith("norms") else name
-    work.update({calls: 1, kind if kind in KINDS else "other": elements})
+    kind = _KIND_OF.get(name, name)
+    if kind not in KINDS:
+        kind = "norm" if kind.endswith("norm") else "other"
+    if kind == "rms_norm" and calls == MEMORY_BACKWARD_CALLS:
+        kind = "rms_norm_backward"
+    work.update({calls: 1, kind: elements})
 
 
 def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: Iterable[Product], samples: float) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, backward_work, forward_work, weights_work
+from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCosts, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.quantities import _slowed_device
@@ -49,12 +49,35 @@ def test_the_first_layer_has_no_input_gradient() -> None:
     assert last[0] > 0
 
 
-@pytest.mark.parametrize("kind", ["gelu", "relu", "embedding", "loss", "other"])
-def test_memory_bound_operators_take_their_factor_times_memory_time(kind: str) -> None:
-    name = kind if kind != "other" else "residual"
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gelu", "gelu"), ("relu", "relu"), ("embedding", "embedding"), ("loss", "loss"), ("other", "residual"),
+        ("norm", "norm"), ("norm", "batch norm"), ("rms_norm", "rms norm"), ("rms_norm", "head norms"), ("rotary", "rotary"),
+        ("gated", "swiglu"), ("gated", "geglu"),
+    ],
+)  # fmt: skip
+def test_memory_bound_operators_take_their_factor_times_memory_time(kind: str, name: str) -> None:
     operators = (MemoryBound(name, read=100, written=50, backward_read=200, backward_written=100),)
-    seconds = passes_s(speed(core("0 s", **{kind: 3.0})), operators, (), 10)
+    backward_kind = "rms_norm_backward" if kind == "rms_norm" else kind
+    seconds = passes_s(speed(core("0 s", **{kind: 3.0, backward_kind: 3.0})), operators, (), 10)
     assert seconds == pytest.approx((3 * 1500 * 4e-9, 3 * 3000 * 4e-9))
+
+
+def test_the_backward_pass_of_an_rms_norm_has_a_factor_of_its_own() -> None:
+    operators = (MemoryBound("rms norm", read=100, written=50, backward_read=200, backward_written=100),)
+    seconds = passes_s(speed(core("0 s", rms_norm=1.0, rms_norm_backward=5.0)), operators, (), 10)
+    assert seconds == pytest.approx((1500 * 4e-9, 5 * 3000 * 4e-9))
+
+
+@pytest.mark.parametrize(("name", "other"), [("rms norm", "norm"), ("rotary", "residual"), ("swiglu", "residual")])
+def test_operators_that_were_not_measured_cost_what_similar_ones_cost(name: str, other: str) -> None:
+    costs = FREE | {"norm": 2.0, "other": 3.0}
+    absent = ("rms_norm", "rms_norm_backward", "rotary", "gated")
+    costs = {kind: cost for kind, cost in costs.items() if kind not in absent}
+    kernels = core().model_copy(update={"serial": SerialCosts(**costs)})
+    own, similar = (passes_s(speed(kernels), (MemoryBound(one, 100, 50, 200, 100),), (), 10) for one in (name, other))
+    assert own == pytest.approx(similar)
 
 
 def test_flash_attention_skips_masked_parts_and_recomputes_scores() -> None:
