@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, timing_constants
+from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, library_of, timing_constants
 from scaleproof.simulator.cluster.collectives.nccl import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
@@ -35,6 +35,22 @@ def merged(uses: tuple[Use, ...]) -> tuple[Use, ...]:
     for resource, per_unit in uses:
         total[resource] = total.get(resource, 0.0) + per_unit
     return tuple(itertools.starmap(Use, total.items()))
+
+
+def with_pauses(uses: tuple[Use, ...], cluster: Cluster, max_Bps: float) -> tuple[Use, ...]:
+    """Uses of links by a measured collective between two ranks on different nodes, with the time in which gloo lets them idle.
+
+    Both directions of a pair of ranks are one connection of gloo, on which an all-gather pauses: it takes 1.4 times as long as
+    its bytes, whatever the rate of the links. max_Bps: measured rate of each rank's bytes. If that is more than the links
+    carry, it was measured between nodes without exceptional links.
+    """
+    link, load = required(cluster.network), max((use.per_unit for use in uses), default=0.0)
+    if not load or library_of(cluster) != "gloo":
+        return uses
+    slowest_Bps = min([link.bandwidth_Bps, *(one.bandwidth_Bps for one in link.exceptions)])
+    moved_Bps = load * max_Bps
+    pauses = max(1.0, (slowest_Bps if moved_Bps <= slowest_Bps else link.bandwidth_Bps) / moved_Bps)
+    return tuple(Use(use.resource, use.per_unit * pauses) for use in uses)
 
 
 def incast(link: Link, channel: Channel) -> float:

@@ -15,6 +15,7 @@ from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ProgramBuilder, Use
 from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.strategy.layout import paths
 from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required
 
@@ -311,7 +312,7 @@ class ResourceMap:
         cost_of, factor = self._costing(op, group, algorithm), bus_factor(op, group.size)
         between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
         links = [required(link) for link in between + inside]
-        weight, uses_of = min(map(core_weight, links)), dict[str, tuple[Use, ...]]()
+        weight, uses_of = min(map(core_weight, links)), dict[tuple[str, float], tuple[Use, ...]]()
 
         def size_and_path(size_bytes: float) -> tuple[float, Path]:
             cost = cost_of(size_bytes)
@@ -326,10 +327,13 @@ class ResourceMap:
                 return moved_bytes, Path(cost.latency_s, max_Bps, uses, core_weight(measured) * group.size * scale)
             crosses = group.nodes > 1 and size_bytes > 0
             network_algorithm = self._algorithm(cost, op, group, size_bytes) if crosses else ""
-            if network_algorithm not in uses_of:
+            is_pair = crosses and group.size == 2 and concurrent == 1 and cost.algorithm == "measured"
+            key = network_algorithm, max_Bps if is_pair else 0.0
+            if key not in uses_of:
                 network = self._network_uses(op, group, network_algorithm, tuple(nodes), concurrent) if crosses else ()
-                uses_of[network_algorithm] = network + self._cores_used(group, links, nodes, concurrent)
-            return moved_bytes, Path(cost.latency_s, max_Bps, uses_of[network_algorithm], weight)
+                network = paths.with_pauses(network, self.cluster, max_Bps) if is_pair else network
+                uses_of[key] = network + self._cores_used(group, links, nodes, concurrent)
+            return moved_bytes, Path(cost.latency_s, max_Bps, uses_of[key], weight)
 
         return size_and_path
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from scaleproof.simulator.engine import events
-from scaleproof.simulator.predict import predict
+from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import ONLY_COMPUTE, compiled
 from tests.validator.verdicts import in_bulk
@@ -137,3 +138,24 @@ def test_messages_keep_shared_cores_busy_at_both_ends(small: Make) -> None:
     links = ("cluster.device.memory_bandwidth=1 EB/s", "cluster.network.bandwidth=1 Mbit/s")
     free, shared = (predict(small(*fixed, *links, *more)).step_time_s for more in ((), ("cluster.shared_cores=0.5",)))
     assert shared == pytest.approx(2 * free, rel=0.05)
+
+
+GATHERS = "{op: all_gather, ranks: 2, nodes: 2, bandwidth: %s Mbit/s, latency: 0 s}"
+
+
+def gathers_s(rate: float, *overrides: str) -> float:
+    """Seconds of FSDP's all-gathers between two hosts, measured at `rate` Mbit/s of the whole buffer."""
+    collectives = f"cluster.collectives={{library: gloo, measured: [{GATHERS % rate}]}}"
+    fixed = "strategy={kind: data_parallel, workers: 2}", "training.zero=3", "cluster.network.bandwidth=100 Mbit/s"
+    run = timed(load("netlab-fsdp", [*fixed, collectives, *overrides]))
+    (gathers,) = (one for one in run.communication if "all-gather" in one.label)
+    return gathers.time_s
+
+
+def test_a_pair_of_ranks_pauses_on_slower_links_too() -> None:
+    """Each link carries half of the buffer, so that 200 Mbit/s of it are what the links carry."""
+    slower = "cluster.network.exceptions=[{at: [1], bandwidth: 50 Mbit/s}]"
+    assert gathers_s(200, slower) == pytest.approx(2 * gathers_s(200), rel=0.02)
+    assert gathers_s(140, slower) == pytest.approx(2 * gathers_s(140), rel=0.02)
+    # measured on the slower link
+    assert gathers_s(70, slower) == pytest.approx(gathers_s(70), rel=0.02)
