@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import ModelSpec
+from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
@@ -162,10 +163,14 @@ def layers(
     the loss.
 
     A point's numbers: the work of the layer, see simulator.cluster.device.kernels.cpu_core, and the number of ranks that
-    compute concurrently. group: group of the points.
+    compute concurrently. group: group of the points. Models with batch norms, which need several values of each channel, get
+    two samples where one is given.
     """
     dtype, device = DTYPES[precision], here().device
-    built = [(count, ProbedModel(model, dtype, device, count)) for model in models for count in samples]
+    counts = [
+        (model, count) for model in models for count in dict.fromkeys(max(count, _fewest_samples(model)) for count in samples)
+    ]
+    built = [(count, ProbedModel(model, dtype, device, count)) for model, count in counts]
 
     def one_round(budget_s: float) -> Iterator[Point]:
         wait_for_all()
@@ -173,6 +178,12 @@ def layers(
             yield from _layer_points(model, count, budget_s / len(built), group)
 
     return collected(in_rounds(one_round, budget_s))
+
+
+def _fewest_samples(model: ModelSpec) -> int:
+    """Number of samples that a model's training step has at least."""
+    operators = (operator for layer in model.build_layers() for operator in layer.operators)
+    return 2 if any(isinstance(one, MemoryBound) and one.name == "batch norm" for one in operators) else 1
 
 
 def optimizers(models: Sequence[ModelSpec], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.validator.probe import compute
 from tests.validator.probe.onranks import least_s, probed
 
@@ -54,6 +54,13 @@ def test_layers_are_timed_in_both_passes_with_their_work(ranks: int) -> None:
         work = (forward_work if way == "forward" else backward_work)(layers[signature].operators, point.size)
         assert point.numbers == pytest.approx(work | {"ranks": ranks})
         assert point.group == compute.REFERENCE
+
+
+def test_a_batch_norm_of_one_value_is_avoided() -> None:
+    """The last maps of a ResNet have one value of each channel and sample if its images have 32 pixels a side."""
+    model = ResNet(image=32, classes=10)
+    points = probed(compute.layers, 1, [model], "fp32", [1, 3], 0.1)
+    assert {point.size for point in points} == {2, 3}
 
 
 def test_optimizers_are_timed_over_a_model_and_over_its_first_half() -> None:
