@@ -15,7 +15,7 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
+from scaleproof.simulator.run.steps import Realisation, Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -72,9 +72,9 @@ def _timed(
 ) -> tuple[Run, PredictionInterval | None]:
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
-    timeline = _simulate(scenario, program, simulate)
+    timeline, deviation = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timeline)
-    return _with_interval(run, scenario, program, errors) if interval else (run, None)
+    return _with_interval(run, scenario, program, deviation, errors) if interval else (run, None)
 
 
 def _compile(scenario: Scenario, costs: Job) -> Program:
@@ -88,7 +88,7 @@ def _compile(scenario: Scenario, costs: Job) -> Program:
     return with_background_traffic(program, scenario)
 
 
-def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Timeline:
+def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:
     """The timeline of as many steps as the step time follows from, with the scenario's jitter."""
     unevenness = scenario.unevenness
     variation = Variation(
@@ -118,12 +118,14 @@ def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     )
 
 
-def _with_interval(run: Run, scenario: Scenario, program: Program, errors: ErrorModel | None) -> tuple[Run, PredictionInterval]:
+def _with_interval(
+    run: Run, scenario: Scenario, program: Program, deviation: float, errors: ErrorModel | None
+) -> tuple[Run, PredictionInterval]:
     """The run with its 90 % prediction interval in seconds, the shares of the quantities that it comes from, and the
-    distribution of single steps."""
+    distribution of single steps. deviation: as in `Realisation`."""
     is_exact = not (scenario.unevenness.is_random or scenario.unevenness.changes)
     response = response_of_scenario(scenario, program if is_exact else None, errors=errors)
-    found = of_response(response)
+    found = of_response(response).with_draws(deviation)
     ends_s = found.low * run.step_time_s, found.high * run.step_time_s
     steps = step_distribution(scenario, run, response)
     return replace(run, prediction_interval_s=ends_s, spread=found.shares, step_distribution=steps), found

@@ -30,7 +30,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import MODEL
 from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios, reversed_share
-from scaleproof.simulator.uncertainty.prediction_interval import of_response
+from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, of_response
 from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
@@ -285,15 +285,16 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     of the clusters' uncertain quantities, to first order. The simulator's model error scales the whole step but not the
     baseline of the efficiency."""
     a, b = sides
-    errors = joint_errors(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
+    quantities = [tuple(name for name in side.run.spread if name != DRAWS) for side in sides]
+    errors = joint_errors(a.scenario, b.scenario, (quantities[0], quantities[1]))
     normal, result = normal_draws(_DRAWS, np.zeros(errors[0].shape[1])), []
-    for side, weights in zip(sides, errors, strict=True):
-        factors = side.response.priors.take(side.run.spread).factors(weights @ normal)
-        slowdowns = dict(zip(side.run.spread, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
+    for side, names, weights in zip(sides, quantities, errors, strict=True):
+        factors = side.response.priors.take(names).factors(weights @ normal)
+        slowdowns = dict(zip(names, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
         first = side.numbers(None)
         draws = {name: value + np.zeros(1 + _DRAWS) for name, value in _numbers(side.run).items()}
-        for quantity, share in side.run.spread.items():
-            if share >= _MIN_VARIANCE_SHARE and quantity != MODEL:
+        for quantity in names:
+            if side.run.spread[quantity] >= _MIN_VARIANCE_SHARE and quantity != MODEL:
                 for name, value in side.numbers(quantity).items():
                     draws[name] += (value - first[name]) / _SLOWDOWN * (slowdowns[quantity] - 1)
         whole = slowdowns.get(MODEL, np.ones(1))

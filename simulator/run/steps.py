@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,17 +90,25 @@ def is_transient(scenario: Scenario) -> bool:
     return strategy.units is not None or "steps" in scenario.model_fields_set
 
 
-def middle_realisation(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Timeline:
+class Realisation(NamedTuple):
+    """A timeline, and the standard deviation of the logarithm of its length over draws of its jitter; zero for a single
+    draw."""
+
+    timeline: Timeline
+    deviation: float = 0.0
+
+
+def middle_realisation(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Realisation:
     """The timeline of median length of several draws, where one draw says little: asynchronous ranks that begin together.
 
     Raises FieldError for more steps than can be simulated.
     """
     timeline = simulate_steps(scenario, program, variation, simulate)
     if not (variation.is_random and is_transient(scenario)) or timeline.start_s.size > _MOST_REPEATED:
-        return timeline
+        return Realisation(timeline)
     others = (replace(variation, seed=variation.seed + number) for number in range(1, _DRAWS))
-    drawn = [timeline, *(simulate_steps(scenario, program, one, simulate) for one in others)]
-    return sorted(drawn, key=_lasts_s)[_DRAWS // 2]
+    drawn = sorted([timeline, *(simulate_steps(scenario, program, one, simulate) for one in others)], key=_lasts_s)
+    return Realisation(drawn[_DRAWS // 2], float(np.std(np.log([_lasts_s(one) for one in drawn]), ddof=1)))
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:

@@ -35,6 +35,8 @@ from scaleproof.simulator.uncertainty.response import LEAST, NEGLIGIBLE, Respons
 
 Times = NDArray[np.float64]
 
+# Name of the share of the variance that differs from draw to draw of messages, which is no quantity of a cluster.
+DRAWS: Final = "varying messages"
 # Relative slowdown of a quantity in finite differences.
 _SLOWDOWN: Final = 0.01
 # Relative difference from a linear response beyond which a step time counts as bent.
@@ -64,6 +66,19 @@ class PredictionInterval(NamedTuple):
         """Standard deviation of the logarithm of the step time by all quantities but the model error."""
         rest = max(0.0, 1 - self.shares.get(MODEL, 0.0)) if self.shares else 0.0
         return math.sqrt(rest) * math.log(self.high / self.low) / (2 * DEVIATIONS)
+
+    def with_draws(self, deviation: float) -> PredictionInterval:
+        """The interval of a step time that also varies by chance. deviation: standard deviation of its logarithm over draws."""
+        if not deviation:
+            return self
+        reach, own = DEVIATIONS * deviation, math.log(self.high / self.low) / (2 * DEVIATIONS)
+        part = deviation**2 / (deviation**2 + own**2)
+        shares = {name: share * (1 - part) for name, share in self.shares.items()} | {DRAWS: part}
+        return self._replace(
+            low=math.exp(-math.hypot(math.log(self.low), reach)),
+            high=math.exp(math.hypot(math.log(self.high), reach)),
+            shares=dict(sorted(shares.items(), key=lambda item: -item[1])),
+        )
 
 
 def spread(

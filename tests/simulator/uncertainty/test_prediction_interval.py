@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scaleproof.commands.text.run import describe
-from scaleproof.simulator.cluster.quantities import QUANTITIES, slowed
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.run import Run
@@ -21,6 +21,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import normal_draws
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
 from scaleproof.simulator.uncertainty.prediction_interval import (
+    DRAWS,
     PredictionInterval,
     linear_response,
     of_closed_form,
@@ -253,3 +254,23 @@ def test_a_saved_run_keeps_its_interval(small: Make, tmp_path_factory: pytest.Te
     save(run, folder)
     again = load_run(folder)
     assert (again.prediction_interval_s, again.spread) == (run.prediction_interval_s, dict(run.spread))
+
+
+@given(st.floats(0.0, 0.5), st.floats(0.01, 0.5))
+def test_draws_widen_an_interval_as_an_independent_source(own: float, deviation: float) -> None:
+    reach = DEVIATIONS
+    before = PredictionInterval(math.exp(-reach * own), math.exp(reach * own), {"device": 1.0} if own else {})
+    after = before.with_draws(deviation)
+    assert math.log(after.high) == pytest.approx(reach * math.hypot(own, deviation))
+    assert math.log(after.low) == pytest.approx(-math.log(after.high))
+    assert after.shares[DRAWS] == pytest.approx(deviation**2 / (deviation**2 + own**2))
+    assert sum(after.shares.values()) == pytest.approx(1)
+
+
+def test_short_runs_of_asynchronous_workers_vary_from_draw_to_draw(small: Make) -> None:
+    """A long run, and one of synchronous workers, are what they are in every draw."""
+    servers = "strategy={{kind: parameter_server, workers: 4, servers: 2, mode: {}}}"
+    short = predict(small(servers.format("asynchronous"), "batch=64", "steps=12"))
+    assert short.spread[DRAWS] > 0.01
+    for steady in ((servers.format("asynchronous"), "batch=64"), (servers.format("synchronous"), "batch=64", "steps=12")):
+        assert DRAWS not in predict(small(*steady)).spread
