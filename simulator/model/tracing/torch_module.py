@@ -113,8 +113,18 @@ def _on_meta(torch: Any) -> Iterator[None]:
                 kwargs["device"] = meta(kwargs["device"])
             return function(*args, **kwargs)
 
-    with torch.device("meta"), Devices():
-        yield
+    autocast = torch.autocast.__init__
+
+    def on_cpu(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        """Enters autocast of the CPU in place of that of the meta device, which torch does not have."""
+        autocast(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    torch.autocast.__init__ = on_cpu
+    try:
+        with torch.device("meta"), Devices():
+            yield
+    finally:
+        torch.autocast.__init__ = autocast
 
 
 def _run(torch: Any, source: str, user: UserModel) -> tuple[Recorder, set[int]]:

@@ -112,7 +112,7 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
         "collectives": _section(collectives.measured, points, link_Bps),
     }
     on_cores = _on_cores(nominal, facts)
-    cluster = _filled(base, sections, device.useful_cores(points) if on_cores else None, facts.on)
+    cluster = _filled(base, sections, device.useful_cores(points) if on_cores else None, facts.on, failed(points))
     if on_cores:
         cluster.setdefault("framework", _ON_CORES)
     intervals = {name: interval for section in sections.values() for name, interval in section.intervals.items()}
@@ -160,14 +160,18 @@ def _on_cores(nominal: Cluster | None, facts: CalibrationFacts) -> bool:
     return nominal is None or nominal.node.cores is not None or facts.on == "netlab"
 
 
-def _filled(base: dict[str, Any], sections: Mapping[str, Section], useful: float | None, on: str) -> dict[str, Any]:
-    """The description with the fields of each section. useful: throughput of concurrent ranks in multiples of one rank's."""
+def _filled(
+    base: dict[str, Any], sections: Mapping[str, Section], useful: float | None, on: str, failures: Sequence[str]
+) -> dict[str, Any]:
+    """The description with the fields of each section. useful: throughput of concurrent ranks in multiples of one rank's.
+    failures: probes that failed, with the reasons."""
     cluster = base
     cluster.pop("source", None)
     if sections["device"].fields:
         cluster["device"] = sections["device"].fields
     elif "device" not in cluster:
-        why = f" ({'; '.join(sections['device'].notes)})" if sections["device"].notes else ""
+        reasons = [*sections["device"].notes, *failures]
+        why = f" ({'; '.join(reasons)})" if reasons else ""
         raise InputError(
             f"the points do not give the device of a rank{why}; run matmul, memory and layer too, or give --cluster"
         )

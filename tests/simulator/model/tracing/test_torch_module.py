@@ -157,6 +157,29 @@ def build(): return nn.Sequential(nn.Linear(64, 64), Net()), torch.randn(2, 16, 
     assert [kept.elements for kept in layer.kept if kept.element_bytes == 1] == [16 * 64], "dropout's mask"
 
 
+def test_a_module_may_switch_autocast_off(write: Write) -> None:
+    """Rotary positions of published packages do so for the device of their input; torch has no autocast for the meta device."""
+    name = write(
+        """
+class Exact(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x):
+        with torch.autocast(device_type=x.device.type, enabled=False):
+            return self.linear(x)
+
+def build():
+    return Exact(), torch.randn(2, 8)
+"""
+    )
+    before = torch.autocast.__init__
+    (layer,) = trace(f"python:{name}:build").build_layers()
+    assert layer.parameters == 8 * 4 + 4
+    assert torch.autocast.__init__ is before
+
+
 def test_frozen_parameters_count_as_trained(write: Write) -> None:
     text = """
 def free(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(2, 8)
