@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, library_of, timing_constants
+from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, timing_constants
 from scaleproof.simulator.cluster.collectives.nccl import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
@@ -37,19 +37,16 @@ def merged(uses: tuple[Use, ...]) -> tuple[Use, ...]:
     return tuple(itertools.starmap(Use, total.items()))
 
 
-def with_pauses(uses: tuple[Use, ...], cluster: Cluster, max_Bps: float) -> tuple[Use, ...]:
-    """Uses of links by a measured collective between two ranks on different nodes, with the time in which gloo lets them idle.
+def with_pauses(uses: tuple[Use, ...], link: Link, max_Bps: float) -> tuple[Use, ...]:
+    """Uses of links by a collective in which two ranks take turns, with the time in which it lets the links idle.
 
-    Both directions of a pair of ranks are one connection of gloo, on which an all-gather pauses: it takes 1.4 times as long as
-    its bytes, whatever the rate of the links. max_Bps: measured rate of each rank's bytes. If that is more than the links
-    carry, it was measured between nodes without exceptional links.
+    It does so at any rate of the links, at most as long as if one direction followed the other. max_Bps: rate of each rank's
+    bytes. If that is more than the links carry, it was measured between nodes without exceptional links.
     """
-    link, load = required(cluster.network), max((use.per_unit for use in uses), default=0.0)
-    if not load or library_of(cluster) != "gloo":
-        return uses
     slowest_Bps = min([link.bandwidth_Bps, *(one.bandwidth_Bps for one in link.exceptions)])
-    moved_Bps = load * max_Bps
-    pauses = max(1.0, (slowest_Bps if moved_Bps <= slowest_Bps else link.bandwidth_Bps) / moved_Bps)
+    moved_Bps = max_Bps * max((use.per_unit for use in uses), default=0.0)
+    carried_Bps = slowest_Bps if moved_Bps <= slowest_Bps else link.bandwidth_Bps
+    pauses = min(2.0, max(1.0, carried_Bps / moved_Bps)) if moved_Bps else 1.0
     return tuple(Use(use.resource, use.per_unit * pauses) for use in uses)
 
 

@@ -327,11 +327,11 @@ class ResourceMap:
                 return moved_bytes, Path(cost.latency_s, max_Bps, uses, core_weight(measured) * group.size * scale)
             crosses = group.nodes > 1 and size_bytes > 0
             network_algorithm = self._algorithm(cost, op, group, size_bytes) if crosses else ""
-            is_pair = crosses and group.size == 2 and concurrent == 1 and cost.algorithm == "measured"
-            key = network_algorithm, max_Bps if is_pair else 0.0
+            takes_turns = network_algorithm == "in_turns" and concurrent == 1
+            key = network_algorithm, max_Bps if takes_turns else 0.0
             if key not in uses_of:
                 network = self._network_uses(op, group, network_algorithm, tuple(nodes), concurrent) if crosses else ()
-                network = paths.with_pauses(network, self.cluster, max_Bps) if is_pair else network
+                network = paths.with_pauses(network, required(self.cluster.network), max_Bps) if takes_turns else network
                 uses_of[key] = network + self._cores_used(group, links, nodes, concurrent)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses_of[key], weight)
 
