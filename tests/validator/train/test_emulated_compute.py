@@ -164,6 +164,19 @@ def test_passes_take_the_predicted_time(fake_time: FakeTime) -> None:
     assert fake_time.now_s - forward_s == pytest.approx(phase_s["backward"])
 
 
+@pytest.mark.parametrize("compression", [None, {"kind": "fp16"}, {"kind": "top_k", "share": 0.05}, {"kind": "power_sgd"}])
+def test_the_optimizer_takes_the_predicted_time_with_compression(fake_time: FakeTime, compression: Any) -> None:
+    one = scenario(RING | {"compression": compression})
+    pace = Pace(one)
+    layers = torch.nn.Sequential(*emulated_compute.build(one, range(6), pace))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    pace.slow_down(optimizer)
+
+    optimizer.step()
+
+    assert fake_time.now_s == pytest.approx(predict(one).phase_s["optimizer"])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(delays_s=st.lists(st.floats(0, 0.02), min_size=1, max_size=30), wake_up_s=st.floats(0, 0.002))
 def test_lateness_is_made_up_in_later_waits(delays_s: list[float], wake_up_s: float, fake_time: FakeTime) -> None:
