@@ -4,6 +4,7 @@ strategies."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -193,6 +194,13 @@ class Plan:
                 1 if zero >= 2 and self.scatter == "microbatch" else self.microbatches if self.chunks > 1 else 0,
             )
         )
+
+    def compression_s(self, job: Job, tensors: Sequence[int], ranks: int) -> float:
+        """Seconds for which each of `ranks` replicas compresses the gradients of tensors of these sizes and restores their sum;
+        zero without compression."""
+        if self.compression is None or ranks == 1 or job.zero:
+            return 0.0
+        return self.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
 
     def grid(self, devices: int) -> DeviceMesh:
         """The mesh of the ranks on nodes with this number of devices."""

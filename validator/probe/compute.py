@@ -167,9 +167,8 @@ def layers(
     two samples where one is given.
     """
     dtype, device = DTYPES[precision], here().device
-    counts = [
-        (model, count) for model in models for count in dict.fromkeys(max(count, _fewest_samples(model)) for count in samples)
-    ]
+    fewest = [(model, _fewest_samples(model)) for model in models]
+    counts = ((model, count) for model, least in fewest for count in dict.fromkeys(max(least, given) for given in samples))
     built = [(count, ProbedModel(model, dtype, device, count)) for model, count in counts]
 
     def one_round(budget_s: float) -> Iterator[Point]:

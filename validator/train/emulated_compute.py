@@ -74,18 +74,11 @@ class Pace:
         """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`, with
         the compression of their gradients."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-        step_s = (self._job.optimizer_s(updated or sum(tensors)) + self._compression_s(tensors)) * self._slowdown
+        work_s = self._job.optimizer_s(updated or sum(tensors))
+        step_s = self._slowdown * (work_s + self._plan.compression_s(self._job, tensors, self._plan.workers))
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
-
-    def _compression_s(self, tensors: Sequence[int]) -> float:
-        """Seconds of compressing the gradients of some tensors and of restoring their sum, which is predicted with the
-        optimizer's step."""
-        plan, job = self._plan, self._job
-        if plan.compression is None or plan.workers == 1 or job.zero:
-            return 0.0
-        return plan.compression.work_s(tensors, plan.workers, job.cluster.device, job.precision)
 
     def _times(self, samples: int) -> list[EmulatedLayerTimes]:
         """Times of each layer for a number of samples."""

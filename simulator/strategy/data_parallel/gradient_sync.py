@@ -372,8 +372,7 @@ class GradientSync:
         def times_of(job_costs: JobCosts) -> tuple[float, float]:
             job = job_costs.job
             work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
-            if plan.compression is not None and ranks > 1 and not zero:
-                work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
+            work_s += plan.compression_s(job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(self.context.mesh.nodes)
             return work_s, 0.0

@@ -30,13 +30,13 @@ _REFERENCES: Final = (
     Gpt(layers=1, hidden=64, heads=2, vocabulary=256, sequence=128),
     Gpt(layers=1, hidden=192, heads=4, vocabulary=512, sequence=64),
     Gpt(layers=1, hidden=384, heads=6, vocabulary=256, sequence=128),
-    Mlp(layers=3, inputs=128, hidden=256, outputs=64),
-    Mlp(layers=3, inputs=512, hidden=768, outputs=256),
-    Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
     Llama(layers=1, hidden=64, heads=4, key_heads=2, feedforward=128, vocabulary=256, sequence=128),
     Llama(layers=1, hidden=192, heads=4, feedforward=512, vocabulary=256, sequence=64),
     Gpt(layers=1, hidden=128, heads=4, vocabulary=256, sequence=128, activation="geglu", norm="rms", positions="rotary"),
     T5(layers=1, hidden=96, heads=4, feedforward=384, vocabulary=256, sequence=128, dropout=False),
+    Mlp(layers=3, inputs=128, hidden=256, outputs=64),
+    Mlp(layers=3, inputs=512, hidden=768, outputs=256),
+    Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
 )
 _SAMPLES: Final = (1, 6, 24)
 _REFERENCE_SAMPLES: Final = (1, 8)
@@ -69,7 +69,7 @@ def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[
     return [
         *compute.layers(models, precision, _SAMPLES, share_s["layer"]),
         *compute.layers(_REFERENCES, precision, _REFERENCE_SAMPLES, share_s["reference"], compute.REFERENCE),
-        *compute.optimizers([models[0], _REFERENCES[1], _REFERENCES[5]], precision, _OPTIMIZERS, share_s["optimizer"]),
+        *compute.optimizers([models[0], _REFERENCES[1], _REFERENCES[-1]], precision, _OPTIMIZERS, share_s["optimizer"]),
         *compute.products(compute.SHAPES, [precision], share_s["matmul"]),
         *compute.memory(compute.SIZES_BYTES, precision, share_s["memory"]),
         *compute.launches(share_s["launch"]),

@@ -31,6 +31,7 @@ KINDS: Final = (
     "product", "packed", "norm", "rms_norm", "rms_norm_backward", "rotary", "gated", "gelu", "relu", "embedding", "loss",
     "other",
 )  # fmt: skip
+# Kinds of operators that have other names.
 _KIND_OF: Final = {
     "rms norm": "rms_norm", "head norms": "rms_norm", "latent norm": "rms_norm", "swiglu": "gated", "geglu": "gated",
 }  # fmt: skip

@@ -97,7 +97,7 @@ def fitted(points: Sequence[Point]) -> Device:
     return Device.model_validate({**{name: value for name, value in fields.items() if name != "cores"}, "measured_layers": []})
 
 
-@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.03), (0.05, 0.06)])
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.02), (0.05, 0.06)])
 def test_untimed_layers_are_predicted_within_the_bound(noise: float, within: float) -> None:
     device = fitted(made(noise))
     for model in UNSEEN:
