@@ -104,7 +104,7 @@ def _device(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
         yield f"device.peak {precision}", _Comparable(_with_interval(flops, interval), "FLOP/s", _flops)
     yield "device.memory_bandwidth", _Comparable(_with_interval(device.memory_bandwidth_Bps, interval), "B/s", _Bps)
     for layer in device.measured_layers:
-        seconds = layer.forward.at(_SAMPLES) + layer.backward.at(_SAMPLES)
+        seconds = sum(layer.passes_s(_SAMPLES))
         yield f"{layer.signature} {layer.precision}, {_SAMPLES} samples", _time(seconds, interval)
     for one in device.measured_optimizers:
         seconds = one.base_s + one.per_parameter_s * _PARAMETERS

@@ -136,24 +136,13 @@ def _slowed_device(device: Device, slowdown: float) -> Device:
     if kernels is not None:
         factors = {name: getattr(kernels, name) * slowdown for name in ("host_slowdown", "generation_slowdown")}
         kernels = slower(kernels, slowdown).model_copy(update=factors)
-    layers = tuple(
-        layer.model_copy(
-            update={
-                direction: getattr(layer, direction).model_copy(
-                    update={name: getattr(getattr(layer, direction), name) * slowdown for name in ("base_s", "per_sample_s")}
-                )
-                for direction in ("forward", "backward")
-            }
-        )
-        for layer in device.measured_layers
-    )
     return device.model_copy(
         update={
             "peak_flops": {name: rate / slowdown for name, rate in device.peak_flops.items()},
             "memory_bandwidth_Bps": device.memory_bandwidth_Bps / slowdown,
             "layer_overhead_s": device.layer_overhead_s * slowdown,
             "kernels": kernels,
-            "measured_layers": layers,
+            "measured_layers": tuple(layer.slowed(slowdown) for layer in device.measured_layers),
         }
     )
 

@@ -161,4 +161,11 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
+def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
+    """Represents a list of scalars on one line."""
+    is_flat = not any(isinstance(item, list | dict) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True if is_flat else None)
+
+
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _list)

@@ -167,9 +167,12 @@ def layers(
     two samples where one is given.
     """
     dtype, device = DTYPES[precision], here().device
-    fewest = [(model, _fewest_samples(model)) for model in models]
-    counts = ((model, count) for model, least in fewest for count in dict.fromkeys(max(least, given) for given in samples))
-    built = [(count, ProbedModel(model, dtype, device, count)) for model, count in counts]
+    built: list[tuple[int, ProbedModel]] = []
+    for model in models:
+        first: ProbedModel | None = None
+        for count in dict.fromkeys(max(_fewest_samples(model), given) for given in samples):
+            built.append((count, ProbedModel(model, dtype, device, count, first)))
+            first = first or built[-1][1]
 
     def one_round(budget_s: float) -> Iterator[Point]:
         wait_for_all()
@@ -218,6 +221,7 @@ def _layer_points(model: ProbedModel, count: int, budget_s: float, group: str) -
     # another model may have trained since the last call
     model.passes_s(clock)
     whole = repeat(step, budget_s)
+    model.free_gradients()
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     # the steps before the counted ones are the warm-up
     for passes in steps[-len(whole.seconds) :]:

@@ -19,14 +19,23 @@ from scaleproof.validator.train.trained_model import RealModel
 
 
 class ProbedModel:
-    """The layers of a model with a batch of `samples` random samples."""
+    """The layers of a model with a batch of `samples` random samples.
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, samples: int) -> None:
+    same: the same model with another batch, with which it shares the memory of its parameters.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, samples: int, same: ProbedModel | None = None
+    ) -> None:
         self.specs, self._model = spec.build_layers(), RealModel(spec, 0, dtype, samples)
         self._wiring, self._outputs = self._model.wiring, outputs_of(self._model.wiring)
         numbers = range(len(self._wiring))
         built = zip(numbers, self._model.build(numbers), strict=True)
         self.layers = {number: module.to(device, dtype) for number, module in built}
+        if same is not None:
+            for number, layer in self.layers.items():
+                for own, shared in zip(layer.parameters(), same.layers[number].parameters(), strict=True):
+                    own.data = shared.data
         inputs, targets = arrays(spec, samples, np.random.default_rng(0))
 
         def placed(array: Any) -> Tensor:
@@ -36,14 +45,18 @@ class ProbedModel:
         self._data = {Wire(DATA, place): placed(array) for place, array in enumerate(inputs)}
         self._targets = placed(targets)
 
+    def free_gradients(self) -> None:
+        """Frees the memory of gradients."""
+        for module in self.layers.values():
+            module.zero_grad()
+
     def passes_s(self, clock: DeviceTimer) -> list[tuple[float, float]]:
         """Forward and backward seconds of each layer in one training step; the last layer includes the loss.
 
         There is one backward pass, as in training: hooks on the gradients of outputs mark where that of a layer begins, at the
         last of its outputs. It ends where that of another layer begins.
         """
-        for module in self.layers.values():
-            module.zero_grad()
+        self.free_gradients()
         values: dict[Wire, Any] = dict(self._data)
         if self._model.prelude is not None:
             derived = as_tuple(self._model.prelude(*self._data.values()))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, Self, TypeVar
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,24 +54,48 @@ def optimizer_bytes(parameters: Amount, optimizer: str, precision: str) -> Amoun
     return parameters * max(4, ELEMENT_BYTES[precision]) * OPTIMIZER_ACCESSES[optimizer]
 
 
-class Linear(Spec):
-    """A measured duration, linear in the number of samples: base + per_sample · samples."""
-
-    base_s: Seconds = Field(alias="base")
-    per_sample_s: Seconds = Field(alias="per_sample")
-
-    def at(self, samples: float) -> float:
-        """The duration in seconds for `samples` samples."""
-        return self.base_s + self.per_sample_s * samples
-
-
 class MeasuredLayer(Spec):
-    """Durations of one kind of layer, as `calibrate` measured them on a device."""
+    """Durations of one kind of layer, as `calibrate` measured them on a device.
+
+    samples: the timed numbers of samples, rising. forward, backward: duration for each of them. Other numbers are interpolated,
+    since libraries change algorithms with the number of samples.
+    """
 
     signature: str
     precision: Precision
-    forward: Linear
-    backward: Linear
+    samples: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1)
+    forward_s: tuple[Seconds, ...] = Field(alias="forward")
+    backward_s: tuple[Seconds, ...] = Field(alias="backward")
+
+    @model_validator(mode="after")
+    def _a_duration_for_each(self) -> Self:
+        if any(second <= first for first, second in pairwise(self.samples)):
+            raise ValueError("samples: not in rising order; sort them, each number once")
+        for name, durations in (("forward", self.forward_s), ("backward", self.backward_s)):
+            if len(durations) != len(self.samples):
+                raise ValueError(
+                    f"{name}: {len(durations)} durations for {len(self.samples)} numbers of samples; give one each"
+                )
+        return self
+
+    def passes_s(self, samples: float) -> tuple[float, float]:
+        """Seconds of the forward and of the backward pass over `samples` samples."""
+        return _interpolated(samples, self.samples, self.forward_s), _interpolated(samples, self.samples, self.backward_s)
+
+    def slowed(self, slowdown: float) -> Self:
+        """The layer with all durations multiplied by `slowdown`."""
+        forward_s, backward_s = (tuple(slowdown * one for one in durations) for durations in (self.forward_s, self.backward_s))
+        return self.model_copy(update={"forward_s": forward_s, "backward_s": backward_s})
+
+
+def _interpolated(samples: float, timed: Sequence[float], durations_s: Sequence[float]) -> float:
+    """Seconds for `samples` samples from those of the timed numbers: on the line through the nearest two. One duration, and the
+    last one of those that fall, is proportional to the number of samples beyond it."""
+    after = min(max(1, bisect_left(timed, samples)), len(timed) - 1)
+    if len(timed) == 1 or (samples > timed[-1] and durations_s[-1] <= durations_s[-2]):
+        return durations_s[-1] * samples / timed[-1]
+    slope_s = (durations_s[after] - durations_s[after - 1]) / (timed[after] - timed[after - 1])
+    return max(0.0, durations_s[after] + slope_s * (samples - timed[after]))
 
 
 class MeasuredOptimizer(Spec):
@@ -188,7 +214,7 @@ class Device(Spec):
         """Measured seconds of the layer's forward and backward pass; None if the layer was not measured."""
         for measured in self.measured_layers:
             if measured.signature == layer.signature and measured.precision == precision:
-                return measured.forward.at(samples), measured.backward.at(samples)
+                return measured.passes_s(samples)
         return None
 
     def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0, burst: bool = False) -> Speed:

@@ -24,8 +24,9 @@ def test_a_measured_layer_has_its_measured_time() -> None:
     measured = {
         "signature": "kind a",
         "precision": "fp32",
-        "forward": {"base": "1 ms", "per_sample": "2 ms"},
-        "backward": {"base": "3 ms", "per_sample": "4 ms"},
+        "samples": [4, 16],
+        "forward": ["9 ms", "33 ms"],
+        "backward": ["19 ms", "67 ms"],
     }
     device = Device.model_validate(PLAIN | {"measured_layers": [measured]})
     assert device.layer_s(LAYER, 10, "fp32") == pytest.approx((21e-3, 43e-3))

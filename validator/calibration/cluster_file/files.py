@@ -181,7 +181,7 @@ def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> Non
             where = where[key]
         except (KeyError, IndexError, TypeError):
             raise InputError(f"{path}: {_dotted(place)} is not in this file; write the whole device into it") from None
-    old = where.get(place[-1])
+    old = where.get(place[-1]) if isinstance(where, dict) else where[place[-1]]
     if isinstance(old, str) and (number := _number(old)) is not None:
         where[place[-1]] = f"{number * ratio:.4g} {old.split(maxsplit=1)[1]}"
         return

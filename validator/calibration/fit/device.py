@@ -8,7 +8,7 @@ each kind of layer in turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,7 @@ _REFERENCES: Final = (
     Mlp(layers=3, inputs=512, hidden=768, outputs=256),
     Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
 )
-_SAMPLES: Final = (1, 6, 24)
+_SAMPLES: Final = (1, 4, 8, 16, 32)
 _REFERENCE_SAMPLES: Final = (1, 8)
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 # Shares of the time of all probes.
@@ -55,6 +55,8 @@ _GUESSED: Final = {
 _OF_A_GUESS: Final = 0.1
 _FEWEST_KINDS: Final = 6
 _SMALLEST: Final = 1e-4
+# Largest relative distance of a layer's durations from a line over the number of samples.
+_STRAIGHT: Final = 0.05
 
 
 def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[dict[str, Any]]:
@@ -204,16 +206,32 @@ def _layer_interval(layers: Sequence[Point], guessed: Mapping[str, float]) -> di
 
 
 def measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
-    """One entry per signature: lines through the times by number of samples."""
+    """One entry per signature: durations by number of samples."""
     entries = []
     for signature in dict.fromkeys(point.what.rpartition(" ")[0] for point in layers):
-        lines = {}
-        for direction in ("forward", "backward"):
-            mine = [point for point in layers if point.what == f"{signature} {direction}"]
-            base_s, slope_s = _line(mine)
-            lines[direction] = {"base": seconds_text(base_s), "per_sample": seconds_text(slope_s)}
-        entries.append({"signature": signature, "precision": precision, **lines})
+        samples, forward_s, backward_s = _smoothed(layers, signature)
+        passes = {"forward": [*map(seconds_text, forward_s)], "backward": [*map(seconds_text, backward_s)]}
+        entries.append({"signature": signature, "precision": precision, "samples": samples, **passes})
     return entries
+
+
+def _smoothed(layers: Sequence[Point], signature: str) -> tuple[list[int], Sequence[float], Sequence[float]]:
+    """Numbers of samples, and forward and backward seconds over them. Where straight lines are near all durations, only their
+    ends; else the medians, as libraries change algorithms with the number of samples."""
+    by_pass = [sorted(_of_pass(layers, signature, name), key=lambda point: point.size) for name in ("forward", "backward")]
+    samples = [round(point.size) for point in by_pass[0]]
+    medians = [[point.median_s for point in mine] for mine in by_pass]
+    lines = [_line(mine) for mine in by_pass]
+    fitted = [[base_s + slope_s * count for count in samples] for base_s, slope_s in lines]
+    pairs = (pair for both in zip(medians, fitted, strict=True) for pair in zip(*both, strict=True))
+    if len(samples) > 2 and all(abs(line_s / median_s - 1) <= _STRAIGHT for median_s, line_s in pairs):
+        samples, medians = [samples[0], samples[-1]], [[durations[0], durations[-1]] for durations in fitted]
+    forward_s, backward_s = medians
+    return samples, forward_s, backward_s
+
+
+def _of_pass(layers: Sequence[Point], signature: str, name: str) -> Iterator[Point]:
+    return (point for point in layers if point.what == f"{signature} {name}")
 
 
 def measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:

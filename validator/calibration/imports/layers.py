@@ -119,20 +119,17 @@ class _Passes:
 
 
 def entries(measured: Sequence[TracedLayerTimes], samples: int, precision: str) -> list[dict[str, Any]]:
-    """Entries of a device's `measured_layers`. One number of samples was timed, so all of the time counts per sample."""
+    """Entries of a device's `measured_layers`. One number of samples was timed."""
     return [
         {
             "signature": layer.signature,
             "precision": precision,
-            "forward": _per_sample(layer.forward_s, samples),
-            "backward": _per_sample(layer.backward_s, samples),
+            "samples": [samples],
+            "forward": [seconds_text(statistics.median(layer.forward_s))],
+            "backward": [seconds_text(statistics.median(layer.backward_s))],
         }
         for layer in measured
     ]
-
-
-def _per_sample(seconds: Sequence[float], samples: int) -> dict[str, str]:
-    return {"base": seconds_text(0.0), "per_sample": seconds_text(statistics.median(seconds) / samples)}
 
 
 def points(measured: Sequence[TracedLayerTimes], samples: int) -> list[Point]:

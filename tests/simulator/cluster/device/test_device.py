@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import scaleproof
-from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.device import Device, MeasuredLayer
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
@@ -70,11 +70,41 @@ def test_a_given_efficiency_replaces_kernels() -> None:
 
 
 def test_measured_layers_take_precedence_over_kernels() -> None:
-    line = {"base": "1 ms", "per_sample": "2 ms"}
-    measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
+    timed = {"samples": [1, 11], "forward": ["3 ms", "23 ms"], "backward": ["3 ms", "23 ms"]}
+    measured = {"signature": "kind of block", "precision": "fp32", **timed}
     own = device(kernels=KERNELS, measured_layers=[measured])
     assert own.layer_s(block(LINEAR), 10, "fp32") == pytest.approx((21e-3, 21e-3))
     assert own.layer_s(Layer("a", "another", (LINEAR,), (1,), 1), 10, "fp32") != pytest.approx((21e-3, 21e-3))
+
+
+def measured_layer(samples: list[float], forward: list[str]) -> MeasuredLayer:
+    """A measured layer whose backward pass takes as long as its forward pass."""
+    return MeasuredLayer.model_validate(
+        {"signature": "a", "precision": "fp32", "samples": samples, "forward": forward, "backward": forward}
+    )
+
+
+def test_times_of_a_measured_layer_are_those_of_the_nearest_numbers_of_samples() -> None:
+    # a library that changes its algorithm at 16 samples
+    layer = measured_layer([4, 8, 16, 32], ["40 ms", "80 ms", "50 ms", "90 ms"])
+    times_ms = [1e3 * layer.passes_s(samples)[0] for samples in (1, 4, 6, 8, 12, 16, 32, 64)]
+    assert times_ms == pytest.approx([10, 40, 60, 80, 65, 50, 90, 170])
+    # more samples never take less time than those that were timed
+    assert measured_layer([8, 16], ["80 ms", "50 ms"]).passes_s(32)[0] == pytest.approx(0.1)
+    assert measured_layer([8], ["80 ms"]).passes_s(2)[0] == pytest.approx(0.02)
+    # fewer than the first do not take less than no time
+    assert measured_layer([8, 16], ["1 ms", "10 ms"]).passes_s(1)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "forward", "message"),
+    [([4, 1], ["1 ms", "2 ms"], "rising order"), ([1, 4], ["1 ms"], "1 durations for 2 numbers"), ([], [], "at least 1")],
+)
+def test_measured_layers_need_a_duration_for_each_number_of_samples(
+    samples: list[float], forward: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        measured_layer(samples, forward)
 
 
 @pytest.mark.parametrize("fields", [{}, {"kernels": KERNELS}])
@@ -88,8 +118,8 @@ def test_attention_scores_are_a_part_of_the_forward_pass(fields: dict[str, objec
 
 
 def test_score_time_of_a_measured_layer_scales_with_its_measurement() -> None:
-    line = {"base": "1 s", "per_sample": 0}
-    measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
+    timed = {"samples": [2], "forward": ["1 s"], "backward": ["1 s"]}
+    measured = {"signature": "kind of block", "precision": "fp32", **timed}
     own, layer = device(kernels=KERNELS), block(LINEAR, PLAIN)
     share = own.scores_s(layer, 2, "fp32") / own.layer_s(layer, 2, "fp32")[0]
     assert device(kernels=KERNELS, measured_layers=[measured]).scores_s(layer, 2, "fp32") == pytest.approx(share)

@@ -99,7 +99,7 @@ def test_a_file_in_flow_style_is_rewritten(tmp_path: Path) -> None:
 
 def test_numbers_in_lists_of_another_file_are_rejected(tmp_path: Path) -> None:
     device = tmp_path / "mine.yaml"
-    layer = "{signature: a, precision: fp32, forward: {base: 1 us, per_sample: 1 us}, backward: {base: 1 us, per_sample: 1 us}}"
+    layer = "{signature: a, precision: fp32, samples: [1], forward: [2 us], backward: [2 us]}"
     device.write_text(
         f"name: cpu\npeak: {{fp32: 1 GFLOP/s}}\nmemory: 1 GiB\nmemory_bandwidth: 1 GB/s\nmeasured_layers: [{layer}]\n"
     )

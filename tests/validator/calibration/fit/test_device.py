@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.device import Device, MeasuredLayer
 from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCosts, backward_work, forward_work
 from scaleproof.simulator.common.units import parse_flops
 from scaleproof.simulator.model import Gpt, Llama, Mlp
-from scaleproof.validator.calibration.fit.device import device_section, useful_cores
+from scaleproof.validator.calibration.fit.device import device_section, measured_layers, useful_cores
 from scaleproof.validator.probe.compute import REFERENCE
 from scaleproof.validator.probe.points import Point
 
@@ -115,6 +115,21 @@ def test_layers_of_named_models_have_their_measured_times() -> None:
     assert {entry["optimizer"] for entry in fields["measured_optimizers"]} == {"sgd", "adam"}
     assert parse_flops(fields["peak"]["fp32"]) == pytest.approx(FLOPS, rel=1e-2)
     assert Device.model_validate(fields).optimizer_s(2e6, "adam", "fp32") == pytest.approx(4.1e-3, rel=1e-3)
+
+
+def test_layers_keep_every_number_of_samples_where_no_line_is_near() -> None:
+    def entry(times_s: dict[int, float]) -> MeasuredLayer:
+        passes = ("forward", "backward")
+        pairs = [(one, n, seconds) for n, seconds in times_s.items() for one in passes]
+        timed = [Point("layer", f"a {one}", "rank 0", (0,), "", n, "samples", (s,), "narrow") for one, n, s in pairs]
+        return MeasuredLayer.model_validate(measured_layers(timed, "fp32")[0])
+
+    straight = entry({1: 3e-3, 4: 6.1e-3, 8: 9.9e-3, 16: 18e-3})
+    assert straight.samples == (1, 16)
+    assert straight.passes_s(4)[0] == pytest.approx(6e-3, rel=0.03)
+    changing = entry({1: 1e-2, 4: 4e-2, 8: 8e-2, 16: 5e-2})
+    assert changing.samples == (1, 4, 8, 16)
+    assert changing.passes_s(8)[0] == pytest.approx(8e-2)
 
 
 def test_an_outlier_point_hardly_changes_the_fit() -> None:

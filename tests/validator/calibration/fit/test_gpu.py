@@ -169,7 +169,7 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
     assert (measured.latency_s, measured.bandwidth_Bps) == pytest.approx((2e-5, 5e8), rel=1e-2)
     [layer], [optimizer] = read.device.measured_layers, read.device.measured_optimizers
     assert (layer.precision, optimizer.precision) == ("bf16", "bf16")
-    assert (layer.forward.at(8), layer.backward.at(8)) == pytest.approx((1.8e-4, 1.6e-4), rel=1e-3)
+    assert layer.passes_s(8) == pytest.approx((1.8e-4, 1.6e-4), rel=1e-3)
     assert read.device.optimizer_s(10**7, "adam", "bf16") == pytest.approx(1.1e-4, rel=1e-3)
     assert optimizer.optimizer == "adam"
 

@@ -113,7 +113,7 @@ def test_annotated_layers_become_measured_layers_of_the_device(tmp_path: Path) -
     assert _run("kineto", path, "--out", made, "--model", "mlp-mini", "--samples", "4", "--precision", "fp32") == 0
     (measured,) = load_cluster(made).device.measured_layers
     assert measured.signature == "mlp.linear(1024x1024)"
-    assert (measured.forward.at(8), measured.backward.at(8)) == (pytest.approx(16e-6), pytest.approx(24e-6))
+    assert measured.passes_s(8) == (pytest.approx(16e-6), pytest.approx(24e-6))
 
 
 def test_without_a_model_the_step_is_printed(traces: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
