@@ -145,11 +145,12 @@ _ABSENT: Final = "–"
 
 
 class Support(NamedTuple):
-    """Support of a field by a kind of strategy. is_checked: whether the GPU check trains it over NCCL. refusal: the reason why
-    it is not run, empty if it is."""
+    """Support of a field by a kind of strategy. is_emulated: whether it is run with emulated compute alone. is_checked: whether
+    the GPU check trains it over NCCL. refusal: the reason why it is not run, empty if it is."""
 
     is_predicted: bool
     is_run: bool
+    is_emulated: bool
     is_verified: bool
     is_checked: bool
     refusal: str
@@ -160,16 +161,26 @@ def support(probe: Probe, kind: str) -> Support:
     try:
         scenario = probe.scenario(kind)
     except (FieldError, ValueError):
-        return Support(False, False, False, False, "")
+        return Support(False, False, False, False, False, "")
     try:
         check_trainable(scenario)
     except InputError as error:
-        return Support(True, False, False, False, reason(str(error)))
+        return Support(
+            True, False, _is_trainable(scenario.model_copy(update={"compute": "paced"})), False, False, reason(str(error))
+        )
     try:
         check_verifiable(scenario)
     except InputError:
-        return Support(True, True, False, is_checked(probe, kind), "")
-    return Support(True, True, True, is_checked(probe, kind), "")
+        return Support(True, True, False, False, is_checked(probe, kind), "")
+    return Support(True, True, False, True, is_checked(probe, kind), "")
+
+
+def _is_trainable(scenario: Scenario) -> bool:
+    try:
+        check_trainable(scenario)
+    except InputError:
+        return False
+    return True
 
 
 def reason(message: str) -> str:
@@ -193,9 +204,9 @@ def is_checked(probe: Probe, kind: str) -> bool:
 
 
 def outcome(probe: Probe, kind: str) -> str:
-    """`run`, `refused`, or `–` where such a strategy has no such field."""
+    """`run`, `emulated` where compute must be, `refused`, or `–` where such a strategy has no such field."""
     found = support(probe, kind)
-    return "run" if found.is_run else "refused" if found.is_predicted else _ABSENT
+    return "run" if found.is_run else "emulated" if found.is_emulated else "refused" if found.is_predicted else _ABSENT
 
 
 def table() -> str:
@@ -205,8 +216,11 @@ def table() -> str:
     for probe in PROBES:
         found = {kind: support(probe, kind) for kind in KINDS}
         predicted = [kind for kind in KINDS if found[kind].is_predicted]
+        emulated = [kind for kind in predicted if found[kind].is_emulated]
         columns = [[kind for kind in predicted if chosen(found[kind])] for chosen in (_is_run, _is_verified, _is_checked)]
         cells = [_named(predicted, list(KINDS)), *(_named(column, predicted) for column in columns)]
+        if emulated:
+            cells[1] = (f"{cells[1]}; " if columns[0] else "") + f"emulated compute: {_named(emulated, predicted)}"
         reasons = dict.fromkeys(found[kind].refusal for kind in predicted if found[kind].refusal)
         rows.append(f"| {' | '.join([probe.label(), *cells, '; '.join(reasons) or _ABSENT])} |")
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])

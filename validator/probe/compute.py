@@ -29,11 +29,9 @@ from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
-from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
+from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.optimizers import build_optimizer
 
-# tf32 products use fp32 tensors
-DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32}
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
 # (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.

@@ -16,10 +16,11 @@ from torch import nn
 
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Step, repeat
-from scaleproof.validator.probe.compute import DTYPES, averaged, rank_point
+from scaleproof.validator.probe.compute import averaged, rank_point
 from scaleproof.validator.probe.peers import collected
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.optimizers import build_optimizer
 
 # Name of a device that is not a GPU, in `DeviceFacts`.

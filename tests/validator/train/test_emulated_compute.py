@@ -13,11 +13,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure, train_here
 from scaleproof.validator.train import emulated_compute, emulation_lateness, train
 from scaleproof.validator.train.emulated_compute import Pace
@@ -38,13 +40,14 @@ EITHER = [RING, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
 
 
 def scenario(
-    strategy: dict[str, Any] = RING, model: Any = GPT, steps: int = 4, device: Any = SLOW["device"], **training: Any
-) -> Scenario:
+    strategy: dict[str, Any] = RING, model: Any = GPT, steps: int = 4, device: Any = SLOW["device"],
+    framework: str = "gloo-cpu", **training: Any,
+) -> Scenario:  # fmt: skip
     plain = {
         "name": "paced",
         "model": model,
         "cluster": SLOW | {"device": device},
-        "framework": shipped("gloo-cpu"),
+        "framework": shipped(framework),
         "strategy": strategy,
         "batch": {"total": 4},
         "steps": steps,
@@ -90,6 +93,30 @@ def test_messages_have_the_sizes_of_the_scenario() -> None:
     assert spans is not None
     moved = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
     assert moved.size_bytes.sum() == 4 * one.model.parameters()
+
+
+@pytest.mark.parametrize(("precision", "element_bytes"), [("tf32", 4), ("fp8", 2), ("fp4", 2)])
+def test_products_that_the_machine_lacks_are_emulated(precision: str, element_bytes: int) -> None:
+    # stored numbers of narrow products have 16 bits
+    device = SLOW["device"] | {"peak": {precision: "50 GFLOP/s", "bf16": "25 GFLOP/s"}}  # type: ignore[operator]
+    one = scenario(RING, precision=precision, device=device, framework="ideal")
+
+    spans = measure(one).spans
+
+    assert spans is not None
+    moved = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
+    assert moved.size_bytes.sum() == element_bytes * one.model.parameters()
+    with pytest.raises(InputError, match=f"precision: {precision} is predicted but not measured.*or set compute=paced"):
+        check_trainable(one.model_copy(update={"compute": "real"}))
+
+
+def test_fused_accumulation_is_emulated() -> None:
+    one = scenario({"kind": "data_parallel", "workers": 2, "microbatches": 2}, precision="fp64", fused_accumulation=True)
+    verified = measure(one, watch=MeasureOptions(verify=True)).verified
+    assert verified is not None
+    assert verified.deviation <= verified.tolerance
+    with pytest.raises(InputError, match=r"training\.fused_accumulation is predicted but not measured"):
+        check_trainable(one.model_copy(update={"compute": "real"}))
 
 
 def test_activations_have_the_sizes_of_the_scenario() -> None:

@@ -24,7 +24,9 @@ _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
 _COUNTED: Final = ("account_for_embedding", "account_for_loss")
 _MICROBATCHED: Final = ("microbatches_", "micro_batch_size")
 _STAGED: Final = ("stages_", "chunks", *_MICROBATCHED, "schedule", "balance", *_COUNTED, "overlap_sends")
-_ROUTED: Final = ("expert", "expert_tensor", "node_limit", "deduplicated", "dispatch_precision", "combine_precision")
+_ROUTED: Final = (
+    "expert", "expert_tensor", "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision",
+)  # fmt: skip
 _DIVIDED: Final = ("tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", *_ROUTED, "order")
 _AVERAGED: Final = ("compression", "algorithm", "overlap", "bucket_bytes")
 _SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
@@ -67,8 +69,8 @@ def _check_training(scenario: Scenario) -> None:
     if training.recompute.products is not None and scenario.compute == "real":
         message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
         raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
-    if training.fused_accumulation:
-        message = f"is predicted but not measured: {refusals.FUSED}; set it to false, or leave it out"
+    if training.fused_accumulation and scenario.compute == "real":
+        message = f"is predicted but not measured: {refusals.FUSED}; set it to false, leave it out, or set compute=paced"
         raise InputError(f"training.fused_accumulation {message}")
     if training.zero:
         _check_sharded(scenario)
@@ -191,6 +193,9 @@ def _check_hybrid(scenario: Scenario) -> None:
     if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
         message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
         raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
+    if plan.overlap_experts and scenario.compute == "real":
+        message = f"is predicted but not measured: {refusals.ONE_MICROBATCH}; set it to false, or compute=paced, to measure"
+        raise InputError(f"strategy.overlap_experts {message}")
     for field in ("dispatch_precision", "combine_precision"):
         if getattr(plan, field) == "fp8":
             message = f"fp8 is predicted but not measured: {refusals.SCALED}; give bf16, fp16 or fp32"

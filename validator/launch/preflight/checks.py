@@ -34,10 +34,7 @@ def check_trainable(scenario: Scenario) -> None:
 def _check(scenario: Scenario) -> None:
     _check_model(scenario)
     check_strategy(scenario)
-    precision = scenario.training.precision
-    if precision not in PRECISIONS:
-        message = f"{precision} is predicted but not measured: {refusals.PRECISIONS[precision]}"
-        raise InputError(f"training.precision: {message}; give one of {', '.join(PRECISIONS)}")
+    _check_precision(scenario)
     _check_optimizer(scenario)
     if scenario.training.offload == ("parameters",):
         message = f"of parameters alone is predicted but not measured: {refusals.HOST_PARAMETERS}"
@@ -51,6 +48,17 @@ def _check(scenario: Scenario) -> None:
     if scenario.unevenness != EVEN:
         raise InputError(f"unevenness is predicted but not measured: {refusals.UNEVENNESS}; leave it out to measure")
     _check_data(scenario)
+
+
+def _check_precision(scenario: Scenario) -> None:
+    """Raises InputError where the machine has no products in the training precision, and compute is not emulated."""
+    precision = scenario.training.precision
+    if precision not in PRECISIONS and scenario.compute == "real":
+        message = f"{precision} is predicted but not measured: {refusals.PRECISIONS[precision]}"
+        raise InputError(f"training.precision: {message}; give one of {', '.join(PRECISIONS)}, or set compute=paced")
+    if scenario.training.zero == 3 and precision == "fp8" and scenario.framework.fp8_gathers:
+        message = f"fp8 with zero 3 by {scenario.framework.name} is predicted but not measured: {refusals.GATHERED_BYTES}"
+        raise InputError(f"training.precision: {message}; give bf16, or another framework")
 
 
 def _check_optimizer(scenario: Scenario) -> None:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 # Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
 STRATEGY: Final = {
-    "overlap_experts": "real ranks exchange tokens within the passes of one microbatch at a time",
     "split_sends": "torch.distributed.pipelining sends whole activations",
 }
 PRECISIONS: Final = {
@@ -14,6 +13,7 @@ PRECISIONS: Final = {
     "fp4": "processors have no 4-bit products",
     "tf32": "processors have no tf32 products",
 }
+GATHERED_BYTES: Final = "torch's fully_shard gathers parameters in 16 bits"
 WHOLE_TENSORS: Final = "its update of an element depends on the whole tensor, of which ranks that shard have a part"
 HOST_PARAMETERS: Final = "torch updates parameters in host memory by an optimizer in host memory"
 UNSHARDED: Final = "torch's fully_shard offloads what it shards"
@@ -21,6 +21,7 @@ SCALE: Final = "there is no common scale of the losses of ranks that update by t
 SCALED_RESTS: Final = "what workers leave unsent would have an older scale of the loss"
 INPUT: Final = "real ranks train on samples that are in memory"
 UNEVENNESS: Final = "perturbations are not imposed on real ranks"
+ONE_MICROBATCH: Final = "torch.distributed.pipelining computes the passes of one microbatch at a time"
 WHOLE_EXCHANGES: Final = "they exchange tokens before or after they compute, not in pieces"
 DIVIDED_EXPERTS: Final = "real tensor-parallel ranks have whole experts, or all of them share each expert's matrices"
 UNEVEN_NODES: Final = "a token comes to the same place of each node, which then need equal numbers of the ranks"

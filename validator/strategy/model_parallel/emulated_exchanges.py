@@ -28,7 +28,8 @@ from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCo
 
 
 class EmulatedExchanges:
-    """Makes the exchanges of emulated layers. A pass waits for them before it computes, for hidden ones afterwards.
+    """Makes the exchanges of emulated layers. A pass waits for them before it computes, for hidden ones afterwards, and for
+    all-to-alls that overlap with another microbatch's compute: emulated compute is the same time, whichever microbatch's.
 
     teams: by the axis along which ranks exchange.
     """
@@ -57,7 +58,7 @@ class EmulatedExchanges:
         def begin(exchanges: Sequence[Exchange], x: Tensor) -> Tensor:
             for exchange in exchanges:
                 moving = self._begin(exchange, len(x))
-                if exchange.hidden:
+                if exchange.hidden or (exchange.routed is not None and self._layout.dispatch.overlap):
                     begun.extend(moving)
                 else:
                     for one in moving:

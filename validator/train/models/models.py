@@ -14,7 +14,11 @@ from scaleproof.validator.train.models import convolutional, encoders, resnet, s
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
 
-DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Data types of parameters and gradients by training precision. Products in fewer bits are emulated, not computed.
+DTYPES: Final = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+    "fp8": torch.bfloat16, "fp4": torch.bfloat16,
+}  # fmt: skip
 
 
 class Family(NamedTuple):

@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.common.errors import RankError
+from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_paced
-from tests.validator.conftest import MakeScenario
+from tests.validator.conftest import TINY_GPT, MakeScenario
 
 pytestmark = pytest.mark.full
 
 TENSOR = {"tensor": 2}
 SEQUENCE = {**TENSOR, "sequence_parallel": True}
 GATHERED = {"context": 2, "context_by": "all_gather"}
+MIXED = TINY_GPT | {"experts": {"count": 4, "active": 2, "feedforward": 24}}
 STAGED = {"stages": 2, "microbatches": 2}
 
 
-def paced(make_scenario: MakeScenario, strategy: dict[str, Any], **training: Any) -> Scenario:
-    scenario = make_scenario({"kind": "hybrid", **strategy}, steps=2, **training)
+def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] = TINY_GPT, **training: Any) -> Scenario:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, model, steps=2, **training)
     return scenario.model_copy(update={"compute": "paced"})
 
 
@@ -41,6 +42,19 @@ def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precisio
 
     assert verified is not None
     assert verified.deviation <= verified.tolerance
+
+
+def test_tokens_travel_while_emulated_ranks_compute(make_scenario: MakeScenario) -> None:
+    """All-to-alls that overlap with another microbatch's compute are waited for after the emulated compute."""
+    shared = {"kind": "hybrid", "workers": 2, "expert": 2, "microbatches": 2}
+    overlapped = paced(make_scenario, {**shared, "overlap_experts": True}, MIXED, precision="fp64")
+
+    run = measure(overlapped, watch=MeasureOptions(verify=True))
+
+    assert run.verified is not None
+    assert run.verified.deviation <= run.verified.tolerance
+    with pytest.raises(InputError, match=r"strategy\.overlap_experts is predicted but not measured.*compute=paced"):
+        measure(overlapped.model_copy(update={"compute": "real"}))
 
 
 @pytest.mark.parametrize(
