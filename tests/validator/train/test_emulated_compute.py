@@ -56,8 +56,8 @@ def scenario(
 
 
 def predicted_s(one: Scenario) -> float:
-    """Predicted seconds of compute of a rank per step."""
-    reported = predict(one).phase_s
+    """Predicted seconds of compute of a rank per step, without the host's work between passes, which is not emulated."""
+    reported = predict(one.model_copy(update={"framework": one.framework.ablated("host")})).phase_s
     return sum(reported[phase.label] for phase in COMPUTE_PHASES)
 
 
