@@ -183,7 +183,7 @@ def layers(
 def _fewest_samples(model: ModelSpec) -> int:
     """Number of samples that a model's training step has at least."""
     operators = (operator for layer in model.build_layers() for operator in layer.operators)
-    return 2 if any(isinstance(one, MemoryBound) and one.name == "batch norm" for one in operators) else 1
+    return 2 if any(isinstance(one, MemoryBound) and "batch norm" in one.name.replace("_", " ") for one in operators) else 1
 
 
 def optimizers(models: Sequence[ModelSpec], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:

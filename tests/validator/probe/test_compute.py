@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.simulator.model import Gpt, Mlp, ModelSpec, ResNet
+from scaleproof.simulator.scenario.read import load_model
 from scaleproof.validator.probe import compute
 from tests.validator.probe.onranks import least_s, probed
 
 GPT = Gpt(layers=2, hidden=16, heads=2, vocabulary=32, sequence=8)
 MLP = Mlp(layers=3, inputs=4, hidden=8, outputs=3)
+NORMED = "python:tests.validator.train.models.users:normed_batches"
 
 
 def test_products_are_timed_by_shape_and_precision() -> None:
@@ -56,10 +60,10 @@ def test_layers_are_timed_in_both_passes_with_their_work(ranks: int) -> None:
         assert point.group == compute.REFERENCE
 
 
-def test_a_batch_norm_of_one_value_is_avoided() -> None:
+@pytest.mark.parametrize("build", [lambda: ResNet(image=32, classes=10), lambda: load_model(NORMED)])
+def test_a_batch_norm_of_one_value_is_avoided(build: Callable[[], ModelSpec]) -> None:
     """The last maps of a ResNet have one value of each channel and sample if its images have 32 pixels a side."""
-    model = ResNet(image=32, classes=10)
-    points = probed(compute.layers, 1, [model], "fp32", [1, 3], 0.1)
+    points = probed(compute.layers, 1, [build()], "fp32", [1, 3], 0.1)
     assert {point.size for point in points} == {2, 3}
 
 

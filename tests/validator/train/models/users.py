@@ -99,6 +99,11 @@ class Scaled(nn.Module):
         return cast(Tensor, self.words(words) * self.scale)
 
 
+def normed_batches() -> tuple[nn.Module, Tensor]:
+    """Two products with a batch norm of one value of each channel and sample between them."""
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)), torch.randn(8, 4)
+
+
 def single_number() -> tuple[nn.Module, Tensor]:
     return Scaled(sparse=False), torch.randint(12, (4, 3))
 
