@@ -38,7 +38,7 @@ _REFERENCES: Final = (
     Mlp(layers=3, inputs=512, hidden=768, outputs=256),
     Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
 )
-_SAMPLES: Final = (1, 4, 8, 16, 32)
+_SAMPLES: Final = (1, 4, 8, 16)
 _REFERENCE_SAMPLES: Final = (1, 8)
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 # Shares of the time of all probes.
