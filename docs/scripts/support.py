@@ -7,7 +7,7 @@ before a measurement whether it is run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
@@ -43,6 +43,7 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "model_parallel": {"stages": 2},
     "gather_average": {"workers": 2},
 }
+_LETTERS: Final = dict(zip(KINDS, "DPHSLMG", strict=True))
 _EXPERT: Final = {"stages": 1, "expert": 2}
 _COMPRESSIONS: Final = ({"kind": "fp16"}, {"kind": "bf16"}, {"kind": "power_sgd", "rank": 2}, {"kind": "top_k", "share": 0.01})
 _FOLDED: Final = {"stages": 1, "tensor": 2, "sequence_parallel": True, "expert": 2}
@@ -65,7 +66,10 @@ class Probe:
         """The field as the table names it."""
         value = _shown(self.value)
         more = "".join(f", `training.{name}: {given}`" for name, given in self.training.items())
-        more += "".join(f", `model.{name}: {_shown(given)}`" for name, given in self.model.items() if name != "layers")
+        experts = {f"experts.{name}": given for name, given in self.model.get("experts", {}).items()}
+        usual = {"layers", "experts", *(f"experts.{name}" for name in _MIXED["experts"])}
+        own = {name: given for name, given in {**self.model, **experts}.items() if name not in usual}
+        more += "".join(f", `model.{name}: {_shown(given)}`" for name, given in own.items())
         return f"`{'strategy' if self.in_strategy else 'training'}.{self.name}: {value}`{more}"
 
     def scenario(self, kind: str) -> Scenario:
@@ -210,8 +214,8 @@ def outcome(probe: Probe, kind: str) -> str:
 
 
 def table() -> str:
-    """Fields, with the kinds of strategy that are predicted, run and verified with each, and reasons for what is not run."""
-    head = ("field", "predicted", "run on gloo", "verified", "on NCCL by the GPU check", "not run, because")
+    """Fields, with the kinds of strategy that are predicted, run and verified with each."""
+    head = ("field", "predicted", "run", "verified", "NCCL")
     rows = []
     for probe in PROBES:
         found = {kind: support(probe, kind) for kind in KINDS}
@@ -220,10 +224,24 @@ def table() -> str:
         columns = [[kind for kind in predicted if chosen(found[kind])] for chosen in (_is_run, _is_verified, _is_checked)]
         cells = [_named(predicted, list(KINDS)), *(_named(column, predicted) for column in columns)]
         if emulated:
-            cells[1] = (f"{cells[1]}; " if columns[0] else "") + f"emulated compute: {_named(emulated, predicted)}"
-        reasons = dict.fromkeys(found[kind].refusal for kind in predicted if found[kind].refusal)
-        rows.append(f"| {' | '.join([probe.label(), *cells, '; '.join(reasons) or _ABSENT])} |")
-    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
+            cells[1] = (f"{cells[1]}; " if columns[0] else "") + f"emulated {_named(emulated, predicted)}"
+        rows.append((probe.label(), *cells))
+    return _lines(head, rows)
+
+
+def reasons() -> str:
+    """The fields that are not run with all kinds of strategy, each with the reasons."""
+    rows = []
+    for probe in PROBES:
+        found = [support(probe, kind) for kind in KINDS]
+        given = dict.fromkeys(one.refusal for one in found if one.refusal)
+        rows += [(probe.label(), "; ".join(given))] if given else []
+    return _lines(("field", "not run by all, because"), rows)
+
+
+def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _is_run(found: Support) -> bool:
@@ -239,9 +257,14 @@ def _is_checked(found: Support) -> bool:
 
 
 def _named(kinds: Sequence[str], possible: Sequence[str]) -> str:
-    """Kinds of strategy as the table names them: all, if none of the possible ones is missing."""
-    return "all" if len(kinds) == len(possible) > 0 else ", ".join(f"`{kind}`" for kind in kinds) or _ABSENT
+    """Letters of kinds of strategy as in the table: all, if none of the possible ones is missing."""
+    return "all" if len(kinds) == len(possible) > 0 else " ".join(_LETTERS[kind] for kind in kinds) or _ABSENT
+
+
+def legend() -> str:
+    """The letters of the kinds of strategy in the table."""
+    return ", ".join(f"{letter} `{kind}`" for kind, letter in _LETTERS.items())
 
 
 if __name__ == "__main__":
-    print(table())
+    print(f"{legend()}\n\n{table()}\n\n{reasons()}")

@@ -36,7 +36,7 @@ def test_the_page_lists_the_result_of_each_shipped_lab_scenario(name: str) -> No
 def test_the_table_of_supported_settings_matches_the_code() -> None:
     support = runpy.run_path(str(DOCS / "scripts" / "support.py"))
 
-    assert support["table"]() in PAGE
+    assert f"{support['legend']()}\n\n{support['table']()}\n\n{support['reasons']()}\n" in PAGE
 
 
 def test_every_probe_of_the_page_predicts_some_strategy() -> None:
