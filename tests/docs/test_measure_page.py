@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.common.catalog import names
-from scaleproof.simulator.strategy import KINDS
-from scaleproof.validator.launch.preflight.capabilities import MEASURED
-from scaleproof.validator.launch.preflight.refusals import STRATEGY
+from scaleproof.simulator.strategy import KINDS as STRATEGIES
+from scaleproof.validator.launch.preflight.capabilities import KINDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "measuring.md").read_text()
@@ -21,11 +20,12 @@ ROWS: dict[str, str] = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", PAGE, 
 
 def test_the_page_lists_the_fields_of_every_measured_strategy() -> None:
     # captured scripts train by themselves
-    assert set(ROWS) >= set(MEASURED) == {*KINDS.names()} - {"captured"}
-    for kind, followed in MEASURED.items():
-        fields = {(found := KINDS.find(kind)) and (found.model_fields[name].alias or name) for name in followed}
-        named = re.findall(r"`(\w+)`", ROWS[kind])
-        assert set(named) == fields
+    assert {*ROWS} & {*STRATEGIES.names()} == {*KINDS} == {*STRATEGIES.names()} - {"captured"}
+    for kind in KINDS:
+        found = STRATEGIES.find(kind)
+        assert found is not None
+        fields = {info.alias or name for name, info in found.model_fields.items()} - {"kind"}
+        assert set(re.findall(r"`(\w+)`", ROWS[kind])) == fields
 
 
 @pytest.mark.parametrize("name", names("netlab"))
@@ -53,10 +53,3 @@ def test_every_field_is_run_or_refused_with_a_reason() -> None:
         found = [support["support"](probe, kind) for kind in support["KINDS"]]
         assert all(one.is_run != bool(one.refusal) for one in found if one.is_predicted), probe.label()
         assert any(one.is_predicted for one in found), probe.label()
-
-
-def test_every_unsupported_field_has_a_reason() -> None:
-    for kind, followed in MEASURED.items():
-        found = KINDS.find(kind)
-        assert found is not None
-        assert set(found.model_fields) - {"kind", *followed} <= set(STRATEGY)

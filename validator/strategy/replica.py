@@ -35,7 +35,8 @@ class Replica(StageTrainer):
         own = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}
         worker = own["replica"] * mesh_sizes(plan)["expert"] + own["expert"]
         self.mesh, self.plan, self.division = mesh, plan, Division(context, plan, mesh)
-        super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build)
+        sharing = PassCollectives(context.recorder, Team.along(mesh, "tensor")) if plan.splits else None
+        super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build, sharing)
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
         # all tensor-parallel ranks compute the same loss
         self.reports_loss = own["tensor"] == 0

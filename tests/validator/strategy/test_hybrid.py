@@ -36,6 +36,7 @@ GATHERED = {"context": 2, "context_by": "all_gather"}
 ULYSSES = {"context": 2, "context_by": "ulysses"}
 EXPERT = {"workers": 2, "expert": 2}
 STAGED = {"stages": 2, "microbatches": 2}
+VEE = {"stages": 2, "chunks": 2, "microbatches": 4, "schedule": "zb_v", "overlap_sends": True}
 FOLDED = {**SEQUENCE, "expert_tensor": 1}
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CASES: list[Case] = [
@@ -58,6 +59,7 @@ MORE_CASES: list[Case] = [
     ({**STAGED, **ASYNCHRONOUS, "tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "adam"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
     ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
+    ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "adam"),
     (
         {**STAGED, **TENSOR, "chunks": 2, "microbatches": 4, "schedule": "interleaved_1f1b", "overlap_sends": True},
         TINY_GPT,
@@ -77,6 +79,8 @@ RARE_CASES: list[Case] = [
     ({**STAGED, **EXPERT}, FEW, "sgd"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2}, FEW, "adam"),
     ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
+    ({**STAGED, **TENSOR, "context": 2, "split_sends": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
+    ({**VEE, **TENSOR, "split_sends": True}, TINY_GPT | {"layers": 8}, "sgd"),
     ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
     ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
     ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
@@ -358,7 +362,11 @@ def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, pa
         ({**SEQUENCE, "tensor": 4, "expert_tensor": 2}, MIXED | {"heads": 4}, "strategy.expert_tensor: 2 is predicted"),
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
-        ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
+        (
+            {**STAGED, **TENSOR, "split_sends": True},
+            TINY_GPT | {"hidden": 15, "heads": 2, "head_width": 8},
+            "strategy.split_sends: 2 ranks",
+        ),
         (ASYNCHRONOUS, MIXED, "strategy.overlap_tensor with experts or compute: paced is predicted but not measured"),
         ({**EXPERT, "dispatch_precision": "fp8"}, MIXED, "strategy.dispatch_precision: fp8 is predicted but not measured"),
         ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
@@ -371,6 +379,15 @@ def test_unsupported_sharding_is_rejected(
 ) -> None:
     with pytest.raises(InputError, match=message):
         measure(make_scenario({"kind": "hybrid", **strategy}, model))
+
+
+def test_tensor_parallel_ranks_send_shards_of_activations(make_scenario: MakeScenario) -> None:
+    def sent_bytes(**fields: Any) -> list[float]:
+        spans = measure(make_scenario({"kind": "hybrid", **STAGED, **TENSOR, **fields}, TINY_GPT)).spans
+        assert spans is not None
+        return spans.where((spans.phase == Phase.SEND) & (spans.step == 2) & (spans.rank == 0)).size_bytes.tolist()
+
+    assert [2 * size for size in sent_bytes(split_sends=True)] == sent_bytes() != []
 
 
 def test_emulated_ranks_do_not_shard_parameters_of_shared_experts(make_scenario: MakeScenario) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-# Reasons by field of the strategy that cannot be measured with any kind, or only with another kind.
-STRATEGY: Final = {
-    "split_sends": "torch.distributed.pipelining sends whole activations",
-}
 PRECISIONS: Final = {
     "fp8": "processors have no 8-bit products",
     "fp4": "processors have no 4-bit products",
@@ -39,13 +35,3 @@ TOUCHED: Final = "other optimizers change rows that have no gradient too"
 DIVIDED_ROWS: Final = "the rows of a table are on one server"
 SPLIT_SHARED: Final = "torch cannot split the backward pass of positions that blocks of a stage share"
 EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
-
-
-def strategy_refusal(name: str, field: str, usual: Any) -> str:
-    """The error message for a strategy field that cannot be measured. name, field: in the class and in scenarios.
-
-    usual: default value of the field.
-    """
-
-    instead = "leave it out" if usual is None else f"set it to {str(usual).lower()}"
-    return f"strategy.{field} is predicted but not measured: {STRATEGY[name]}; {instead} to measure"

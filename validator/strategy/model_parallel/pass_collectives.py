@@ -41,6 +41,14 @@ class PassCollectives(Collectives):
         """Reduce-scatter along a dimension forward, all-gather of gradients backward."""
         return both_ways(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
 
+    def joined(self, shard: Tensor, dim: int) -> Tensor:
+        """All-gather along a dimension forward, this rank's shard of gradients that all ranks have backward."""
+        return both_ways(lambda own: self.together(own, dim), lambda whole: self._own(whole, dim), shard)
+
+    def divided(self, whole: Tensor, dim: int) -> Tensor:
+        """This rank's shard of a tensor that all ranks have forward, all-gather of gradients backward."""
+        return both_ways(lambda x: self._own(x, dim), lambda own: self.together(own, dim), whole)
+
     def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int], ahead: Wire, back: Wire) -> Tensor:
         """All-to-all of rows, and of their gradients backward. received, sent: number of rows by place in the team.
 
@@ -82,6 +90,9 @@ class PassCollectives(Collectives):
         with self.noted(summand):
             self.begin_scatter(own, summand).wait()
         return own.movedim(0, dim).contiguous()
+
+    def _own(self, whole: Tensor, dim: int) -> Tensor:
+        return whole.detach().chunk(self.team.size, dim)[self.team.place].clone(memory_format=torch.contiguous_format)
 
     def _transposed(self, x: Tensor, parted: int, joined: int) -> Tensor:
         each = [1] * self.team.size

@@ -13,7 +13,7 @@ from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
-from scaleproof.validator.strategy.model_parallel.pass_collectives import both_ways, identity
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder, RecordedStage
 from scaleproof.validator.strategy.pipeline.schedules import build_schedule, sends_freely
 from scaleproof.validator.train.layer_graph import LayerGraph, Values, as_tuple, data_name
@@ -33,18 +33,26 @@ class Chunk(nn.Module):
 
     Their outputs are neither views nor inputs, since torch detaches them in place. Outputs and the gradients of inputs are
     contiguous, since they are sent.
+
+    before, behind: ranks of which each receives a shard of the activations from other ranks, or sends one; None where they are
+    whole.
     """
 
-    def __init__(self, graph: LayerGraph) -> None:
+    def __init__(self, graph: LayerGraph, before: PassCollectives | None = None, behind: PassCollectives | None = None) -> None:
         super().__init__()
-        self.graph = graph
+        self.graph, self.before, self.behind = graph, before, behind
 
     def forward(self, *entering: Tensor, **data: Tensor) -> Values:
         """The outputs of the layers, copied where they are views or only pass through."""
         inputs = [both_ways(identity, Tensor.contiguous, x) if x.requires_grad else x for x in entering]
+        if self.before is not None:
+            inputs = [self.before.joined(x, -1) for x in inputs]
         outputs: Values = self.graph(*inputs, **data)
         if self.graph.ends:
             return outputs
+        if self.behind is not None:
+            shards = tuple(self.behind.divided(x, -1) for x in as_tuple(outputs))
+            return shards[0] if len(shards) == 1 else shards
         # private: as in torch 2.11 to 2.13
         copied = tuple(x.clone() if x._is_view() else x.contiguous() for x in as_tuple(outputs))
         return copied[0] if len(copied) == 1 else copied
@@ -54,7 +62,8 @@ class StageTrainer(Trainer):
     """One rank of one worker's pipeline, with one or several stages of the model.
 
     stage: the rank's place in the pipeline. group: the pipeline's ranks in order, all ranks if None. build: builds the layers
-    with given numbers, in the training precision and on this rank's device; `context.build` if None.
+    with given numbers, in the training precision and on this rank's device; `context.build` if None. sharing: ranks with the
+    same activations, of which each sends a shard; None if each sends them whole.
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class StageTrainer(Trainer):
         stage: int,
         group: dist.ProcessGroup | None = None,
         build: Build | None = None,
+        sharing: PassCollectives | None = None,
     ) -> None:
         super().__init__(context)
         plan, job = strategy.plan, context.scenario.job()
@@ -76,7 +86,12 @@ class StageTrainer(Trainer):
         self.batches = context.batches(worker)
         self.module = nn.ModuleList(self.layers.values())
         self.pass_recorder = PassRecorder(self.recorder, sends_freely(plan))
-        graphs = [Chunk(context.model.graph(chunk)) for chunk in chunks]
+        # stages whose activations come from another rank, or go to one
+        before, behind = ([number + way not in numbers for number in numbers] for way in (-1, 1))
+        graphs = [
+            Chunk(context.model.graph(chunk), sharing if number and moves_in else None, sharing if moves_on else None)
+            for chunk, number, moves_in, moves_on in zip(chunks, numbers, before, behind, strict=True)
+        ]
         self.stages = [
             RecordedStage(self.pass_recorder, graph, number, len(ranges), context.device, group=group)
             for number, graph in zip(numbers, graphs, strict=True)

@@ -35,6 +35,7 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str
         {**GATHERED, "microbatches": 2},
         {**TENSOR, "context": 2},
         {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True},
+        {**STAGED, **TENSOR, "split_sends": True},
     ],
 )
 def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
