@@ -166,7 +166,8 @@ def _products(operator: Operator, kept: Sequence[SavedActivation]) -> Iterator[t
     products."""
     if not isinstance(operator, Matmul):
         return
-    by_name = {activation.name: activation for activation in kept}
+    # the first of a name: cross-attention keeps queries, keys and values of its own
+    by_name = {activation.name: activation for activation in reversed(kept)}
     if operator.name == "qkv" and {"queries", "keys", "values"} <= by_name.keys():
         for name in ("queries", "keys", "values"):
             columns = by_name[name].elements // (operator.rows * operator.count)

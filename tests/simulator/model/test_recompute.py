@@ -109,6 +109,14 @@ def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: 
     assert size_bytes(kept(block, form(products="every_second")), 1) == expected_bytes
 
 
+def test_products_of_self_attention_and_of_cross_attention_are_those_of_their_own_tokens(small: Make) -> None:
+    """A decoder's keys are of its own tokens, those of cross-attention of the encoder's."""
+    decoder = blocks(small("model={kind: t5, layers: 2, hidden: 64, heads: 2, head_width: 32, feedforward: 128}", *ON))[-1]
+    found = again(decoder, form(products="every_second"))
+    products = [(one.name, one.rows, one.columns) for one in found.operators if isinstance(one, Matmul)]
+    assert products == [("qkv", 114, 64), ("projection", 114, 64), ("key value", 512, 128), ("up", 114, 128)]
+
+
 @pytest.mark.parametrize(
     ("recompute", "concerned"),
     [
