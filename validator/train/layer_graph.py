@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from scaleproof.validator.train.models.wiring import DATA, Wire, Wiring, crossing, outputs_of
-from scaleproof.validator.train.recompute import checkpointed
+from scaleproof.validator.train.recompute import Checkpoint
 
 # What a layer or a stage returns: a tensor, or several.
 Values = Tensor | tuple[Tensor, ...]
 
 
 class _Step(NamedTuple):
-    """A layer or a recomputed part of the graph. freed: values that no later step reads."""
+    """A layer or a recomputed part of the graph. freed: values that no later step reads.
+    checkpoint: runs a recomputed part."""
 
     module: nn.Module
     reads: tuple[Wire, ...]
     writes: tuple[Wire, ...]
     freed: tuple[Wire, ...]
-    recomputed: bool
+    checkpoint: Checkpoint | None
 
 
 class LayerGraph(nn.Module):
@@ -30,15 +32,15 @@ class LayerGraph(nn.Module):
     Called with the boundary activations from earlier layers, in order, or with the first tensor of the batch
     if it has the first layer; other tensors of the batch are given by name. Returns the boundary activations behind it.
 
-    layers: by number, neighbours in ascending order. recomputed: parts of them that keep only their inputs. ends: whether it
-    has the last layer. prelude: computes `derived` further tensors from those of the batch, which layers read as data.
+    layers: by number, neighbours in ascending order. recomputed: parts of them with the functions that run them. ends: whether
+    it has the last layer. prelude: computes `derived` further tensors from those of the batch, which layers read as data.
     """
 
     def __init__(
         self,
         layers: Mapping[int, nn.Module],
         wiring: Wiring,
-        recomputed: Sequence[range] = (),
+        recomputed: Mapping[range, Checkpoint] = MappingProxyType({}),
         prelude: nn.Module | None = None,
         derived: int = 0,
     ) -> None:
@@ -56,7 +58,7 @@ class LayerGraph(nn.Module):
         self.leaving = crossing(wiring, end)
         self.data = sorted(read - {*self.entering})
         self.ends = end == len(wiring)
-        steps = [self._step(layers, wiring, part) for part in _parts(first, end, recomputed)]
+        steps = [self._step(layers, wiring, part, recomputed) for part in _parts(first, end, recomputed)]
         self._steps = _freeing(steps, self.leaving)
 
     @property
@@ -70,16 +72,18 @@ class LayerGraph(nn.Module):
         values |= {wire: data[data_name(wire)] for wire in self.data}
         if self.prelude is not None:
             values |= zip(self._derived, as_tuple(self.prelude(*(values[wire] for wire in self._tensors))), strict=True)
-        for module, reads, writes, freed, recomputed in self._steps:
+        for module, reads, writes, freed, checkpoint in self._steps:
             inputs = [values[wire] for wire in reads]
-            outputs = checkpointed(module, *inputs) if recomputed else module(*inputs)
+            outputs = module(*inputs) if checkpoint is None else checkpoint(module, *inputs)
             values |= {writes[0]: outputs} if len(writes) == 1 else dict(zip(writes, outputs, strict=True))
             for wire in freed:
                 del values[wire]
         leaving = tuple(values[wire] for wire in self.leaving)
         return leaving[0] if len(leaving) == 1 else leaving
 
-    def _step(self, layers: Mapping[int, nn.Module], wiring: Wiring, part: range | int) -> _Step:
+    def _step(
+        self, layers: Mapping[int, nn.Module], wiring: Wiring, part: range | int, recomputed: Mapping[range, Checkpoint]
+    ) -> _Step:
         if isinstance(part, int):
             module, reads = layers[part], tuple(wiring[part])
             writes = tuple(Wire(part, output) for output in range(outputs_of(wiring)[part]))
@@ -87,7 +91,7 @@ class LayerGraph(nn.Module):
             module = _Inner({number: layers[number] for number in part}, wiring)
             reads, writes = tuple(module.reads), tuple(module.leaving)
         self.parts.append(module)
-        return _Step(module, reads, writes, (), not isinstance(part, int))
+        return _Step(module, reads, writes, (), None if isinstance(part, int) else recomputed[part])
 
 
 class _Inner(LayerGraph):
@@ -112,7 +116,7 @@ def as_tuple(values: Values) -> tuple[Tensor, ...]:
     return (values,) if isinstance(values, Tensor) else values
 
 
-def _parts(first: int, end: int, recomputed: Sequence[range]) -> list[range | int]:
+def _parts(first: int, end: int, recomputed: Iterable[range]) -> list[range | int]:
     """The layers from `first` to before `end`, where those that are recomputed together are one part."""
     begins = {part.start: part for part in recomputed}
     inside = {number for part in recomputed for number in part[1:]}

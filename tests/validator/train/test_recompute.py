@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.model.recompute import again
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.preflight.checks import check_trainable
@@ -30,10 +33,15 @@ HYBRID = {"kind": "hybrid", "tensor": 2}
 SEQUENCE = {**HYBRID, "sequence_parallel": True}
 CONTEXT = {"kind": "hybrid", "context": 2}
 EXPERT = {"kind": "hybrid", "workers": 2, "expert": 2, "tensor": 2}
+LLAMA = TINY_GPT | {"kind": "llama", "heads": 4, "key_heads": 2, "feedforward": 24}
+LATENT = {"query_rank": 8, "key_rank": 8, "width": 8, "value_width": 8, "rotary_width": 4}
+T5 = {"kind": "t5", "layers": 2, "hidden": 16, "heads": 2, "head_width": 8, "feedforward": 32, "vocabulary": 32, "sequence": 8}
+PRODUCTS = {"products": "every_second"}
 MODULES = {"modules": ["core_attn", "layernorm", "mlp", "activation"]}
 CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
     (WORKERS, TINY_GPT, MODULES, 3),
     ({**SEQUENCE, "stages": 2, "microbatches": 2}, TINY_GPT, {"group": 2}, 0),
+    (SEQUENCE, LLAMA, PRODUCTS, 0),
 ]
 MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
     (PIPELINE, TINY_GPT, {"every": 2}, 0),
@@ -41,6 +49,9 @@ MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
     ({**WORKERS, "overlap": False}, MLP, {"group": 2}, 0),
     ({**PIPELINE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "full", 0),
     (EXPERT, MIXED, {"modules": ["moe_act", "shared_experts"]}, 0),
+    (WORKERS, LLAMA, PRODUCTS, 3),
+    (EXPERT, MIXED, PRODUCTS, 0),
+    (PIPELINE, {**T5, "target_sequence": 4, "dropout": False}, PRODUCTS, 0),
 ]
 RARE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
     (WORKERS, TINY_GPT, {"group": 2}, 3),
@@ -48,6 +59,9 @@ RARE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
     ({**PIPELINE, "chunks": 2, "schedule": "interleaved_1f1b", "overlap_sends": True}, TINY_GPT, {"layers": 1}, 0),
     ({"kind": "local_sgd", "workers": 2, "period": 2}, TINY_GPT, "full", 0),
     (EXPERT, MIXED, "full", 0),
+    (WORKERS, {**TINY_GPT, "latent": LATENT}, PRODUCTS, 0),
+    (WORKERS, {**MIXED, "kind": "llama"}, PRODUCTS, 0),
+    (WORKERS, MLP, PRODUCTS, 0),
 ]
 
 
@@ -69,6 +83,8 @@ def test_parameters_equal_those_of_one_process(
             ({**CONTEXT, "context_by": "all_gather"}, "selective"),
         ),
         ({**CONTEXT, "context_by": "ulysses"}, {"modules": ["core_attn", "mlp"]}),
+        (SEQUENCE, PRODUCTS),
+        *in_bulk((HYBRID, PRODUCTS)),
         *at_night(
             (HYBRID, {"group": 2}),
             (HYBRID, {"modules": ["layernorm", "activation", "core_attn"]}),
@@ -212,10 +228,71 @@ def test_emulated_ranks_repeat_exchanges(make_scenario: MakeScenario) -> None:
     assert full.total() - plain.total() == 8
 
 
-def test_every_second_product_is_rejected_for_measuring(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(WORKERS, recompute={"products": "every_second"})
+class Computed(TorchDispatchMode):
+    """Counts products with weights, and notes the storages of what is computed."""
 
-    with pytest.raises(
-        InputError, match=r"training.recompute: products are predicted but not measured: .*; give modules or full"
-    ):
-        check_trainable(scenario)
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = 0
+        self.bytes_of: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        self.products += operator in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        for tensor in result if isinstance(result, tuple) else (result,):
+            if isinstance(tensor, Tensor):
+                self.bytes_of[StorageWeakRef(tensor.untyped_storage())] = tensor.untyped_storage().nbytes()
+        return result
+
+
+@pytest.mark.parametrize("spec", [TINY_GPT, LLAMA], ids=["gpt", "llama"])
+def test_every_second_product_is_kept_and_the_others_run_once_more(spec: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "data_parallel"}, spec, recompute=PRODUCTS)
+    (block,) = models.build(scenario.model, [1], seed=0)
+    graph, entering = TrainedModel(scenario).graph({1: block}), torch.randn(2, 8, 16, requires_grad=True)
+
+    with Computed() as forward:
+        leaving = graph(entering)
+    constant = {StorageWeakRef(one.untyped_storage()) for one in (*block.parameters(), *block.buffers(), leaving)}
+    live_bytes = sum(size for one, size in forward.bytes_of.items() if not one.expired() and one not in constant)
+    with Computed() as backward:
+        leaving.sum().backward()
+
+    predicted = again(scenario.model.build_layers()[1], scenario.training.recompute)
+    repeated = sum(isinstance(operator, Matmul) for operator in predicted.operators)
+    # gradients of the input and of the weights are a product each
+    assert backward.products - 2 * forward.products == repeated == 3
+    assert live_bytes + entering.nbytes == len(entering) * sum(one.elements * 4 for one in predicted.kept)
+
+
+def test_products_of_all_experts_are_kept_or_run_once_more_together(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "data_parallel"}, MIXED, recompute=PRODUCTS)
+    (block,) = models.build(scenario.model, [1], seed=0)
+
+    with Computed() as forward:
+        leaving = TrainedModel(scenario).graph({1: block})(torch.randn(2, 8, 16, requires_grad=True))
+    with Computed() as backward:
+        leaving.sum().backward()
+
+    repeated = again(scenario.model.build_layers()[1], scenario.training.recompute).operators
+    counts = [operator.count for operator in repeated if isinstance(operator, Matmul)]
+    # those of keys, of attention's output, of the four experts' inputs, and of the shared expert's input
+    assert backward.products - 2 * forward.products == sum(counts) == 1 + 1 + 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ({**CONTEXT, "context_by": "ring"}, "products with strategy.context are predicted but not measured"),
+        ({**SEQUENCE, "overlap_tensor": True}, "products with strategy.overlap_tensor are"),
+        (
+            {**PIPELINE, "schedule": "zb_h1", "overlap_sends": True},
+            "products with strategy.schedule are .*; give modules or full",
+        ),
+    ],
+)
+def test_products_that_torch_cannot_keep_are_rejected(
+    strategy: dict[str, Any], message: str, make_scenario: MakeScenario
+) -> None:
+    with pytest.raises(InputError, match=f"training.recompute: {message}"):
+        check_trainable(make_scenario(strategy, recompute=PRODUCTS))

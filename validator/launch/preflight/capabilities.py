@@ -44,13 +44,24 @@ def _check_training(scenario: Scenario) -> None:
     """Raises InputError for fields of `training` that cannot be measured."""
     training = scenario.training
     if training.recompute.products is not None and scenario.compute == "real":
-        message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
-        raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
+        _check_products(scenario.strategy.plan)
     if training.fused_accumulation and scenario.compute == "real":
         message = f"is predicted but not measured: {refusals.FUSED}; set it to false, leave it out, or set compute=paced"
         raise InputError(f"training.fused_accumulation {message}")
     if training.zero:
         _check_sharded(scenario)
+
+
+def _check_products(plan: Plan) -> None:
+    """Raises InputError where ranks cannot recompute every second product of real blocks."""
+    for field, is_set, reason in (
+        ("context", plan.context > 1, refusals.SHARED_ATTENTION),
+        ("overlap_tensor", plan.overlap_tensor, refusals.PRODUCTS_IN_PIECES),
+        ("schedule", splits_backward(plan), refusals.TWO_BACKWARD_PASSES),
+    ):
+        if is_set:
+            message = f"products with strategy.{field} are predicted but not measured: {reason}"
+            raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
 
 
 def _check_sharded(scenario: Scenario) -> None:

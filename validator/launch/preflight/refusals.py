@@ -34,4 +34,6 @@ SPARSE: Final = "only the token embedding of a gpt or llama with an output head 
 TOUCHED: Final = "other optimizers change rows that have no gradient too"
 DIVIDED_ROWS: Final = "the rows of a table are on one server"
 SPLIT_SHARED: Final = "torch cannot split the backward pass of positions that blocks of a stage share"
-EVERY_SECOND: Final = "real blocks compute queries, keys and values by one product, so that every second product is another"
+SHARED_ATTENTION: Final = "attention to the tokens of several ranks is not one kernel, of which torch keeps the output"
+PRODUCTS_IN_PIECES: Final = "products that overlap with their exchanges are computed in pieces, and torch keeps whole ones"
+TWO_BACKWARD_PASSES: Final = "torch keeps the outputs of products for one backward pass, not for those of inputs and of weights"

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.train.recompute import computed_once
 
 # Data type of a message, that of the tensor if None.
 Wire = torch.dtype | None
@@ -39,7 +40,9 @@ class PassCollectives(Collectives):
 
     def scattered(self, x: Tensor, dim: int) -> Tensor:
         """Reduce-scatter along a dimension forward, all-gather of gradients backward."""
-        return both_ways(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
+        return both_ways(
+            lambda whole: computed_once(lambda: self.part_of_sum(whole, dim)), lambda part: self.together(part, dim), x
+        )
 
     def joined(self, shard: Tensor, dim: int) -> Tensor:
         """All-gather along a dimension forward, this rank's shard of gradients that all ranks have backward."""

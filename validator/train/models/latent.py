@@ -35,9 +35,10 @@ class LatentProjection(nn.Module):
     def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: (batch, heads, sequence, width) each."""
         down = x if self.widths.query_rank is None else self.query_norm(self.query_down(x))
+        query = self.run("mla_up_proj", self.query, down)
         latent, shared = self.key_down(x).split([self.widths.key_rank, self.widths.rotary_width], -1)
         latent, width = self.key_norm(latent), self.widths.width
-        query, key = self.run("mla_up_proj", self.query, down), self.run("mla_up_proj", self.key_up, latent)
+        key = self.run("mla_up_proj", self.key_up, latent)
         query, key = (x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2) for x in (query, key))
         turned = rotated(shared.unsqueeze(1), self.turn).expand(-1, self.heads, -1, -1)
         query = torch.cat([query[..., :width], rotated(query[..., width:], self.turn)], -1)

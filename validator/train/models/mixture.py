@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.model.transformer.experts import Experts
-from scaleproof.simulator.model.transformer.layer_parts import Activation, activation_inputs
+from scaleproof.simulator.model.transformer.layer_parts import Activation
+from scaleproof.validator.train.models.interleaved import expansion
 from scaleproof.validator.train.recompute import Sections
 
 # Maps the router's (tokens, experts) weights to the weights and the numbers of each token's experts, (tokens, active) each.
@@ -29,20 +30,31 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 class Expert(nn.Module):
-    """An MLP without biases: (…, hidden) → the same shape. section: name of the section of its activation function."""
+    """An MLP without biases: (…, hidden) → the same shape."""
 
-    def __init__(self, hidden: int, feedforward: int, activation: Activation, section: str) -> None:
+    def __init__(self, hidden: int, feedforward: int, activation: Activation) -> None:
         super().__init__()
-        self.activation, self.section, self.run = activation, section, Sections()
-        self.up = nn.Linear(hidden, feedforward * activation_inputs(activation), bias=False)
+        self.activation, self.run = activation, Sections()
+        self.up = expansion(hidden, feedforward, activation, bias=False)
         self.down = nn.Linear(feedforward, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """The expert's outputs."""
-        return self.run(self.section, self._down, self.up(x))
+        return self.run("activation", self._down, self.up(x))
 
     def _down(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.down(activated(x, self.activation)))
+
+
+class RoutedExpert(Expert):
+    """An expert of some tokens. Its products count as one with those of the other experts, as if they were grouped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The expert's outputs."""
+        return self.run("moe_act", self._down, self.run.joined("expert up", self.up, x))
+
+    def _down(self, x: Tensor) -> Tensor:
+        return self.run.joined("expert down", self.down, activated(x, self.activation))
 
 
 class LocalExperts(nn.ModuleDict):
@@ -73,10 +85,10 @@ class Mixture(nn.Module):
         self.router = nn.Linear(hidden, spec.count, bias=False)
         self.choose: Choose = partial(_largest, active=spec.active)
         self.run = Sections()
-        own = {str(number): Expert(hidden, spec.feedforward, activation, "moe_act") for number in range(spec.count)}
+        own = {str(number): RoutedExpert(hidden, spec.feedforward, activation) for number in range(spec.count)}
         self.experts = LocalExperts(own)
         shared = spec.shared * spec.feedforward
-        self.shared = Expert(hidden, shared, activation, "activation") if spec.shared else None
+        self.shared = Expert(hidden, shared, activation) if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         """The weighted outputs of each token's experts, and those of the shared experts."""

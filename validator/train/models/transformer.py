@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from scaleproof.simulator.model.transformer.attention import Latent
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm, activation_inputs
+from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm
 from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated
+from scaleproof.validator.train.models.interleaved import InterleavedLinear, expansion
 from scaleproof.validator.train.models.latent import LatentProjection
 from scaleproof.validator.train.models.mixture import Mixture, activated
 from scaleproof.validator.train.recompute import Sections
@@ -118,14 +119,15 @@ class Block(nn.Module):
         if mixture is not None:
             self.mixture = mixture
         else:
-            self.expand = nn.Linear(hidden, shape.feedforward * activation_inputs(shape.activation), bias=shape.bias)
+            self.expand = expansion(hidden, shape.feedforward, shape.activation, shape.bias)
             self.contract = nn.Linear(shape.feedforward, hidden, bias=shape.bias)
 
     def add_heads(self) -> int:
         """Adds the modules that compute queries, keys and values; returns the width of a head's values."""
         shape = self.shape
-        columns = shape.key_heads * (self.group + 2) * shape.width
-        self.qkv = nn.Linear(shape.hidden, columns, bias=shape.qkv_bias)
+        # of a head of keys: its heads of queries, its keys and its values
+        widths = self.group * shape.width, shape.width, shape.width
+        self.qkv = InterleavedLinear(shape.hidden, shape.key_heads, widths, shape.qkv_bias)
         if shape.head_norms:
             self.query_norm, self.key_norm = norm_of(shape.norm, shape.width), norm_of(shape.norm, shape.width)
         if shape.rotary:

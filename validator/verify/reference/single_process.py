@@ -44,7 +44,7 @@ class SingleProcess:
         layers = {n: module.to(initial).to(_dtype(scenario)) for n, module in zip(model.numbers, modules, strict=True)}
         if _ROUNDS.get():
             _round_up(layers.values())
-        whole = LayerGraph(layers, model.modules.wiring, (), model.modules.prelude, model.modules.derived)
+        whole = LayerGraph(layers, model.modules.wiring, {}, model.modules.prelude, model.modules.derived)
         return cls(scenario, model, layers, whole, model.optimizer(whole.parameters()))
 
     def loss(self, part: Batch) -> Tensor:

@@ -66,7 +66,7 @@ def test_divided_modules_compute_what_whole_ones_do(name: str) -> None:
         real = RealModel(spec, 0, torch.float64, samples)
         numbers = range(len(real.wiring))
         layers = dict(zip(numbers, real.build(numbers), strict=True))
-        graph = LayerGraph(layers, real.wiring, (), real.prelude, real.derived)
+        graph = LayerGraph(layers, real.wiring, {}, real.prelude, real.derived)
         loss = graph(data[0], data1=data[1])
         loss.backward()
         losses.append(float(loss.detach()))
