@@ -77,12 +77,15 @@ def check(job: Job) -> None:
         if not _is_restored(scenario):
             raise InputError(
                 f"{scenario.name}: this {scenario.strategy.kind} cannot be restored from checkpoints; give data_parallel "
-                "without ZeRO and compression, or a synchronous parameter_server without backups, overlap and two levels"
+                "without ZeRO and compression, or a synchronous parameter_server without backups, overlap and two levels, "
+                "neither in fp16 nor with training.offload, whose copies of the parameters are not saved"
             )
 
 
 def _is_restored(scenario: Scenario) -> bool:
     strategy = scenario.strategy
+    if scenario.training.precision == "fp16" or scenario.training.offload:
+        return False
     if isinstance(strategy, ParameterServer):
         return strategy.consistency == SYNCHRONOUS and not strategy.overlap and not strategy.two_level
     return isinstance(strategy, DataParallel) and not scenario.training.zero and strategy.compression is None

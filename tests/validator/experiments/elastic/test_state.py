@@ -66,6 +66,13 @@ def test_invalid_checkpoints_are_rejected(tmp_path: Path) -> None:
     jobs.check(job(tmp_path, STRATEGIES["two servers"]))
 
 
+def test_jobs_with_copies_of_parameters_are_rejected(tmp_path: Path) -> None:
+    one = scenario(STRATEGIES["everybody has all"], "training.offload=[optimizer]")
+
+    with pytest.raises(InputError, match=r"training.offload, whose copies of the parameters are not saved"):
+        jobs.check(Job(tmp_path, {one.strategy.ranks: one}, every=4))
+
+
 def test_a_saved_job_is_read_back_unchanged(tmp_path: Path) -> None:
     own = replace(job(tmp_path / "new", STRATEGIES["one server"]), silence_s=7.0)
     own.write()
