@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy import base
 from scaleproof.validator.strategy.data_parallel import (
     compression,
     gather_average,
@@ -119,9 +122,16 @@ def applies_the_last_average_twice(*arguments: Any) -> Mapping[str, Any]:
     apply = local_sgd.PeriodTrainer.apply
 
     def twice(self: Any, change: Tensor) -> None:
-        apply(self, change + self.last_change / self.team.size)
+        apply(self, change + self.last_part)
 
     local_sgd.PeriodTrainer.apply = twice  # type: ignore[method-assign]
+    return train_here(*arguments)
+
+
+def begins_with_a_large_scale_on_a_worker(*arguments: Any) -> Mapping[str, Any]:
+    """Nothing is wrong, but worker 1 leaves steps out until it has halved its scale of losses a few times."""
+    if here().rank == 1:
+        base.GradScaler = partial(GradScaler, init_scale=2.0**24)  # type: ignore[assignment,misc]
     return train_here(*arguments)
 
 

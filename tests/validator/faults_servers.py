@@ -136,6 +136,29 @@ def forget_a_push(scenario: Scenario, folder: Path | None) -> Outcome:
     return train_here(scenario, folder)
 
 
+def push_infinity(scenario: Scenario, folder: Path | None) -> Outcome:
+    """Nothing is wrong, but a gradient of worker 1 exceeds the range of fp16 in each part of its fourth push."""
+    return _push_infinity(scenario, folder, range(scenario.strategy.ranks))
+
+
+def push_infinity_to_one_server(scenario: Scenario, folder: Path | None) -> Outcome:
+    """Nothing is wrong, but a gradient of worker 1 exceeds the range of fp16 in one server's part of its fourth push."""
+    return _push_infinity(scenario, folder, range(scenario.strategy.workers, scenario.strategy.workers + 1))
+
+
+def _push_infinity(scenario: Scenario, folder: Path | None, servers: range) -> Outcome:
+    push = Worker._push
+
+    def overflowing(self: Worker, bucket: int, server: int, part: slice) -> Tensor:
+        message = push(self, bucket, server, part)
+        if here().rank == 1 and self._index == 3 and server in servers:
+            message[0] = float("inf")
+        return message
+
+    Worker._push = overflowing  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
 def skip_node_reduction(scenario: Scenario, folder: Path | None) -> Outcome:
     """Gradients are not summed in the node."""
     in_node = Worker._in_node

@@ -41,7 +41,7 @@ def _means(log: Sequence[tuple[str, int]], pushers: Sequence[Losses], warmup: in
     workers, pushed = sum(map(len, pushers)), [0] * len(pushers)
     since_last: list[float] = []
     for action, pusher in log:
-        if action == "update":
+        if action in ("update", "skip"):
             if since_last:
                 yield sum(since_last) / len(since_last)
             since_last = []

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import GatherAverage, LocalSgd
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
-from scaleproof.validator.train.master_copies import MasterOptimizer
+from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.trained_model import TrainedModel
 
@@ -61,14 +63,27 @@ class Context:
         return worker_batches(self.scenario, worker, range(self.total_steps), self.device, self.dtype)
 
     @cached_property
-    def scaler(self) -> ShardedGradScaler | None:
-        """The scale of losses, equal on all ranks; None unless gradients are so narrow that they would vanish."""
+    def scaler(self) -> GradScaler | None:
+        """The scale of losses; None unless gradients are so narrow that they would vanish.
+
+        Ranks that average gradients have one in common, which changes where gradients of any rank are not finite. Workers of
+        local SGD have one each. Where others apply a rank's gradients, it does not change.
+        """
+        strategy = self.scenario.strategy
         if self.scenario.training.precision not in LOSS_SCALED:
             return None
-        scaler = ShardedGradScaler(self.device.type)
+        if strategy.servers or isinstance(strategy, GatherAverage):
+            scaler: GradScaler = StaticScaler(self.device.type)
+        else:
+            scaler = (GradScaler if isinstance(strategy, LocalSgd) else ShardedGradScaler)(self.device.type)
         # stages without a loss need the first scale too, which torch sets when it is first used
         scaler.scale(torch.zeros((), device=self.device))
         return scaler
+
+    @property
+    def updated_dtype(self) -> torch.dtype:
+        """Data type of what optimizers update: parameters, or their copies where losses are scaled."""
+        return self.dtype if self.scaler is None else torch.float32
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss of which a backward pass computes the gradients that `optimizer` expects."""
@@ -83,9 +98,8 @@ class Context:
         if self.scaler is None and not is_offloaded:
             optimizer = self.model.optimizer(parameters)
         else:
-            dtype = self.dtype if self.scaler is None else torch.float32
             device = torch.device("cpu") if is_offloaded else self.device
-            optimizer = MasterOptimizer(parameters, self.model.optimizer, dtype, device, self.scaler)
+            optimizer = MasterOptimizer(parameters, self.model.optimizer, self.updated_dtype, device, self.scaler)
         if self.pace is not None:
             self.pace.slow_down(optimizer, updated)
         return optimizer
@@ -115,10 +129,21 @@ class Trainer(ABC):
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
 
     @property
-    def master_optimizer(self) -> MasterOptimizer | None:
-        """The optimizer, if it updates copies of the parameters."""
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """The optimizers that update this rank's parameters, or a server's."""
         own = vars(self).get("optimizer")
-        return own if isinstance(own, MasterOptimizer) else None
+        return [] if own is None else [own]
+
+    def skipped(self) -> list[list[int]]:
+        """By optimizer that may leave steps out, their numbers, warm-up steps counted from 0."""
+        return [one.skipped for one in self.optimizers if isinstance(one, MasterOptimizer)]
+
+    def complete(self) -> None:
+        """Gives the parameters their final values, in the precision in which they are updated; to be called on all ranks
+        together. They cannot be trained after that."""
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, MasterOptimizer):
+                optimizer.widen()
 
     def step_loss(self, index: int) -> float:
         """This rank's part of a step's mean loss over all samples; 0 where the rank computes none."""

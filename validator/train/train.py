@@ -78,11 +78,9 @@ def _train(
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
-        skipped: list[int] = []
-        if (optimizer := trainer.master_optimizer) is not None:
-            optimizer.widen()
-            skipped = optimizer.skipped
+        skipped = trainer.skipped()
         if parameters_folder is not None:
+            trainer.complete()
             parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
             torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
         first = warmup_steps(scenario)

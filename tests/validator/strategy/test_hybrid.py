@@ -197,6 +197,18 @@ def test_servers_update_shared_parameters(
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))
 
 
+@pytest.mark.parametrize("strategy", [{**TENSOR, "servers": 2}, *in_bulk({**STAGED, "workers": 2, "servers": 2})])
+def test_servers_keep_more_bits_than_ranks_compute_with(
+    strategy: dict[str, Any], make_scenario: MakeScenario, cluster_with_servers: None
+) -> None:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, precision="fp16", optimizer="momentum")
+
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+
+    assert run.verified is not None
+    assert run.verified.is_right
+
+
 @pytest.mark.full
 def test_verification_detects_an_omitted_push(
     make_scenario: MakeScenario, cluster_with_servers: None, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.measure import MeasureOptions, measure
-from scaleproof.validator.train.master_copies import MasterOptimizer
+from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
 from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import deviation, in_bulk
@@ -51,6 +51,19 @@ def test_an_infinite_gradient_changes_nothing_and_halves_the_scale() -> None:
     assert float(parameter.detach()) == 0.75
 
 
+def test_a_static_scale_remains_after_an_infinite_gradient() -> None:
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.float16))
+    scaler = StaticScaler("cpu")
+    optimizer = MasterOptimizer([parameter], descent, torch.float32, torch.device("cpu"), scaler)
+    for gradient in (torch.inf, 0.25):
+        (copy,) = optimizer.copies
+        copy.grad = torch.full_like(copy, gradient * float(scaler.scale(torch.ones(1))))
+        optimizer.step()
+
+    assert optimizer.skipped == [0]
+    assert float(parameter.detach()) == 0.75
+
+
 @pytest.mark.parametrize(
     ("strategy", "training"),
     [
@@ -61,6 +74,9 @@ def test_an_infinite_gradient_changes_nothing_and_halves_the_scale() -> None:
             (WORKERS, {"zero": 3, "optimizer": "adam"}),
             ({"kind": "pipeline", "stages": 2, "microbatches": 4}, {"recompute": "full"}),
             ({"kind": "model_parallel", "stages": 2}, {}),
+            ({"kind": "gather_average", "workers": 2}, {"offload": ["optimizer"]}),
+            ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"]}),
+            ({"kind": "parameter_server", "workers": 2}, {"offload": ["optimizer"], "optimizer": "momentum"}),
         ),
     ],
 )
@@ -99,12 +115,11 @@ def test_offloaded_states_train_like_one_process(
 @pytest.mark.parametrize(
     ("strategy", "training", "message"),
     [
-        ({"kind": "local_sgd", "workers": 2, "period": 2}, {"precision": "fp16"}, "training.precision: fp16 by local_sgd"),
         ({**WORKERS, "compression": {"kind": "top_k", "share": 0.1}}, {"precision": "fp16"}, "strategy.compression with"),
         (WORKERS, {"offload": ["parameters"], "zero": 3}, r"training.offload of parameters alone.*\[optimizer, parameters\]"),
     ],
 )
-def test_states_without_a_common_scale_or_optimizer_are_rejected(
+def test_states_without_a_scale_or_an_optimizer_are_rejected(
     strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -141,6 +141,7 @@ def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> Non
                 os._exit(1)
             if (index + 1) % job.every == 0:
                 keeper.save(index + 1)
+        trainer.complete()
         log.note("ended", step=job.steps, rank=me.rank, digest=keeper.digest())
         parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
         torch.save(parameters, job.folder / f"rank{me.rank}.pt")

@@ -17,8 +17,6 @@ from scaleproof.validator.launch.preflight import refusals
 from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
-# Kinds of strategy whose ranks apply the same gradients, and so have the same scale of losses.
-_SCALING: Final = ("data_parallel", "pipeline", "hybrid", "model_parallel")
 # Optimizers that update each element by itself.
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
@@ -42,7 +40,9 @@ def _check(scenario: Scenario) -> None:
     if "parameters" in scenario.training.offload and not scenario.strategy.plan.averages:
         message = f"of parameters by one worker is predicted but not measured: {refusals.UNSHARDED}"
         raise InputError(f"training.offload {message}; give several workers, or [optimizer], to measure")
-    _check_scaled(scenario)
+    if scenario.training.precision == "fp16" and isinstance(scenario.strategy.plan.compression, PowerSgd | TopK):
+        message = f"with training.precision=fp16 is predicted but not measured: {refusals.SCALED_RESTS}"
+        raise InputError(f"strategy.compression {message}; give another precision, or leave compression out")
     if scenario.input is not None:
         raise InputError(f"input is predicted but not measured: {refusals.INPUT}; leave it out to measure")
     if scenario.unevenness != EVEN:
@@ -68,19 +68,6 @@ def _check_optimizer(scenario: Scenario) -> None:
     if optimizer not in OPTIMIZERS and divides:
         message = f"{optimizer} with divided parameters is predicted but not measured: {refusals.WHOLE_TENSORS}"
         raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
-
-
-def _check_scaled(scenario: Scenario) -> None:
-    """Raises InputError where losses need a scale, and ranks have none in common."""
-    strategy = scenario.strategy
-    if scenario.training.precision != "fp16":
-        return
-    if strategy.kind not in _SCALING or strategy.servers:
-        message = f"fp16 by {strategy.kind}{' with servers' if strategy.kind == 'hybrid' else ''} is predicted but not measured"
-        raise InputError(f"training.precision: {message}: {refusals.SCALE}; give one of {', '.join(PRECISIONS[:-1])}")
-    if isinstance(strategy.plan.compression, PowerSgd | TopK):
-        message = f"with training.precision=fp16 is predicted but not measured: {refusals.SCALED_RESTS}"
-        raise InputError(f"strategy.compression {message}; give another precision, or leave compression out")
 
 
 def _check_model(scenario: Scenario) -> None:

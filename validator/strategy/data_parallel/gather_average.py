@@ -11,7 +11,8 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import GatherAverage
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel
 from scaleproof.validator.strategy.layout.flat import gradients, pack, views
-from scaleproof.validator.strategy.layout.messages import receive, send
+from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
+from scaleproof.validator.train.master_copies import updated_by
 
 _MAIN: Final = 0
 # Numbers of the two messages of a step between a worker and worker 0.
@@ -53,13 +54,15 @@ class MainWorker(WholeModel):
         self.send_parameters()
 
     def average(self) -> None:
-        """Replaces gradients by their mean over all workers, summed in rank order."""
+        """Gives what is updated the mean of the gradients over all workers, summed in rank order."""
         parameters = list(self.module.parameters())
-        total = pack(gradients(parameters))
+        updated = updated_by(self.optimizer, parameters)
+        total = pack(gradients(parameters)).to(self.context.updated_dtype)
         for flat in self.received:
             total.add_(flat)
-        for parameter, part in zip(parameters, views(total.div_(self.workers), parameters), strict=True):
-            parameter.grad = part
+        for parameter, one, part in zip(parameters, updated, views(total.div_(self.workers), parameters), strict=True):
+            parameter.grad = None
+            one.grad = part.to(one)
 
     def send_parameters(self) -> None:
         """Sends the updated parameters to all other workers."""
@@ -68,6 +71,13 @@ class MainWorker(WholeModel):
         for worker, leaving in [(worker, send(flat, worker)) for worker in self.others]:
             with self.recorder.span(Phase.SEND, start_s=sent, **_labels(worker, _PARAMETERS, flat)):
                 leaving.wait()
+
+    def complete(self) -> None:
+        """Gives the parameters the values of the copies that were updated, and sends them where they are more precise."""
+        super().complete()
+        if self.context.updated_dtype != self.context.dtype:
+            flat = pack(self.module.parameters())
+            wait_all([send(flat, worker) for worker in self.others])
 
 
 class OtherWorker(WholeModel):
@@ -90,6 +100,16 @@ class OtherWorker(WholeModel):
                 for parameter, part in zip(parameters, views(self.received, parameters), strict=True):
                     parameter.copy_(part)
                     parameter.grad = None
+
+    def complete(self) -> None:
+        """Receives the values of the copies that worker 0 has updated, where they are more precise than parameters."""
+        super().complete()
+        if self.context.updated_dtype != self.context.dtype:
+            whole = self.received.to(self.context.updated_dtype)
+            receive(whole, _MAIN).wait()
+            parameters = list(self.module.parameters())
+            for parameter, part in zip(parameters, views(whole, parameters), strict=True):
+                parameter.data = part
 
 
 def _labels(peer: int, match: int, flat: Tensor) -> dict[str, Any]:

@@ -10,13 +10,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.flat import views
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.train.master_copies import MasterOptimizer, updated_by
 
 # Outer optimizers, whose gradient is the negative mean change: `none` yields the mean of the workers' parameters, `nesterov` is
 # DiLoCo's with its learning rate and momentum (arXiv 2311.08105, section 3.1).
@@ -36,6 +38,9 @@ class PeriodTrainer(WholeModel):
 
     With overlap the outer step after a period applies the mean change of the previous period, in which the worker's own part is
     already that of this period (eager updates, arXiv 2502.12996). Workers then differ by the changes that are under way.
+
+    In fp16 the outer step acts on the copies in fp32 that inner steps update. Their changes are sent in fp16, in which they
+    keep more digits than parameters would; a worker counts its own change as it was sent.
     """
 
     def __init__(self, context: Context, strategy: LocalSgd) -> None:
@@ -45,22 +50,22 @@ class PeriodTrainer(WholeModel):
         self.team = Team.everybody()
         self.collectives = Collectives(self.recorder, self.team)
         self.optimizer = context.optimizer(self.module.parameters())
-        self.outer_parameters = nn.Parameter(parameters_to_vector(self.module.parameters()).detach().clone())
+        self.outer_parameters = nn.Parameter(self.values().clone())
         self.outer = OUTER[strategy.outer]([self.outer_parameters])
-        self.last_change = torch.zeros_like(self.outer_parameters)
+        self.last_part = torch.zeros_like(self.outer_parameters, dtype=context.dtype)
 
     def step(self, index: int) -> None:
         """Trains for one period and takes the outer step."""
-        average = self.begin_average(self.last_change) if self.overlap else None
+        average = self.begin_average(self.last_part) if self.overlap else None
         for batch in self.batches[index * self.period : (index + 1) * self.period]:
             self.backward(self.forward(batch))
             self.update()
-        change = parameters_to_vector(self.module.parameters()).detach() - self.outer_parameters.detach()
+        part = ((self.values() - self.outer_parameters.detach()) / self.team.size).to(self.context.dtype)
         with self.recorder.span(Phase.SYNCHRONISE):
-            mean = (average or self.begin_average(change)).wait()
+            mean = (average or self.begin_average(part)).wait().to(self.outer_parameters)
         with self.recorder.span(Phase.OPTIMIZER):
-            self.apply(mean + (change - self.last_change) / self.team.size if self.overlap else mean)
-        self.last_change = change
+            self.apply(mean + part - self.last_part if self.overlap else mean)
+        self.last_part = part
 
     def update(self) -> None:
         """Applies the worker's own gradients."""
@@ -70,23 +75,31 @@ class PeriodTrainer(WholeModel):
         """Adds a step's part to the period's loss, which is the mean over its steps."""
         super().note_loss(loss / self.period, samples)
 
-    def begin_average(self, change: Tensor) -> Future[Tensor]:
-        """Starts to average a period's change over the workers; the future returns the mean."""
-        mean = change / self.team.size
+    def begin_average(self, part: Tensor) -> Future[Tensor]:
+        """Starts to average a period's change over the workers; the future returns the mean. part: this worker's part of it."""
         if self.team.size == 1:
             done: Future[Tensor] = Future()
-            done.set_result(mean)
+            done.set_result(part)
             return done
-        return self.collectives.begin_sum(mean)
+        return self.collectives.begin_sum(part.clone())
+
+    def values(self) -> Tensor:
+        """What inner steps update, parameters or copies of them, as one vector."""
+        updated = updated_by(self.optimizer, self.module.parameters())
+        return parameters_to_vector(updated).detach().to(self.context.device)
 
     def apply(self, change: Tensor) -> None:
         """Takes the outer step from the parameters at the period's start; the next period starts from the result."""
         self.outer_parameters.grad = change.neg()
         self.outer.step()
+        parameters = list(self.module.parameters())
+        values = views(self.outer_parameters.detach(), parameters)
+        if isinstance(self.optimizer, MasterOptimizer):
+            self.optimizer.load(values)
+            return
         with torch.no_grad():
-            vector_to_parameters(self.outer_parameters.detach().clone(), self.module.parameters())
-        if self.master_optimizer is not None:
-            self.master_optimizer.read()
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value)
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The mean over workers if they differ; to be called on all workers together."""

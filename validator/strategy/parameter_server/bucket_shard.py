@@ -9,16 +9,21 @@ from torch import Tensor, nn
 
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages
+from scaleproof.validator.train.master_copies import MasterOptimizer, updated_by
 
 
 class BucketShard:
-    """A server's part of a bucket, flat in `value`. version: number of updates so far."""
+    """A server's part of a bucket, flat in `value`. version: number of updates so far, those without an effect included.
+
+    In fp16 the optimizer updates copies in fp32; gradients are summed, and divided by the scale of losses, in fp32.
+    """
 
     def __init__(self, context: Context, bucket: int, initial: Tensor) -> None:
         self.bucket = bucket
         self.version = 0
         self.value = nn.Parameter(initial.clone())
         self.optimizer = self._optimizer(context)
+        self._dtype = context.updated_dtype
         self._sum: Tensor | None = None
         self._workers = 0
 
@@ -44,16 +49,38 @@ class BucketShard:
 
     def add(self, gradient: Tensor, workers: int) -> None:
         """Adds `gradient`, the sum over a number of workers. The first one since an update becomes the buffer of the sum."""
-        self._sum = gradient if self._sum is None else self._sum.add_(gradient)
+        self._sum = gradient.to(self._dtype) if self._sum is None else self._sum.add_(gradient)
         self._workers += workers
 
-    def update(self) -> None:
-        """Applies the mean of the workers' gradients."""
+    def update(self) -> bool:
+        """Applies the mean of the workers' gradients; returns whether it did, since gradients that are not finite are left
+        out."""
         assert self._sum is not None, "an update follows a push"
-        self.value.grad = self._sum.div_(self._workers)
+        applied = self._step([self._sum.div_(self._workers)])
+        self._sum, self._workers = None, 0
+        return applied
+
+    def _step(self, means: Sequence[Tensor]) -> bool:
+        """Applies gradients of the optimizer's parameters; returns whether it did."""
+        skipped, updated = self._skipped(), self._updated()
+        for one, mean in zip(updated, means, strict=True):
+            one.grad = mean.to(one)
         self.optimizer.step()
         self.version += 1
-        self.value.grad, self._sum, self._workers = None, None, 0
+        for one in updated:
+            one.grad = None
+        return self._skipped() == skipped
+
+    def _skipped(self) -> int:
+        return len(self.optimizer.skipped) if isinstance(self.optimizer, MasterOptimizer) else 0
+
+    def _updated(self) -> list[nn.Parameter]:
+        """What the optimizer updates."""
+        return updated_by(self.optimizer, [p for group in self.optimizer.param_groups for p in group["params"]])
+
+    def final(self) -> Tensor:
+        """The parameters in the precision in which they are updated, flat."""
+        return torch.cat([one.detach().flatten() for one in self._updated()]).to(self.value.device)
 
     def reply(self, pusher: int) -> Tensor:
         """The message of a reply to the pusher's last push."""
@@ -100,19 +127,19 @@ class TableShard(BucketShard):
     def add(self, gradient: Tensor, workers: int) -> None:
         """Adds the gradients of a push."""
         push = self._messages.content(gradient)
-        rows = torch.sparse_coo_tensor(push.touched[None], push.values.clone(), self._table.shape, check_invariants=False)
-        parts = (rows, push.others.clone())
+        values, others = (part.to(self._dtype, copy=True) for part in (push.values, push.others))
+        rows = torch.sparse_coo_tensor(push.touched[None], values, self._table.shape, check_invariants=False)
+        parts = (rows, others)
         self._sums = [a + b for a, b in zip(self._sums, parts, strict=True)] if self._sums else parts
         self._workers += workers
 
-    def update(self) -> None:
-        """Applies the mean of the workers' gradients to the rows that they touch, and to the other parameters."""
+    def update(self) -> bool:
+        """Applies the mean of the workers' gradients to the rows that they touch, and to the other parameters; returns whether
+        it did."""
         rows, others = self._sums
-        self._table.grad, self._others.grad = rows.coalesce() / self._workers, others / self._workers
-        self.optimizer.step()
-        self.version += 1
-        self._table.grad = self._others.grad = None
+        applied = self._step([rows.coalesce() / self._workers, others / self._workers])
         self._sums, self._workers = (), 0
+        return applied
 
     def reply(self, pusher: int) -> Tensor:
         """The message of a reply to the pusher's last push."""

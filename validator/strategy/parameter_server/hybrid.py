@@ -48,6 +48,20 @@ class HybridWorker(Replica):
             self.gradient.zero_()
             wait_all(pulls)
 
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """None: servers update the parameters."""
+        return []
+
+    def complete(self) -> None:
+        """Receives the servers' parameters where they are more precise than those that were pulled."""
+        if self.context.updated_dtype != self.context.dtype:
+            values = torch.empty_like(self.values, dtype=self.context.updated_dtype)
+            wait_all([self.links.receive(values[part], server) for server, part in self.parts.items()])
+            parameters = list(self.module.parameters())
+            for parameter, value in zip(parameters, views(values, parameters), strict=True):
+                parameter.data = value
+
     def _send_initial(self) -> None:
         """Sends this rank's initial parameters to the servers."""
         for server, part in self.parts.items():
@@ -87,6 +101,18 @@ class HybridServer(Trainer):
             with self.recorder.span(Phase.OPTIMIZER, **labels):
                 part.update()
             self._reply(part, self.holders[number], labels)
+
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """The optimizer of each part."""
+        return [part.optimizer for part in self.parts]
+
+    def complete(self) -> None:
+        """Sends the parameters where they are more precise than those that ranks have pulled."""
+        if self.context.updated_dtype != self.context.dtype:
+            for part, ranks in zip(self.parts, self.holders, strict=True):
+                final = part.final()
+                wait_all([self.links.send(final, rank) for rank in ranks])
 
     def parameters(self) -> dict[str, Tensor]:
         """Nothing: training ranks have pulled all parameters."""

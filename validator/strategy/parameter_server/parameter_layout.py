@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill
 from scaleproof.validator.strategy.layout.flat import pack
 
@@ -62,9 +63,11 @@ class Layout:
         return result
 
 
-def has_final_parameters(strategy: ParameterServer) -> bool:
-    """Whether workers have all final parameters after their last pull: no other worker pushes later, and they pull all."""
-    return strategy.consistency == SYNCHRONOUS and strategy.sparse is None
+def has_final_parameters(context: Context, strategy: ParameterServer) -> bool:
+    """Whether workers have all final parameters after their last pull: no other worker pushes later, and they pull all, in the
+    precision in which they are updated."""
+    is_last = strategy.consistency == SYNCHRONOUS and strategy.sparse is None
+    return is_last and context.updated_dtype == context.dtype
 
 
 def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:

@@ -56,15 +56,20 @@ class Server(Trainer):
         is_synchronous = self.strategy.consistency == SYNCHRONOUS
         return TableShard(self.context, bucket, initial, self.rows, updates_all=is_synchronous)
 
-    def parameters(self) -> Mapping[str, Tensor]:
-        """The server's parts of the parameters as one vector, 'shard' and its number.
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """The optimizer of each part."""
+        return [part.optimizer for part in self.parts]
 
-        Sends them to every worker, in rank order, where workers' own parameters are not the final ones.
-        """
-        if not has_final_parameters(self.strategy):
+    def complete(self) -> None:
+        """Sends the parameters to every worker, in rank order, where workers' own parameters are not the final ones."""
+        if not has_final_parameters(self.context, self.strategy):
             for worker in range(self.strategy.workers):
                 for part in reversed(self.parts):
-                    dist.send(part.value.detach(), worker)
+                    dist.send(part.final(), worker)
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The server's parts of the parameters as one vector, 'shard' and its number."""
         values = [part.value.detach() for part in reversed(self.parts)]
         return {f"shard{self.number}": torch.cat(values)} if values else {}
 
@@ -228,10 +233,10 @@ class AsynchronousServer(Server):
             self._update(push.part, order)
 
     def _update(self, number: int, order: PushOrder) -> None:
-        self._note("update", number, -1)
         part = self.parts[number]
         with self.recorder.span(Phase.OPTIMIZER, group=part.bucket, match=part.version):
-            part.update()
+            applied = part.update()
+        self._note("update" if applied else "skip", number, -1)
         for pusher in order.release():
             self._reply(number, pusher)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -134,14 +134,17 @@ class Worker(WholeModel):
             elements += size if rows is None else rows.push_elements(size, self.values.dtype)
         return float(elements * self.values.element_size())
 
-    def parameters(self) -> Mapping[str, Tensor]:
-        """The servers' final parameters. Without synchronous steps others may have pushed since this worker's last pull, which
-        had some rows only where gradients are sparse."""
-        if not has_final_parameters(self.strategy):
-            for bucket in range(len(self.layout.buckets)):
-                for server, part in self._parts(bucket):
-                    dist.recv(self.values[part], server)
-        return super().parameters()
+    def complete(self) -> None:
+        """Receives the servers' final parameters. Without synchronous steps others may have pushed since this worker's last
+        pull, which had some rows only where gradients are sparse, and fewer digits in fp16."""
+        if has_final_parameters(self.context, self.strategy):
+            return
+        values = torch.empty_like(self.values, dtype=self.context.updated_dtype)
+        for bucket in range(len(self.layout.buckets)):
+            for server, part in self._parts(bucket):
+                dist.recv(values[part], server)
+        for parameter, value in zip(self.module.parameters(), self.layout.views(values), strict=True):
+            parameter.data = value.view_as(parameter)
 
     def _parts(self, bucket: int) -> Iterable[tuple[int, slice]]:
         """The rank of each server that has a part of the bucket, and that part of the vector."""

@@ -42,7 +42,8 @@ def rule_of(scenario: Scenario) -> Rule:
         words = "one process that compresses each worker's gradients"
         return Rule(words, compressed.train, compressed.tolerance_of(scenario) or None)
     if isinstance(strategy, ParameterServer) and strategy.consistency != SYNCHRONOUS:
-        return Rule("one process that replays each server's order of pushes and replies", server_log.train, _REPLAYED)
+        words = "one process that replays each server's order of pushes and replies"
+        return Rule(words, server_log.train, None if scenario.training.precision == "fp16" else _REPLAYED)
     if experts.is_rounded(scenario):
         return Rule("one process that rounds messages to experts", experts.train, experts.TOLERANCE)
     if strategy.plan.node_limit is not None and scenario.compute == "real":

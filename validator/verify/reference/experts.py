@@ -31,7 +31,7 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
                 _round(module.experts, there, back)
             if plan.node_limit is not None:
                 module.choose = _Limited(_nodes(scenario, module.count), plan.node_limit, module.active)
-    return plain.train_in(process, notes[0].get("skipped", ()) if notes else ())
+    return plain.train_in(process, plain.skipped_steps(notes))
 
 
 def _round(experts: LocalExperts, there: torch.dtype | None, back: torch.dtype | None) -> None:

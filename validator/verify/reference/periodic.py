@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
+from scaleproof.validator.verify.reference import plain
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
@@ -29,7 +30,9 @@ OUTERS: Final = {"none": Outer(1.0, 0.0), "nesterov": Outer(0.7, 0.9)}
 class PeriodicWorker:
     """One worker's parameters, its inner optimizer, and the state of its outer step."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, skipped: Collection[int]) -> None:
+        """skipped: numbers of the inner steps that the worker left out."""
+        self.skipped, self.steps = skipped, 0
         self.process = SingleProcess.of(scenario)
         self.begin = self._values()
         self.velocity = {name: torch.zeros_like(value) for name, value in self.begin.items()}
@@ -40,9 +43,11 @@ class PeriodicWorker:
     def train(self, batches: Sequence[Batch], share: slice) -> dict[str, Tensor]:
         """Trains on the worker's share of each batch; returns the change of each parameter."""
         for batch in batches:
-            loss = self.process.loss(batch.part(share))
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.process.update()
+            if self.steps not in self.skipped:
+                loss = self.process.loss(batch.part(share))
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.process.update()
+            self.steps += 1
         return {name: value - self.begin[name] for name, value in self._values().items()}
 
     def apply(self, change: Mapping[str, Tensor], outer: Outer) -> None:
@@ -57,7 +62,7 @@ class PeriodicWorker:
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The mean of all workers' parameters after all periods. Takes memory for all workers."""
     strategy = cast(LocalSgd, scenario.strategy)
-    workers = [PeriodicWorker(scenario) for _ in range(strategy.workers)]
+    workers = [PeriodicWorker(scenario, plain.skipped_steps([note])) for note in notes]
     outer, before = OUTERS[strategy.outer], _zero_changes(workers)
     for batches in _periods(scenario, strategy.period):
         changes = [worker.train(batches, share_of(scenario, number)) for number, worker in enumerate(workers)]

@@ -15,7 +15,16 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
-    return train_in(SingleProcess.of(scenario), notes[0].get("skipped", ()) if notes else ())
+    return train_in(SingleProcess.of(scenario), skipped_steps(notes))
+
+
+def skipped_steps(notes: Sequence[Mapping[str, Any]]) -> Collection[int]:
+    """The numbers of the steps that ranks left out. notes: of ranks, `skipped` by optimizer. Raises ValueError where optimizers
+    left out different ones."""
+    skipped = {tuple(steps) for note in notes for steps in note.get("skipped", ())}
+    if len(skipped) > 1:
+        raise ValueError(f"gradients were not finite in other steps on some ranks than on others: {sorted(skipped)}")
+    return skipped.pop() if skipped else ()
 
 
 def train_in(process: SingleProcess, skipped: Collection[int] = ()) -> Mapping[str, Tensor]:

@@ -165,13 +165,15 @@ class _ServerReplay:
             case "drop":
                 self._check_late(bucket, pusher)
                 return self._push(bucket, pusher, counts=False)
-            case "update":
+            case "update" | "skip":
                 self._check_round(bucket)
                 workers = sum(self._pushers[one].size for one in bucket.added)
                 for value in bucket.values:
                     assert value.grad is not None, "an update follows a push"
                     value.grad /= workers
-                bucket.optimizer.step()
+                # gradients that were not finite are not applied
+                if action == "update":
+                    bucket.optimizer.step()
                 bucket.optimizer.zero_grad()
                 bucket.added.clear()
                 bucket.updates += 1

@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase, Stream
-from scaleproof.validator.measure import measure
+from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, paced
@@ -25,6 +25,15 @@ def test_parameters_equal_those_of_one_process(
     assert deviation(scenario) < 1e-9
 
 
+def test_parameters_in_16_bits_equal_those_in_64_bits_up_to_rounding(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({**WORKERS, "workers": 3}, batch=12, precision="fp16", optimizer="momentum")
+
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+
+    assert run.verified is not None
+    assert run.verified.is_right
+
+
 def test_emulated_workers_are_averaged(make_scenario: MakeScenario) -> None:
     assert deviation(paced(make_scenario(WORKERS, precision="fp64"))) < 1e-9
 
@@ -35,9 +44,12 @@ def test_verification_detects_an_omitted_worker(make_scenario: MakeScenario, mon
     assert deviation(make_scenario(WORKERS, MLP, precision="fp64")) > 1e-3
 
 
-def test_gradients_are_sent_to_the_main_worker_and_parameters_returned(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({**WORKERS, "workers": 4}, GPT)
-    whole_bytes = 4.0 * sum(layer.parameters for layer in scenario.model.build_layers())
+@pytest.mark.parametrize(("precision", "element_bytes"), [("fp32", 4), ("fp16", 2)])
+def test_gradients_are_sent_to_the_main_worker_and_parameters_returned(
+    precision: str, element_bytes: int, make_scenario: MakeScenario
+) -> None:
+    scenario = make_scenario({**WORKERS, "workers": 4}, GPT, precision=precision)
+    whole_bytes = float(element_bytes) * sum(layer.parameters for layer in scenario.model.build_layers())
     passes = [Phase.FORWARD, Phase.BACKWARD]
 
     run = measure(scenario)

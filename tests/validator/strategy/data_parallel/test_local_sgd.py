@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase, Stream
-from scaleproof.validator.measure import measure
+from scaleproof.validator.measure import MeasureOptions, measure, train_here
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
@@ -31,6 +31,27 @@ def test_parameters_equal_those_of_one_process_training_each_worker(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "optimizer"),
+    [
+        (train_here, {**NESTEROV, "overlap": True}, "sgd"),
+        (faults.begins_with_a_large_scale_on_a_worker, ALONE, "momentum"),
+        *in_bulk((train_here, {**ALONE, "overlap": True}, "adam"), (train_here, {**NESTEROV, "workers": 4}, "momentum")),
+    ],
+)
+def test_parameters_in_16_bits_equal_those_in_64_bits_up_to_rounding(
+    fault: Any, strategy: dict[str, Any], optimizer: str, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's own scale of losses is halved where its gradients are not finite, and it leaves that step out alone."""
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    scenario = make_scenario(strategy, precision="fp16", optimizer=optimizer)
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+
+    assert run.verified is not None
+    assert run.verified.is_right
 
 
 @pytest.mark.parametrize("strategy", [NESTEROV, *in_bulk({**ALONE, "overlap": True})])
@@ -61,9 +82,11 @@ def test_a_period_of_one_step_of_plain_sgd_is_data_parallelism(make_scenario: Ma
     assert averaged.losses == pytest.approx(parallel.losses, rel=1e-12)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_parameters_are_averaged_once_a_period(overlap: bool, make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({**ALONE, "overlap": overlap}, GPT)
+@pytest.mark.parametrize(("overlap", "precision", "element_bytes"), [(False, "fp32", 4), (True, "fp32", 4), (True, "fp16", 2)])
+def test_parameters_are_averaged_once_a_period(
+    overlap: bool, precision: str, element_bytes: int, make_scenario: MakeScenario
+) -> None:
+    scenario = make_scenario({**ALONE, "overlap": overlap}, GPT, precision=precision)
 
     spans = measure(scenario).spans
 
@@ -74,7 +97,7 @@ def test_parameters_are_averaged_once_a_period(overlap: bool, make_scenario: Mak
     assert main.phase.tolist() == [*step * 3, Phase.SYNCHRONISE, Phase.OPTIMIZER]
     assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
     sums = own.where(own.stream == Stream.COMMUNICATION)
-    assert sums.size_bytes.tolist() == [4.0 * sum(layer.parameters for layer in scenario.model.build_layers())]
+    assert sums.size_bytes.tolist() == [float(element_bytes) * sum(layer.parameters for layer in scenario.model.build_layers())]
     assert (sums.arrival_s[0] < main.arrival_s[1]) == overlap
 
 

@@ -99,6 +99,47 @@ def test_parameters_equal_those_of_one_process(
     assert deviation(run) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("strategy", "kind", "optimizer", "compute"),
+    [
+        *((*case, "real") for case in CASES[4:9:4]),
+        *in_bulk(*((*case, "real") for case in CASES[::2]), *((one, "gpt", "sgd", "real") for one in SPARSE_CASES)),
+        *at_night(*((*case, "real") for case in CASES[1::2]), *((*case, "paced") for case in CASES[::5])),
+    ],
+)
+def test_parameters_in_16_bits_equal_those_in_64_bits_up_to_rounding(
+    strategy: dict[str, Any], kind: str, optimizer: str, compute: str, make_scenario: MakeScenario, models: dict[str, Any]
+) -> None:
+    scenario = make_scenario(strategy, models[kind], batch=12, precision="fp16", optimizer=optimizer)
+
+    run = verified(in_nodes(scenario.model_copy(update={"compute": compute})))
+
+    assert run.verified is not None
+    assert run.verified.is_right
+
+
+@pytest.mark.parametrize("strategy", [{**BASE, **OVERLAPPED}, *in_bulk(BASE, ASYNCHRONOUS, STALE, BACKUPS)])
+def test_updates_with_infinite_gradients_are_left_out(
+    strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.push_infinity)
+
+    run = verified(make_scenario(strategy, batch=12, steps=8, precision="fp16", optimizer="momentum"))
+
+    assert run.verified is not None
+    assert run.verified.is_right
+    assert np.isfinite(run.losses).all()
+
+
+def test_updates_that_only_one_server_leaves_out_are_not_verified(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.push_infinity_to_one_server)
+
+    with pytest.raises(RankError, match=r"gradients were not finite in other steps on some ranks than on others"):
+        verified(make_scenario(BASE, batch=12, precision="fp16"))
+
+
 @pytest.mark.parametrize("strategy", [BACKUPS, *in_bulk({**BASE, **OVERLAPPED}, {**ASYNCHRONOUS, **OVERLAPPED})])
 def test_separate_groups_per_direction_train_correctly(
     strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
@@ -234,9 +275,10 @@ def test_spans_of_asynchronous_workers_are_consistent(make_scenario: MakeScenari
     assert 0 < run.servers.utilisation.max <= 1
 
 
-def test_overlapped_pushes_have_the_simulators_sizes(make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({**BASE, **OVERLAPPED}, batch=12)
-    expected = buckets(scenario.model.build_layers(), 2, "bytes", 4, 4 * 2**10, None, 3)
+@pytest.mark.parametrize(("precision", "element_bytes"), [("fp32", 4), ("fp16", 2)])
+def test_overlapped_pushes_have_the_simulators_sizes(precision: str, element_bytes: int, make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({**BASE, **OVERLAPPED}, batch=12, precision=precision)
+    expected = buckets(scenario.model.build_layers(), 2, "bytes", element_bytes, 4 * 2**10, None, 3)
 
     spans = measure(scenario).spans
 
