@@ -154,10 +154,11 @@ def _every_second(layer: Layer) -> RecomputedWork:
         o for o in layer.operators if not isinstance(o, Matmul | Attention) or (isinstance(o, Attention) and not o.flash)
     )
     exchanges = (e for e in layer.exchanges if not e.backward and e.op != "reduce_scatter" and e.axis != "context")
+    scatters = sum(not e.backward and e.op == "reduce_scatter" and e.axis == "tensor" for e in layer.exchanges)
     return RecomputedWork(
         (*(product for product, _ in products[1::2]), *operators),
         tuple(exchanges),
-        (*kept, *(output for _, output in products[::2])),
+        (*kept, *(output for _, output in products[::2]), *scatters * [SavedActivation("scattered", layer.output_elements)]),
     )
 
 

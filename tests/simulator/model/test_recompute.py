@@ -10,11 +10,13 @@ import pytest
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import kept, memory, size_bytes
+from scaleproof.simulator.model import Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan import Plan
 
 Make = Callable[..., Scenario]
 
@@ -107,6 +109,14 @@ def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: 
     # a gating and a down projection, values as wide as two key heads, what attention reads of queries and keeps, the input
     expected_bytes = TOKENS * (HIDDEN + HIDDEN + KEYS + FEEDFORWARD + HIDDEN + HIDDEN) + 4 * 8 * TOKENS
     assert size_bytes(kept(block, form(products="every_second")), 1) == expected_bytes
+
+
+def test_outputs_of_reduce_scatters_are_kept_with_every_second_product() -> None:
+    model = Llama(layers=1, hidden=HIDDEN, heads=8, key_heads=2, feedforward=FEEDFORWARD, vocabulary=256, sequence=TOKENS)
+    whole, shared = (model.build_layers(plan.shard)[1] for plan in (Plan(tensor=2), Plan(tensor=2, sequence_parallel=True)))
+    kept_bytes, shared_bytes = (size_bytes(kept(layer, form(products="every_second")), 1) for layer in (whole, shared))
+    # the input is sharded, and the outputs of attention and of the MLP are kept as sharded
+    assert shared_bytes == kept_bytes + TOKENS * HIDDEN / 2
 
 
 def test_products_of_self_attention_and_of_cross_attention_are_those_of_their_own_tokens(small: Make) -> None:
