@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.program.perturbations import Tail
@@ -36,15 +36,13 @@ class Variation:
     def factors(self, program: Program, step: int) -> NDArray[np.float64]:
         """Random factors of the tasks' amounts in a step, shape (tasks, samples)."""
         moves = (program.kind == Kind.TRANSFER) | (program.kind == Kind.COLLECTIVE)
-        # a lognormal's relative variance is exp(sigma²) − 1
-        sigma = np.sqrt(np.log1p(np.where(moves, self.message_jitter, self.compute_jitter) ** 2))[:, None]
         normal = np.random.default_rng([self.seed, step]).standard_normal((len(program), self.samples))
         group_size = np.where(moves, 1, program.ranks.model_parallel_size[program.rank])
         for ranks in np.unique(group_size[group_size > 1]).tolist():
             tasks = np.flatnonzero(group_size == ranks)
             others = np.random.default_rng([self.seed, step, ranks]).standard_normal((len(tasks), self.samples, ranks - 1))
             normal[tasks] = np.maximum(normal[tasks], others.max(axis=2))
-        factors: NDArray[np.float64] = np.exp(sigma * normal - sigma**2 / 2)
+        factors = jitter_factors(normal, np.where(moves, self.message_jitter, self.compute_jitter)[:, None])
         return factors if self.tail is None else factors * self._tail_factors(program, step, self.tail)
 
     def _tail_factors(self, program: Program, step: int, tail: Tail) -> NDArray[np.float64]:
@@ -60,10 +58,23 @@ class Variation:
         # the minimum over the ranks of a model-parallel group
         places = -np.expm1(np.log1p(-places) / ranks.model_parallel_size[rank][:, None])
         factors = np.ones((len(program), self.samples))
-        # draws below the share are in the tail; their position in it is uniform, and a negative power of it Pareto distributed
-        deep = np.maximum(places / tail.share, np.finfo(np.float64).tiny)
-        factors[tasks] = np.where(places < tail.share, tail.slowdown * deep ** (-1 / tail.shape), 1.0)
+        factors[tasks] = tail_factors(places, tail)
         return factors
+
+
+def jitter_factors(normal: ArrayLike, deviation: ArrayLike) -> NDArray[np.float64]:
+    """Lognormal factors of mean 1 from draws of a standard normal distribution. deviation: relative, of the factors."""
+    # a lognormal's relative variance is exp(sigma²) − 1
+    sigma = np.sqrt(np.log1p(np.square(deviation)))
+    factors: NDArray[np.float64] = np.exp(sigma * normal - sigma**2 / 2)
+    return factors
+
+
+def tail_factors(places: ArrayLike, tail: Tail) -> NDArray[np.float64]:
+    """Factors of durations from uniform draws between 0 and 1: 1 where they are not in the tail."""
+    # draws below the share are in the tail; their position in it is uniform, and a negative power of it Pareto distributed
+    deep = np.maximum(np.divide(places, tail.share), np.finfo(np.float64).tiny)
+    return np.where(np.less(places, tail.share), tail.slowdown * deep ** (-1 / tail.shape), 1.0)
 
 
 NONE = Variation()
