@@ -67,6 +67,9 @@ class Worker(WholeModel):
             if self.requests is not None and not self.requests.take():
                 return
             yield index
+        if self.requests is not None:
+            # servers wait for requests until one is refused, also where this worker has taken all units
+            self.requests.take()
 
     def step(self, index: int) -> None:
         """Generates samples, and trains on a batch."""
