@@ -26,7 +26,7 @@ from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.provenance import combined, foreign_loads, load_entry, load_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
-from scaleproof.validator.record.step_time import slope_interval_s
+from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.record.update_losses import by_update
 from scaleproof.validator.train import emulation_lateness
 from scaleproof.validator.train.steps import measured_steps
@@ -164,8 +164,12 @@ def _synchronous_run(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenar
     # a span of the communication stream is one message or collective
     named["calls"] = (spans["stream"] == Stream.COMMUNICATION) & (spans["communication"] >= 0)
     columns = Spans.of(named | {"message_bytes": np.where(named["calls"], spans["size_bytes"], 0.0)})
-    times = from_spans(columns, step_ends_s - zero_s, servers=servers, elapsed_s=ended_s - began_s)
-    times = replace(times, step_time_interval_s=slope_interval_s(step_ends_s)).divided(scenario.strategy.program_steps)
+    # of steps of which some are long for a reason; background traffic is the same in all
+    unevenness = scenario.unevenness
+    mean = unevenness.tail is not None or bool(unevenness.noise or unevenness.throttled)
+    times = from_spans(columns, step_ends_s - zero_s, servers=servers, elapsed_s=ended_s - began_s, mean=mean)
+    interval_s = including(times.step_time_s, slope_interval_s(step_ends_s))
+    times = replace(times, step_time_interval_s=interval_s).divided(scenario.strategy.program_steps)
     return Run(**vars(times), samples=scenario.total_samples, **fields)
 
 

@@ -23,7 +23,7 @@ from scaleproof.simulator.run.staleness import Times, Window, distribution, wind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.ranks import placed
-from scaleproof.validator.record.step_time import slope_interval_s
+from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.train.steps import warmup_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
@@ -81,7 +81,7 @@ def asynchronous_run(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenari
     rows = rows[rows["end_s"] > rows["arrival_s"]]
     spans = Spans.of({name: rows[name] for name in SPAN_COLUMNS if name in (rows.dtype.names or ())})
     times = from_spans(spans, np.array([window.begin_s, window.end_s]), servers=servers).divided(window.steps)
-    interval_s = _around(times.step_time_s, slope_interval_s(rounds_s))
+    interval_s = including(times.step_time_s, slope_interval_s(rounds_s))
     times = replace(times, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
     return Run(**vars(times), samples=samples, servers=statistics, **fields)
 
@@ -95,11 +95,6 @@ def _idle_at_the_end(ends: Rows, zero_s: float, window: Window) -> Rows:
     idle["start_s"] = idle["end_s"] = window.end_s
     waits: Rows = idle[idle["arrival_s"] < window.end_s]
     return waits
-
-
-def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The interval extended to contain the step time, as the slope of rounds is a median and the step time is a mean."""
-    return interval_s and (min(interval_s[0], step_time_s), max(interval_s[1], step_time_s))
 
 
 class _Key(NamedTuple):

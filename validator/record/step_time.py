@@ -41,6 +41,11 @@ def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | 
     return float(min(low_s, middle_s)), float(max(high_s, middle_s))
 
 
+def including(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval extended to contain a step time that is a mean, while the slope of steps is a median."""
+    return interval_s and (min(interval_s[0], step_time_s), max(interval_s[1], step_time_s))
+
+
 def _ends_s(steps_s: NDArray[np.float64], begins: NDArray[np.int64], length: int) -> NDArray[np.float64]:
     """End times of steps drawn in blocks that begin at `begins`, shape (draws, steps + 1)."""
     blocks = begins[..., None] + np.arange(length)
