@@ -159,11 +159,13 @@ def meet_others(watch: MeasureOptions) -> Meeting:
 def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
     """Builds the network of those of the scenario's nodes that have ranks on this machine, and starts the ranks there."""
     from scaleproof.validator.netlab.lab import Netlab
+    from scaleproof.validator.netlab.tenants import tenants_traffic
 
     with Netlab(compatibility.lab_cluster(scenario)) as lab:
         report = lab.self_test()
         try:
-            run = measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), watch, "netlab")
+            with tenants_traffic(lab, scenario.unevenness):
+                run = measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), watch, "netlab")
         except RankError:
             # raises a clearer error if the lab has ended, which is then the cause
             lab.namespace(0)

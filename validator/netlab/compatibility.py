@@ -12,6 +12,7 @@ from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.job import needed_nodes, nodes_of_ranks
 from scaleproof.validator.netlab import wiring
+from scaleproof.validator.netlab.tenants import with_neighbour
 
 _CORES: Final = os.cpu_count() or 1
 # Upper bound on the rate of one core: two cores of a virtual machine move 42 Gbit/s over two hosts' nearly unlimited links.
@@ -21,8 +22,8 @@ _EASY_Bps: Final = 3.2e9 / 8
 
 
 def lab_cluster(scenario: Scenario) -> Cluster:
-    """The scenario's cluster, reduced to the nodes that have ranks."""
-    return scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
+    """The scenario's cluster, reduced to the nodes that have ranks, and one more with which tenants exchange their traffic."""
+    return with_neighbour(scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)}), scenario.unevenness)
 
 
 def check(scenario: Scenario) -> None:
@@ -63,7 +64,7 @@ def _check_rates(lab: wiring.WiringPlan) -> None:
 
 def _check_inside(scenario: Scenario, lab: wiring.WiringPlan) -> None:
     link = scenario.cluster.node.link
-    fastest_Bps = max(cable.rate_Bps for cable in lab.hosts)
+    fastest_Bps = max(cable.rate_Bps for cable in lab.hosts[: needed_nodes(scenario)])
     if link is not None and _limits_inside(scenario) and link.bandwidth_Bps < fastest_Bps:
         raise InputError(
             f"cluster.node.link: netlab does not limit it, and with {format_Bps(link.bandwidth_Bps)} it is slower than the "

@@ -66,6 +66,10 @@ class Netlab:
         """IP address of a host."""
         return self._plan.address(host)
 
+    def capacity_Bps(self, host: int) -> float:
+        """Bytes/s of frames that a host's link carries in each direction, headers included."""
+        return self._plan.on_wire * self._plan.hosts[host].rate_Bps
+
     def command(self, host: int, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on a host. Raises RunError where the lab is not up."""
         return _inside(self.namespace(host), argv)

@@ -16,7 +16,8 @@ from typing import Final
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.netlab.wiring import ETHERNET_BYTES
 
-_PORT: Final = 9999
+# The first host's; one for each host, as traffic of several comes from the same other host.
+_PORT: Final = 9000
 # Headers of IP and UDP, with which a datagram fills a frame; the header of Ethernet counts for the link.
 _IP_UDP_BYTES: Final = 28
 # Sends a datagram each period until the process that started it ends: arguments are its process id, the address, the port, the
@@ -41,7 +42,7 @@ def background_traffic(lab: Netlab, host: int, other: int, rate_Bps: float) -> I
     with ExitStack() as stack:
         for source, target in ((host, other), (other, host)):
             period_s = (lab.mtu + ETHERNET_BYTES) / rate_Bps
-            arguments = (os.getpid(), lab.address(target), _PORT, lab.mtu - _IP_UDP_BYTES, period_s)
+            arguments = (os.getpid(), lab.address(target), _PORT + host, lab.mtu - _IP_UDP_BYTES, period_s)
             argv = [sys.executable, "-S", "-c", _SENDER, *map(str, arguments)]
             process = subprocess.Popen(lab.command(source, argv))
             stack.callback(process.wait)

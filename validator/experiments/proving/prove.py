@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ from scaleproof.validator.launch.launch import LocalRanks
 from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab
-from scaleproof.validator.netlab.traffic import background_traffic
+from scaleproof.validator.netlab.tenants import tenants_traffic
 from scaleproof.validator.record.cpu_usage import Processors, usable
 from scaleproof.validator.record.provenance import NOTICED_LOAD, load_of
 
@@ -36,16 +35,8 @@ Measure = Callable[[ProvingCase], Run]
 
 def measured_in_lab(case: ProvingCase) -> Run:
     """Trains a case on hosts of its own, with links of its rate and other traffic on them, and verifies what was trained."""
-    scenario, cluster = case.scenario, limited_cluster(case)
-    tenants = scenario.unevenness.tenants
-    hosts = cluster.nodes
-    with ExitStack() as stack:
-        # others' traffic comes from a host of its own
-        lab = stack.enter_context(Netlab(cluster.model_copy(update={"nodes": hosts + bool(tenants)})))
-        for tenant in tenants:
-            assert tenant.share is not None
-            for host in tenant.nodes or ():
-                stack.enter_context(background_traffic(lab, host, hosts, tenant.share * case.rate_Bps))
+    scenario = case.scenario
+    with Netlab(limited_cluster(case)) as lab, tenants_traffic(lab, scenario.unevenness):
         return measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), MeasureOptions(_TIMEOUT_S, verify=True), "netlab")
 
 
