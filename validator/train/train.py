@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
+from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import clock_sync
@@ -25,6 +26,7 @@ from scaleproof.validator.record.torch_profiler import PROFILED_STEPS, Profiler
 from scaleproof.validator.strategy import create
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.loading import EmulatedLoading
 from scaleproof.validator.train.steps import total_steps, warmup_steps
 
 
@@ -70,11 +72,12 @@ def _train(
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
     pace = Pace(scenario, me.rank) if scenario.compute == "paced" else None
     context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
+    loading = EmulatedLoading.of(scenario, me.rank)
     with closing(create(context, scenario.strategy)) as trainer:
         # keeps garbage collection during steps from scanning the objects built so far
         gc.freeze()
         provenance = environment.of_rank(me.device)
-        usage = _take_steps(trainer, profiler)
+        usage = _take_steps(trainer, profiler, loading)
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
@@ -106,7 +109,7 @@ def copy_parameters(source: Path, target: Path) -> None:
         (target / f"rank{number}.pt").write_bytes(content)
 
 
-def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
+def _take_steps(trainer: Trainer, profiler: Profiler | None, loading: EmulatedLoading | None) -> dict[str, Any]:
     """Takes all steps, the last ones under the profiler if there is one; returns the processor usage of the others."""
     context = trainer.context
     first, measured = warmup_steps(context.scenario), context.total_steps - PROFILED_STEPS
@@ -115,6 +118,9 @@ def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
         if index == first and context.pace is not None:
             context.pace.lateness.begin()
         context.recorder.begin_step(index - first + 1)
+        if loading is not None:
+            with context.recorder.span(Phase.INPUT):
+                loading.wait()
         trainer.take(index)
         context.recorder.end_step()
 
