@@ -106,7 +106,8 @@ def _is_right(group: Sequence[CaseOutcome]) -> bool:
     chosen = min(group, key=lambda outcome: outcome.predicted_s)
     best_s = min(outcome.measured_s for outcome in group if outcome.measured_s is not None)
     assert chosen.measured_s is not None
-    return chosen.measured_s <= best_s * (1 + _AS_GOOD)
+    # not a bool of numpy, of which a sum is no number for JSON
+    return bool(chosen.measured_s <= best_s * (1 + _AS_GOOD))
 
 
 def by_part(outcomes: Sequence[CaseOutcome], part: Part = "family") -> Mapping[str, tuple[int, float, float]]:
