@@ -139,9 +139,13 @@ def _slow_updates(sides: _Sides) -> Iterator[DetectedFault]:
 
 
 def _slow_input(sides: _Sides) -> Iterator[DetectedFault]:
-    """Ranks that wait for samples longer than others do."""
+    """Ranks that wait for samples longer than others do, not counting waits that are predicted."""
     own = sides.measured.main & (sides.measured.phase == Phase.INPUT)
     input_s, ranks = sides.measured.by_rank(sides.measured.waiting_s, own), np.flatnonzero(sides.measured.share > 0)
+    if sides.expected is not None and sides.class_of is not None:
+        known = sides.expected.main & (sides.expected.phase == Phase.INPUT)
+        expected_s = sides.expected.by_rank(sides.expected.waiting_s, known)
+        input_s = np.maximum(0.0, input_s - np.where(sides.class_of < 0, 0.0, expected_s[sides.class_of]))
     for rank in ranks.tolist() if len(ranks) > 1 else ():
         others_s = float(np.median(input_s[ranks[ranks != rank]]))
         lost_s, step_s = float(input_s[rank]) - others_s, sides.run.step_time_s

@@ -97,3 +97,10 @@ def test_a_rank_that_waits_for_its_samples_is_named(small: Make) -> None:
     found = explain(predict(scenario), replace(run, spans=Spans.of(columns)))
     assert [(fault.kind, fault.who) for fault in found.faults] == [("input", ("worker 1",))]
     assert any("worker 1 waits for its samples for" in sentence for sentence in found.sentences)
+
+
+def test_a_stage_that_waits_for_its_samples_as_predicted_is_not_named(small: Make) -> None:
+    scenario = small("strategy={kind: pipeline, stages: 4, microbatches: 4}", "input={decode: 1 s, prefetch: 0}")
+    predicted = predict(scenario)
+    assert predicted.phase_s["input"] > 0.1 * predicted.step_time_s
+    assert explain(predicted, as_measured(scenario)).faults == ()
