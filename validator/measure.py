@@ -19,6 +19,7 @@ from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.launch.preflight.memory_check import check_room
+from scaleproof.validator.launch.preflight.perturbation_checks import check_links
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.record.assemble import gathered, rank_names
@@ -116,6 +117,7 @@ def where_to(on: On | None) -> On:
 def check(scenario: Scenario, where: On, interface: str | None, verify: bool = False) -> None:
     """Raises InputError where the scenario's ranks cannot be started on this machine, or other ranks have been started."""
     check_trainable(scenario)
+    check_links(scenario, where)
     if verify:
         check_verifiable(scenario)
     place = place_in(os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Stream
 from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.status_board import Status
 from scaleproof.validator.record.clock_correction import Correction
@@ -51,13 +52,28 @@ class Recorder:
     def __init__(self, own_status: Status, sink: Callable[[bytes], object], clock: DeviceClock | None = None) -> None:
         self._clock: Final = CpuClock() if clock is None else clock
         self.now: Final[Callable[[], Any]] = self._clock.mark
-        self.enter: Final = own_status.enter
         self._status = own_status
+        # number of phases that the rank has entered; what interrupts a phase does not count
+        self.entered = 0
+        # called with the begin (of time.perf_counter) of each span of compute, before its end is recorded
+        self.lengthen: Callable[[float], object] | None = None
+        self._entered_s = 0.0
         self._sink = sink
         self._step = 0
         self._rows: list[tuple[Any, ...]] = []
         self._interruptions: list[tuple[Any, Any]] = []
         self._ended: deque[list[tuple[Any, ...]]] = deque()
+
+    def enter(self, phase: int) -> None:
+        """Reports that the rank is in `phase` from now on."""
+        self.entered += 1
+        self._entered_s = time.perf_counter()
+        self._status.enter(phase)
+
+    def lengthen_compute(self) -> None:
+        """Lengthens the span of compute that began when the current phase was entered, if the rank is to be slower."""
+        if self.lengthen is not None:
+            self.lengthen(self._entered_s)
 
     def begin_step(self, step: int) -> None:
         """Begins `step`, to which the following spans belong: measured steps are 1, 2, …, warm-up steps 0 and below."""
@@ -116,10 +132,10 @@ class Recorder:
     def waiting(self, begin_s: Any) -> Iterator[None]:
         """A context in which the rank waits for a collective since `begin_s`; interrupts the span of the current pass."""
         phase = self._status.activity.phase
-        self.enter(Phase.SYNCHRONISE)
+        self._status.enter(Phase.SYNCHRONISE)
         yield
         end_s = self.now()
-        self.enter(phase)
+        self._status.enter(phase)
         self.add(Phase.SYNCHRONISE, begin_s, end_s)
         self._interruptions.append((begin_s, end_s))
 
@@ -157,5 +173,7 @@ class _RecordedSpan:
     def __exit__(self, error: object, *_: object) -> None:
         # after an error the status keeps the phase in which it occurred
         if error is None:
+            if self._phase in COMPUTE_PHASES:
+                self._recorder.lengthen_compute()
             self._recorder.add(self._phase, self._begin_s, self._recorder.now(), **self._labels)
             self._recorder.enter(status_board.BETWEEN_PHASES)

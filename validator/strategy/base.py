@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -21,6 +22,7 @@ from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
 from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.perturbed import RankPerturbations
 from scaleproof.validator.train.trained_model import TrainedModel
 
 # Precisions in which losses are scaled, so that small gradients do not become zero.
@@ -29,7 +31,8 @@ LOSS_SCALED: Final = ("fp16",)
 
 @dataclass(frozen=True)
 class Context:
-    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None."""
+    """Everything a rank needs to train. total_steps: warm-up steps included. pace: durations of emulated compute, or None.
+    perturbations: those of the scenario that concern the rank, or None."""
 
     scenario: Scenario
     rank: int
@@ -37,6 +40,13 @@ class Context:
     recorder: Recorder
     total_steps: int
     pace: Pace | None = None
+    perturbations: RankPerturbations | None = None
+
+    def begin_run(self) -> None:
+        """Meets all other ranks, and begins the time of the scenario's perturbations; then a late rank waits."""
+        dist.barrier()
+        if self.perturbations is not None:
+            self.perturbations.begin()
 
     @property
     def dtype(self) -> torch.dtype:

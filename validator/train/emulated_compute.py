@@ -26,6 +26,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
+from scaleproof.validator.train.perturbed import RankPerturbations
 
 # Width of the small model, unless a layer has fewer outputs.
 _WIDTH: Final = 4
@@ -43,12 +44,12 @@ class EmulatedLayerTimes(NamedTuple):
 class Pace:
     """Makes a rank's compute last as long as predicted: waits for the rest of the time, and makes up for late wake-ups.
 
-    Compute of stragglers of the scenario lasts longer by their slowdown factor.
+    perturbations: of the rank's compute, which change the duration of each wait; those of the scenario for `rank` if None.
     """
 
-    def __init__(self, scenario: Scenario, rank: int = 0) -> None:
+    def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
         self._job, self._plan = scenario.job(), scenario.strategy.plan
-        self._slowdown = scenario.unevenness.slowdown(rank)
+        self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None
         self.times = lru_cache(maxsize=64)(self._times)
@@ -57,9 +58,12 @@ class Pace:
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def wait(self, begin_s: float, duration_s: float) -> None:
-        """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), minus the current lateness."""
+        """Returns once work of `duration_s` that began at `begin_s` (of time.perf_counter) would be done, minus the current
+        lateness."""
         self._weights_end_s = None
-        until_s = begin_s + duration_s - self.lateness.late_s
+        begin_s -= self.lateness.late_s
+        duration_s = self._perturbations.lasts_s(begin_s, duration_s)
+        until_s = begin_s + duration_s
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
@@ -75,7 +79,7 @@ class Pace:
         the compression of their gradients."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
         work_s = self._job.optimizer_s(updated or sum(tensors))
-        step_s = self._slowdown * (work_s + self._plan.compression_s(self._job, tensors, self._plan.workers))
+        step_s = work_s + self._plan.compression_s(self._job, tensors, self._plan.workers)
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
@@ -85,7 +89,7 @@ class Pace:
         job = replace(self._job, samples_per_worker=samples)
         costs, weights_s = job.costs(), job.weights_s()
         columns = costs.forward_s, np.maximum(0.0, costs.backward_s - weights_s), weights_s
-        return [EmulatedLayerTimes(*map(float, row)) for row in self._slowdown * np.stack(columns, axis=1)]
+        return [EmulatedLayerTimes(*map(float, row)) for row in np.stack(columns, axis=1)]
 
 
 class EmulatedLayer(nn.Module):

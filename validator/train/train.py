@@ -27,7 +27,8 @@ from scaleproof.validator.strategy import create
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.loading import EmulatedLoading
-from scaleproof.validator.train.steps import total_steps, warmup_steps
+from scaleproof.validator.train.perturbed import RankPerturbations
+from scaleproof.validator.train.steps import quota_of, total_steps, warmup_steps
 
 
 class RankOutcome(TypedDict):
@@ -70,8 +71,11 @@ def _train(
     alignment = Alignment(machine)
     profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
-    pace = Pace(scenario, me.rank) if scenario.compute == "paced" else None
-    context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
+    perturbations = RankPerturbations(scenario, me.rank, lambda: recorder.entered, me.device)
+    if scenario.compute == "real" and perturbations.slowdown > 1:
+        recorder.lengthen = perturbations.lengthen
+    pace = Pace(scenario, me.rank, perturbations) if scenario.compute == "paced" else None
+    context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace, perturbations)
     loading = EmulatedLoading.of(scenario, me.rank)
     with closing(create(context, scenario.strategy)) as trainer:
         # keeps garbage collection during steps from scanning the objects built so far
@@ -113,8 +117,15 @@ def _take_steps(trainer: Trainer, profiler: Profiler | None, loading: EmulatedLo
     """Takes all steps, the last ones under the profiler if there is one; returns the processor usage of the others."""
     context = trainer.context
     first, measured = warmup_steps(context.scenario), context.total_steps - PROFILED_STEPS
+    perturbations = context.perturbations
+    assert perturbations is not None
+    # a predicted run begins with a step that is not counted; units of work begin with the first one that is
+    begins = first - 1 if perturbations.are_timed and quota_of(context.scenario) is None else None
 
     def take(index: int) -> None:
+        if index == begins:
+            context.begin_run()
+        perturbations.begin_step()
         if index == first and context.pace is not None:
             context.pace.lateness.begin()
         context.recorder.begin_step(index - first + 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
+from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import DataParallel, ParameterServer
 from scaleproof.validator.launch.preflight.checks import check_trainable
@@ -74,6 +75,9 @@ def check(job: Job) -> None:
     """Raises InputError if a job's state cannot be saved and restored."""
     for scenario in job.by_ranks.values():
         check_trainable(scenario)
+        if scenario.unevenness != EVEN or scenario.input is not None:
+            field = "input" if scenario.unevenness == EVEN else "unevenness"
+            raise InputError(f"{scenario.name}: {field} is not imposed on elastic jobs; leave it out")
         if not _is_restored(scenario):
             raise InputError(
                 f"{scenario.name}: this {scenario.strategy.kind} cannot be restored from checkpoints; give data_parallel "

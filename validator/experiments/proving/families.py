@@ -14,7 +14,6 @@ import numpy as np
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.proving.strategies import StrategyFamily
@@ -79,9 +78,8 @@ def described(common: Mapping[str, Any], family: StrategyFamily) -> dict[str, An
 
 
 def check_measurable(scenario: Scenario) -> None:
-    """Raises InputError where `measure --on netlab --verify` refuses the scenario on even ranks; the proof's lab imposes
-    unevenness."""
-    check(scenario.model_copy(update={"unevenness": EVEN}), "netlab", None, verify=True)
+    """Raises InputError where `measure --on netlab --verify` refuses the scenario."""
+    check(scenario, "netlab", None, verify=True)
 
 
 def _suits(fields: Mapping[str, Any], limits: Limits) -> tuple[float, float] | None:

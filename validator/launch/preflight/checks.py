@@ -9,12 +9,12 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import T5, ModelSpec, Siamese, Traced
 from scaleproof.simulator.model.layers import WHOLE, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
+from scaleproof.validator.launch.preflight.perturbation_checks import check_perturbations
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
 # Optimizers that update each element by itself.
@@ -43,10 +43,7 @@ def _check(scenario: Scenario) -> None:
     if scenario.training.precision == "fp16" and isinstance(scenario.strategy.plan.compression, PowerSgd | TopK):
         message = f"with training.precision=fp16 is predicted but not measured: {refusals.SCALED_RESTS}"
         raise InputError(f"strategy.compression {message}; give another precision, or leave compression out")
-    if scenario.input is not None:
-        raise InputError(f"input is predicted but not measured: {refusals.INPUT}; leave it out to measure")
-    if scenario.unevenness != EVEN:
-        raise InputError(f"unevenness is predicted but not measured: {refusals.UNEVENNESS}; leave it out to measure")
+    check_perturbations(scenario)
     _check_data(scenario)
 
 

@@ -166,7 +166,7 @@ class AsynchronousServer(Server):
         warmup, units = warmup_steps(self.context.scenario), self.strategy.units
         yield from range(warmup)
         if units is not None:
-            dist.barrier()
+            self.context.begin_run()
         yield from range(warmup, self._last_step + 1)
 
     @property

@@ -62,7 +62,7 @@ class Worker(WholeModel):
         warmup, total = warmup_steps(self.context.scenario), steps_of_worker(self.context.scenario, self.context.rank)
         yield from range(warmup)
         if self.strategy.units is not None:
-            dist.barrier()
+            self.context.begin_run()
         for index in range(warmup, total):
             if self.requests is not None and not self.requests.take():
                 return

@@ -71,6 +71,7 @@ class PassRecorder:
 
     def end_pass(self, phase: Phase, begin_s: Any, stage: int, microbatch: int) -> None:
         """The rank ends a pass that began at the mark `begin_s`."""
+        self.recorder.lengthen_compute()
         self._since_s = self.recorder.now()
         self.recorder.add(phase, begin_s, self._since_s, stage=stage, microbatch=microbatch)
         self.recorder.enter(Phase.SEND)
