@@ -73,6 +73,13 @@ def test_jobs_with_copies_of_parameters_are_rejected(tmp_path: Path) -> None:
         jobs.check(Job(tmp_path, {one.strategy.ranks: one}, every=4))
 
 
+@pytest.mark.parametrize("field", ["unevenness={stragglers: [{ranks: 1, slowdown: 2}]}", "input={decode: 8 ms}"])
+def test_perturbations_and_input_are_not_imposed_on_jobs(tmp_path: Path, field: str) -> None:
+    one = scenario(STRATEGIES["two servers"], field)
+    with pytest.raises(InputError, match=rf"{field.partition('=')[0]} is not imposed on elastic jobs; leave it out"):
+        jobs.check(Job(tmp_path, {one.strategy.ranks: one}, every=4))
+
+
 def test_a_saved_job_is_read_back_unchanged(tmp_path: Path) -> None:
     own = replace(job(tmp_path / "new", STRATEGIES["one server"]), silence_s=7.0)
     own.write()
