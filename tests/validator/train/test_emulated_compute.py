@@ -24,6 +24,7 @@ from scaleproof.validator.measure import MeasureOptions, measure, train_here
 from scaleproof.validator.train import emulated_compute, emulation_lateness, train
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
+from scaleproof.validator.train.perturbed import RankPerturbations
 from tests.validator.conftest import CLUSTER, GPT
 from tests.validator.verdicts import in_bulk
 
@@ -238,8 +239,8 @@ def test_lateness_excludes_warm_up(fake_time: FakeTime) -> None:
 class SlowStart(Pace):
     """Is very late before the first pass."""
 
-    def __init__(self, scenario: Scenario, rank: int = 0) -> None:
-        super().__init__(scenario, rank)
+    def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
+        super().__init__(scenario, rank, perturbations)
         self.lateness.add(0.0, time.perf_counter() - 1e3)
 
 
