@@ -48,13 +48,11 @@ _EXPERT: Final = {"stages": 1, "expert": 2}
 _COMPRESSIONS: Final = ({"kind": "fp16"}, {"kind": "bf16"}, {"kind": "power_sgd", "rank": 2}, {"kind": "top_k", "share": 0.01})
 _FOLDED: Final = {"stages": 1, "tensor": 2, "sequence_parallel": True, "expert": 2}
 
-_RANDOM: Final = {"throttled": [{"slowdown": 2}], "compute_jitter": 0.1, "tail": {"share": 0.05, "slowdown": 2}}
-
 
 @dataclass(frozen=True)
 class Probe:
     """A field with a value. in_strategy: whether it is the strategy's, and not the training's. in_scenario: whether it is the
-    scenario's own. training, model, compute: fields that it goes with, and strategy: those of the strategies of some kinds."""
+    scenario's own. training, model: fields that it goes with, and strategy: those of the strategies of some kinds."""
 
     name: str
     value: Any
@@ -64,13 +62,12 @@ class Probe:
     model: Mapping[str, Any] = field(default_factory=dict)
     kinds: tuple[str, ...] = ("hybrid",)
     in_scenario: bool = False
-    compute: str = "real"
 
     def label(self) -> str:
         """The field as the table names it."""
         value = _shown(self.value)
         if self.in_scenario:
-            return f"`{self.name}: {value}`" + ("" if self.compute == "real" else f", `compute: {self.compute}`")
+            return f"`{self.name}: {value}`"
         more = "".join(f", `training.{name}: {given}`" for name, given in self.training.items())
         experts = {f"experts.{name}": given for name, given in self.model.get("experts", {}).items()}
         usual = {"layers", "experts", *(f"experts.{name}" for name in _MIXED["experts"])}
@@ -89,7 +86,6 @@ class Probe:
             "strategy": strategy | (own if self.in_strategy else {}),
             "batch": {"total": 16},
             "training": {**self.training, **({} if self.in_strategy or self.in_scenario else own)},
-            "compute": self.compute,
         }
         return Scenario.model_validate(parts | (own if self.in_scenario else {}))
 
@@ -102,8 +98,8 @@ def _strategy(name: str, value: Any, model: Mapping[str, Any] | None = None, zer
     return Probe(name, value, True, hybrid, {"zero": zero} if zero else {}, model or {})
 
 
-def _uneven(compute: str = "real", **rules: Any) -> Probe:
-    return Probe("unevenness", rules, in_scenario=True, compute=compute)
+def _uneven(**rules: Any) -> Probe:
+    return Probe("unevenness", rules, in_scenario=True)
 
 
 def _schedule(name: ScheduleName) -> Probe:
@@ -152,10 +148,12 @@ PROBES: Final = (
     Probe("units", 40, True, {"mode": "asynchronous"}, kinds=("parameter_server",)),
     Probe("two_level", True, True, {"overlap": True}, kinds=("parameter_server",)),
     *(_schedule(name) for name in get_args(ScheduleName)),
-    *(_uneven(compute, stragglers=[{"ranks": 1, "slowdown": 2}]) for compute in ("real", "paced")),
+    _uneven(stragglers=[{"ranks": 1, "slowdown": 2}]),
     _uneven(late=[{"ranks": 1, "delay": "1 s"}]),
-    *(_uneven(compute, noise=[{"period": "100 ms", "lasts": "5 ms"}]) for compute in ("real", "paced")),
-    *(_uneven("paced", **{name: value}) for name, value in _RANDOM.items()),
+    _uneven(noise=[{"period": "100 ms", "lasts": "5 ms"}]),
+    _uneven(throttled=[{"slowdown": 2}]),
+    _uneven(compute_jitter=0.1),
+    _uneven(tail={"share": 0.05, "slowdown": 2}),
     _uneven(message_jitter=0.1),
     _uneven(tenants=[{"share": 0.5}]),
     _uneven(tenants=[{"flows": 2}]),
