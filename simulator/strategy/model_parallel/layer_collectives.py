@@ -69,17 +69,22 @@ class LayerCollectives:
             span = exchange.backward, exchange.overlapped
             overlapping = sum(one.hidden and (one.backward, one.overlapped) == span for one in layer.exchanges)
             return max(collective_s * processors_taken(job.cluster), collective_s - operators_s / overlapping)
-        if self.overlap_tensor and _in_pieces(exchange):
+        if self.in_pieces(exchange):
             # the first piece of a gather, or the last of a scatter, has no product to overlap with
             products = [o for o in layer.operators if isinstance(o, Matmul)]
             products_s = job.operators_s(layer, products, samples)[exchange.backward]
-            count = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
+            count = sum(self.in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
             return max(collective_s / self.group(exchange.axis).size, collective_s - products_s / count)
         if job.framework.overlap_input_gradients and _sums_input_gradients(exchange):
             return max(
                 collective_s * processors_taken(job.cluster), collective_s - self._weights_s(exchange, layer, samples, job)
             )
         return collective_s
+
+    def in_pieces(self, exchange: Exchange) -> bool:
+        """Whether a collective is divided into pieces that overlap with the product before or after it."""
+        is_divisible = not exchange.hidden and exchange.op in ("all_gather", "reduce_scatter")
+        return self.overlap_tensor and exchange.axis == "tensor" and is_divisible
 
     def message_bytes(self, exchange: Exchange, samples: float, job: Job) -> float:
         """Bytes of a collective's whole buffer."""
@@ -170,11 +175,6 @@ def _sums_input_gradients(exchange: Exchange) -> bool:
     """Whether the collective sums gradients of the products' inputs over tensor-parallel ranks, which weight gradients do not
     wait for."""
     return exchange.axis == "tensor" and exchange.backward and exchange.op in ("all_reduce", "reduce_scatter")
-
-
-def _in_pieces(exchange: Exchange) -> bool:
-    """Whether the collective may be divided into pieces that overlap with the product before or after it."""
-    return exchange.axis == "tensor" and not exchange.hidden and exchange.op in ("all_gather", "reduce_scatter")
 
 
 def concurrent_collective_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:

@@ -379,7 +379,7 @@ def test_context_ranks_partition_tokens_with_equal_attention_work(ranks: int, pa
             TINY_GPT | {"hidden": 15, "heads": 2, "head_width": 8},
             "strategy.split_sends: 2 ranks",
         ),
-        (ASYNCHRONOUS, MIXED, "strategy.overlap_tensor with experts or compute: paced is predicted but not measured"),
+        (ASYNCHRONOUS, MIXED, "strategy.overlap_tensor with experts is predicted but not measured"),
         ({**EXPERT, "dispatch_precision": "fp8"}, MIXED, "strategy.dispatch_precision: fp8 is predicted but not measured"),
         ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
         ({**SEQUENCE, "servers": 1}, TINY_GPT, "strategy.servers"),

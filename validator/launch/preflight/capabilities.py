@@ -178,9 +178,9 @@ def _check_hybrid(scenario: Scenario) -> None:
     if plan.expert > 1 and scenario.compute == "paced" and scenario.training.zero == 3:
         message = "of emulated ranks that share experts is predicted but not measured; give zero 2, or set compute=real"
         raise InputError(f"training.zero: 3 {message}")
-    if plan.overlap_tensor and (scenario.compute == "paced" or experts is not None):
-        message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false to measure"
-        raise InputError(f"strategy.overlap_tensor with experts or compute: paced {message}")
+    if plan.overlap_tensor and experts is not None and scenario.compute == "real":
+        message = f"is predicted but not measured: {refusals.WHOLE_EXCHANGES}; set it to false, or compute=paced, to measure"
+        raise InputError(f"strategy.overlap_tensor with experts {message}")
     _check_shards(scenario)
     if plan.overlap_experts and scenario.compute == "real":
         message = f"is predicted but not measured: {refusals.ONE_MICROBATCH}; set it to false, or compute=paced, to measure"

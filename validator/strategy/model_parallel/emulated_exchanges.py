@@ -29,7 +29,8 @@ from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCo
 
 class EmulatedExchanges:
     """Makes the exchanges of emulated layers. A pass waits for them before it computes, for hidden ones afterwards, and for
-    all-to-alls that overlap with another microbatch's compute: emulated compute is the same time, whichever microbatch's.
+    all-to-alls that overlap with another microbatch's compute: emulated compute is the same time, whichever microbatch's. Of
+    collectives in pieces that overlap with products it waits for one piece before, and for the others afterwards.
 
     teams: by the axis along which ranks exchange.
     """
@@ -60,6 +61,9 @@ class EmulatedExchanges:
                 moving = self._begin(exchange, len(x))
                 if exchange.hidden or (exchange.routed is not None and self._layout.dispatch.overlap):
                     begun.extend(moving)
+                elif self._layout.in_pieces(exchange):
+                    moving[0].wait()
+                    begun.extend(self._begin_others(exchange, len(x)))
                 else:
                     for one in moving:
                         one.wait()
@@ -74,17 +78,23 @@ class EmulatedExchanges:
         module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
     def _begin(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
-        """Starts the collectives of an exchange, which move concurrently."""
+        """Starts the collectives of an exchange, which move concurrently; of one in pieces, the first piece."""
         self._begun += 1
         routed, dispatch = exchange.routed, self._layout.dispatch
         if routed is None:
-            return [self._begin_on(exchange.axis, exchange.op, exchange.elements * samples, self._dtype)]
+            pieces = self._teams[exchange.axis].team.size if self._layout.in_pieces(exchange) else 1
+            return [self._begin_on(exchange.axis, exchange.op, -(-exchange.elements * samples // pieces), self._dtype)]
         wire = wire_of(dispatch.combine_precision if routed.combines else dispatch.dispatch_precision) or self._dtype
         if not dispatch.deduplicated:
             return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
         copy = exchange.elements * samples / routed.active
         copies = zip(("between", "inside"), dispatch.copies(routed, self._layout.group("expert")), strict=True)
         return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
+
+    def _begin_others(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
+        """Starts the pieces of an exchange behind the first one."""
+        elements, pieces = exchange.elements * samples, self._teams[exchange.axis].team.size
+        return [self._begin_on(exchange.axis, exchange.op, elements - -(-elements // pieces), self._dtype)]
 
     def _begin_on(self, axis: str, op: str, elements: int, dtype: torch.dtype) -> _PendingExchange:
         """Starts one collective. elements: of all parts together."""

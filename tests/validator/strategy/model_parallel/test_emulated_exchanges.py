@@ -36,6 +36,7 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str
         {**TENSOR, "context": 2},
         {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True},
         {**STAGED, **TENSOR, "split_sends": True},
+        {**SEQUENCE, "overlap_tensor": True, "microbatches": 2},
     ],
 )
 def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
