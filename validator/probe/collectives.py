@@ -49,8 +49,8 @@ OPS: Final = tuple(_RUNS)
 # In these a rank need not wait for all others, and could begin the next repetition before them.
 _UNEVEN: Final[tuple[Op, ...]] = ("broadcast", "reduce")
 # In gloo's all-to-all two ranks that arrive at once both send; if one is later, as in training, they take turns, since it
-# announces behind its own data that it can receive (gloo/alltoall.cc). So ranks arrive one after the other, this time apart.
-_APART_S: Final = 5e-4
+# announces behind its own data that it can receive (gloo/alltoall.cc). So ranks arrive one after the other, at this interval.
+_INTERVAL_S: Final = 5e-4
 
 
 def collectives(
@@ -95,9 +95,9 @@ def _step(op: Op, peers: GroupPeers, size_bytes: int) -> Step:
 
         def run_in_order() -> float:
             peers.settle([0.0])
-            time.sleep(place * _APART_S)
+            time.sleep(place * _INTERVAL_S)
             # from the arrival of the last one
-            return run() - (len(peers.ranks) - 1 - place) * _APART_S
+            return run() - (len(peers.ranks) - 1 - place) * _INTERVAL_S
 
         return run_in_order
     if op not in _UNEVEN:
