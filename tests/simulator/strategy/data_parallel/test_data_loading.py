@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.commands.text.run import describe
-from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.checks import check_trainable
 
 Make = Callable[..., Scenario]
 
@@ -135,12 +134,6 @@ def test_both_engines_give_equal_times_if_ranks_share_nothing(strategy: str, dec
     program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker))
     ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
-
-
-def test_input_is_rejected_for_measuring(small: Make) -> None:
-    scenario = small("input={decode: 1 ms}")
-    with pytest.raises(InputError, match=r"input is predicted but not measured: .*; leave it out to measure"):
-        check_trainable(scenario)
 
 
 @pytest.mark.parametrize(
