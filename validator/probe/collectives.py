@@ -90,21 +90,16 @@ def _step(op: Op, peers: GroupPeers, size_bytes: int) -> Step:
     counts = (size_bytes // 4, size_bytes // 4, size_bytes // 4 // len(peers.ranks))
     buffers = _ProbeBuffers(*(torch.zeros(count, device=here().device) for count in counts))
     run = timed(partial(_RUNS[op], buffers, peers.ranks[0], peers.group))
-    if op == "alltoall" and here().device.type == "cpu":
-        place = peers.ranks.index(here().rank)
-
-        def run_in_order() -> float:
-            peers.settle([0.0])
-            time.sleep(place * _INTERVAL_S)
-            # from the arrival of the last one
-            return run() - (len(peers.ranks) - 1 - place) * _INTERVAL_S
-
-        return run_in_order
-    if op not in _UNEVEN:
+    arrive_in_order = op == "alltoall" and here().device.type == "cpu"
+    if op not in _UNEVEN and not arrive_in_order:
         return run
+    place = peers.ranks.index(here().rank)
+    interval_s = _INTERVAL_S if arrive_in_order else 0.0
 
     def run_synchronised() -> float:
         peers.settle([0.0])
-        return run()
+        time.sleep(place * interval_s)
+        # from the arrival of the last rank
+        return run() - (len(peers.ranks) - 1 - place) * interval_s
 
     return run_synchronised

@@ -168,7 +168,8 @@ def layers(
     built: list[tuple[int, ProbedModel]] = []
     for model in models:
         first: ProbedModel | None = None
-        for count in dict.fromkeys(max(_fewest_samples(model), given) for given in samples):
+        fewest = _fewest_samples(model)
+        for count in dict.fromkeys(max(fewest, given) for given in samples):
             built.append((count, ProbedModel(model, dtype, device, count, first)))
             first = first or built[-1][1]
 

@@ -9,6 +9,7 @@ each kind of layer in turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -223,7 +224,7 @@ def _smoothed(layers: Sequence[Point], signature: str) -> tuple[list[int], Seque
     medians = [[point.median_s for point in mine] for mine in by_pass]
     lines = [_line(mine) for mine in by_pass]
     fitted = [[base_s + slope_s * count for count in samples] for base_s, slope_s in lines]
-    pairs = (pair for both in zip(medians, fitted, strict=True) for pair in zip(*both, strict=True))
+    pairs = zip(chain(*medians), chain(*fitted), strict=True)
     if len(samples) > 2 and all(abs(line_s / median_s - 1) <= _STRAIGHT for median_s, line_s in pairs):
         samples, medians = [samples[0], samples[-1]], [[durations[0], durations[-1]] for durations in fitted]
     forward_s, backward_s = medians
@@ -231,6 +232,7 @@ def _smoothed(layers: Sequence[Point], signature: str) -> tuple[list[int], Seque
 
 
 def _of_pass(layers: Sequence[Point], signature: str, name: str) -> Iterator[Point]:
+    """Points of one pass, `forward` or `backward`, of a kind of layer."""
     return (point for point in layers if point.what == f"{signature} {name}")
 
 

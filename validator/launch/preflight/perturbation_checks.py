@@ -57,7 +57,7 @@ def _check_real(scenario: Scenario) -> None:
 
 
 def _communicates_within_passes(scenario: Scenario) -> str:
-    """The field with which ranks communicate while they compute; empty if there is none."""
+    """The first field with which ranks communicate while they compute, or an empty string."""
     strategy, plan = scenario.strategy, scenario.strategy.plan
     pushes = isinstance(strategy, ParameterServer) and strategy.overlap
     given = {

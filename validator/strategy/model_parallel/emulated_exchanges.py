@@ -61,12 +61,10 @@ class EmulatedExchanges:
                 moving = self._begin(exchange, len(x))
                 if exchange.hidden or (exchange.routed is not None and self._layout.dispatch.overlap):
                     begun.extend(moving)
-                elif self._layout.in_pieces(exchange):
-                    moving[0].wait()
-                    begun.extend(self._begin_others(exchange, len(x)))
                 else:
                     for one in moving:
                         one.wait()
+                    begun.extend(self._begin_others(exchange, len(x)))
             return identity(x)
 
         def end(x: Tensor) -> Tensor:
@@ -82,8 +80,7 @@ class EmulatedExchanges:
         self._begun += 1
         routed, dispatch = exchange.routed, self._layout.dispatch
         if routed is None:
-            pieces = self._teams[exchange.axis].team.size if self._layout.in_pieces(exchange) else 1
-            return [self._begin_on(exchange.axis, exchange.op, -(-exchange.elements * samples // pieces), self._dtype)]
+            return [self._begin_on(exchange.axis, exchange.op, self._first_elements(exchange, samples), self._dtype)]
         wire = wire_of(dispatch.combine_precision if routed.combines else dispatch.dispatch_precision) or self._dtype
         if not dispatch.deduplicated:
             return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
@@ -92,9 +89,16 @@ class EmulatedExchanges:
         return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
 
     def _begin_others(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
-        """Starts the pieces of an exchange behind the first one."""
-        elements, pieces = exchange.elements * samples, self._teams[exchange.axis].team.size
-        return [self._begin_on(exchange.axis, exchange.op, elements - -(-elements // pieces), self._dtype)]
+        """Starts the pieces of an exchange behind the first one, if it has any."""
+        if not self._layout.in_pieces(exchange):
+            return []
+        elements = exchange.elements * samples - self._first_elements(exchange, samples)
+        return [self._begin_on(exchange.axis, exchange.op, elements, self._dtype)]
+
+    def _first_elements(self, exchange: Exchange, samples: int) -> int:
+        """Elements of the first piece of an exchange, or of the whole if it is in one piece."""
+        pieces = self._teams[exchange.axis].team.size if self._layout.in_pieces(exchange) else 1
+        return -(-exchange.elements * samples // pieces)
 
     def _begin_on(self, axis: str, op: str, elements: int, dtype: torch.dtype) -> _PendingExchange:
         """Starts one collective. elements: of all parts together."""
