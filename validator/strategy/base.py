@@ -95,6 +95,11 @@ class Context:
         """Data type of what optimizers update: parameters, or their copies where losses are scaled."""
         return self.dtype if self.scaler is None else torch.float32
 
+    @property
+    def has_wider_copies(self) -> bool:
+        """Whether optimizers update copies of the parameters with more bits than these have."""
+        return self.updated_dtype != self.dtype
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss of which a backward pass computes the gradients that `optimizer` expects."""
         return loss if self.scaler is None else self.scaler.scale(loss)

@@ -10,7 +10,7 @@ from torch import Tensor
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import GatherAverage
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel
-from scaleproof.validator.strategy.layout.flat import gradients, pack, views
+from scaleproof.validator.strategy.layout.flat import gradients, pack, replace_values, views
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 from scaleproof.validator.train.master_copies import updated_by
 
@@ -75,7 +75,7 @@ class MainWorker(WholeModel):
     def complete(self) -> None:
         """Gives the parameters the values of the copies that were updated, and sends them where they are more precise."""
         super().complete()
-        if self.context.updated_dtype != self.context.dtype:
+        if self.context.has_wider_copies:
             flat = pack(self.module.parameters())
             wait_all([send(flat, worker) for worker in self.others])
 
@@ -104,12 +104,11 @@ class OtherWorker(WholeModel):
     def complete(self) -> None:
         """Receives the values of the copies that worker 0 has updated, where they are more precise than parameters."""
         super().complete()
-        if self.context.updated_dtype != self.context.dtype:
+        if self.context.has_wider_copies:
             whole = self.received.to(self.context.updated_dtype)
             receive(whole, _MAIN).wait()
             parameters = list(self.module.parameters())
-            for parameter, part in zip(parameters, views(whole, parameters), strict=True):
-                parameter.data = part
+            replace_values(parameters, views(whole, parameters))
 
 
 def _labels(peer: int, match: int, flat: Tensor) -> dict[str, Any]:

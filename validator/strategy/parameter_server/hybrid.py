@@ -12,7 +12,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.strategy.layout.flat import adopt, pack, views
+from scaleproof.validator.strategy.layout.flat import adopt, pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
@@ -55,12 +55,11 @@ class HybridWorker(Replica):
 
     def complete(self) -> None:
         """Receives the servers' parameters where they are more precise than those that were pulled."""
-        if self.context.updated_dtype != self.context.dtype:
+        if self.context.has_wider_copies:
             values = torch.empty_like(self.values, dtype=self.context.updated_dtype)
             wait_all([self.links.receive(values[part], server) for server, part in self.parts.items()])
             parameters = list(self.module.parameters())
-            for parameter, value in zip(parameters, views(values, parameters), strict=True):
-                parameter.data = value
+            replace_values(parameters, views(values, parameters))
 
     def _send_initial(self) -> None:
         """Sends this rank's initial parameters to the servers."""
@@ -109,7 +108,7 @@ class HybridServer(Trainer):
 
     def complete(self) -> None:
         """Sends the parameters where they are more precise than those that ranks have pulled."""
-        if self.context.updated_dtype != self.context.dtype:
+        if self.context.has_wider_copies:
             for part, ranks in zip(self.parts, self.holders, strict=True):
                 final = part.final()
                 wait_all([self.links.send(final, rank) for rank in ranks])

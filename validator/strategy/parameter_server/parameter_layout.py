@@ -67,7 +67,7 @@ def has_final_parameters(context: Context, strategy: ParameterServer) -> bool:
     """Whether workers have all final parameters after their last pull: no other worker pushes later, and they pull all, in the
     precision in which they are updated."""
     is_last = strategy.consistency == SYNCHRONOUS and strategy.sparse is None
-    return is_last and context.updated_dtype == context.dtype
+    return is_last and not context.has_wider_copies
 
 
 def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:

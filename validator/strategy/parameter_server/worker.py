@@ -15,7 +15,7 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context, WholeModel
 from scaleproof.validator.strategy.layout.collectives import Collectives
-from scaleproof.validator.strategy.layout.flat import adopt
+from scaleproof.validator.strategy.layout.flat import adopt, replace_values
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
@@ -146,8 +146,7 @@ class Worker(WholeModel):
         for bucket in range(len(self.layout.buckets)):
             for server, part in self._parts(bucket):
                 dist.recv(values[part], server)
-        for parameter, value in zip(self.module.parameters(), self.layout.views(values), strict=True):
-            parameter.data = value.view_as(parameter)
+        replace_values(self.module.parameters(), self.layout.views(values))
 
     def _parts(self, bucket: int) -> Iterable[tuple[int, slice]]:
         """The rank of each server that has a part of the bucket, and that part of the vector."""
