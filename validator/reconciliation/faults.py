@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run
+from scaleproof.validator.reconciliation.compute_steps import undisturbed_share, varying_rank
 from scaleproof.validator.reconciliation.links import slow_links
 from scaleproof.validator.reconciliation.match import match
 from scaleproof.validator.reconciliation.members import class_of_ranks
 from scaleproof.validator.reconciliation.parts import moving_s, volume_ratio
 from scaleproof.validator.reconciliation.tally import Seconds, Tally, tally
-from scaleproof.validator.reconciliation.variation import varying_rank
 
 # ratios to others above which something counts as slow: equivalent ranks that share a machine vary by less
 _SLOW: Final = 1.3
@@ -95,14 +95,16 @@ def _over_others(values: Seconds) -> Seconds:
 
 
 def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
-    if (varying := varying_rank(sides.run, sides.measured.share > 0)) is not None:
+    training = sides.measured.share > 0
+    if (varying := varying_rank(sides.run, training)) is not None:
         name, share = sides.name(varying.rank), format_percent(varying.variation, 0)
         words = f"compute of {name} varies from step to step by {share}, of its peers by {format_percent(varying.of_peers, 0)}"
         yield DetectedFault("jitter", (name,), varying.ratio, words)
         return
-    ratios = _over_others(sides.over_predicted(True, COMPUTE_PHASES))
+    undisturbed = undisturbed_share(sides.run, training, COMPUTE_PHASES)
+    ratios = _over_others(undisturbed * sides.over_predicted(True, COMPUTE_PHASES))
     own = sides.measured.main & np.isin(sides.measured.phase, COMPUTE_PHASES)
-    compute_s = sides.measured.by_rank(sides.measured.doing_s, own)
+    compute_s = undisturbed * sides.measured.by_rank(sides.measured.doing_s, own)
     slow = (ratios > _SLOW) & (compute_s * (1 - 1 / ratios) > _NOTICED * sides.run.step_time_s)
     yield from _faults("compute", "compute of {who} takes {ratio:.1f} times as long as of its peers", slow, ratios, sides)
 
@@ -124,7 +126,8 @@ def _slow_updates(sides: _Sides) -> Iterator[DetectedFault]:
     if not servers.any():
         return
     own = sides.measured.main & (sides.measured.phase == Phase.OPTIMIZER) & servers[sides.measured.rank]
-    update_s = np.where(servers, sides.measured.by_rank(sides.measured.doing_s, own), np.nan)
+    undisturbed = undisturbed_share(sides.run, servers, (Phase.OPTIMIZER,))
+    update_s = np.where(servers, undisturbed * sides.measured.by_rank(sides.measured.doing_s, own), np.nan)
     noticed = np.nan_to_num(update_s) > _NOTICED * sides.run.step_time_s
     ratios = _over_others(update_s)
     slow = noticed & (ratios > _SLOW_UPDATE)

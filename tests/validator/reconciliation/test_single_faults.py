@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Spans, Stream
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.compute_steps import varying_rank
 from scaleproof.validator.reconciliation.explain import explain
 from scaleproof.validator.reconciliation.faults import faults
 from scaleproof.validator.reconciliation.links import Link, slow_links
-from scaleproof.validator.reconciliation.variation import varying_rank
 from tests.validator.reconciliation.runs import as_measured
 
 Make = Callable[..., Scenario]
@@ -57,22 +58,28 @@ def test_equal_links_are_not_slow() -> None:
     assert slow_links(messages(lambda *ends: 0.1), np.ones(RANKS, dtype=bool)) == []
 
 
-def with_changed_compute(run: Run, rank: int, factors: list[float]) -> Run:
-    """Eight steps like the run's first one, in which compute of one rank takes a factor as long."""
+def with_changed_compute(run: Run, factors_of: Mapping[int, Sequence[float]]) -> Run:
+    """Steps like the run's last one, in which compute of these ranks takes a factor as long; one factor for each step. Updates
+    of servers are compute."""
     assert run.spans is not None
-    first = run.spans.where(run.spans.step == run.spans.step.max())
-    blocks = []
-    for step, factor in enumerate(factors, start=1):
-        own = (first.rank == rank) & np.isin(first.phase, COMPUTE_PHASES)
-        end_s = np.where(own, first.start_s + factor * (first.end_s - first.start_s), first.end_s)
-        blocks.append(replace(first, step=np.full_like(first.step, step), end_s=end_s))
-    columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in first.columns()}
-    return replace(run, spans=Spans.of(columns), step_times_s=(run.step_time_s,) * len(factors))
+    last = run.spans.where(run.spans.step == run.spans.step.max())
+    steps = max(map(len, factors_of.values()))
+    blocks, added_s = [], 0.0
+    for step in range(steps):
+        end_s = last.end_s.copy()
+        for rank, factors in factors_of.items():
+            own = (last.rank == rank) & np.isin(last.phase, COMPUTE_PHASES)
+            end_s[own] = last.start_s[own] + factors[step] * (last.end_s - last.start_s)[own]
+        blocks.append(replace(last, step=np.full_like(last.step, step + 1), end_s=end_s))
+        added_s += float((end_s - last.end_s).sum()) / RANKS / steps
+    columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in last.columns()}
+    step_s = run.step_time_s + added_s
+    return replace(run, spans=Spans.of(columns), step_time_s=step_s, step_times_s=(step_s,) * steps)
 
 
 def test_compute_that_varies_on_one_rank_is_not_slow_but_jitter(small: Make) -> None:
     scenario = small()
-    run = with_changed_compute(as_measured(scenario), 2, [1.0, 3.0, 1.0, 2.5, 1.0, 1.0, 3.0, 1.0])
+    run = with_changed_compute(as_measured(scenario), {2: [1.0, 3.0, 1.0, 2.5, 1.0, 1.0, 3.0, 1.0]})
     found = faults(predict(scenario), run)
     assert [(fault.kind, fault.who) for fault in found] == [("jitter", ("worker 2",))]
     assert found[0].words.startswith("compute of worker 2 varies from step to step by 5")
@@ -81,7 +88,35 @@ def test_compute_that_varies_on_one_rank_is_not_slow_but_jitter(small: Make) -> 
 def test_compute_that_is_always_slow_or_varies_little_is_no_jitter(small: Make) -> None:
     run, training = as_measured(small()), np.ones(RANKS, dtype=bool)
     for factors in ([3.0] * 8, [1.0, 1.1] * 4, [1.0, 3.0, 1.0]):
-        assert varying_rank(with_changed_compute(run, 1, factors), training) is None
+        assert varying_rank(with_changed_compute(run, {1: factors}), training) is None
+
+
+# some steps of each rank last longer, because ranks wait for a core that they share
+_WAITS: Final = {0: [1.0, 1.0, 2.0, 1.0], 1: [1.0, 2.0, 1.0, 1.0], 3: [2.0, 1.0, 1.0, 1.0]}
+
+
+def test_a_rank_that_waits_for_a_core_in_some_steps_is_not_slow(small: Make) -> None:
+    scenario = small()
+    run = with_changed_compute(as_measured(scenario), _WAITS | {2: [4.0, 1.0, 5.0, 1.0]})
+    assert faults(predict(scenario), run) == ()
+
+
+def test_a_rank_that_is_slow_in_each_step_is_slow_by_its_least_disturbed_steps(small: Make) -> None:
+    scenario = small()
+    (fault,) = faults(predict(scenario), with_changed_compute(as_measured(scenario), _WAITS | {2: [3.0, 2.0, 4.0, 2.0]}))
+    assert (fault.kind, fault.who) == ("compute", ("worker 2",))
+    assert fault.ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_server_that_waits_for_a_core_in_some_steps_is_not_slow(small: Make) -> None:
+    scenario = small("strategy={kind: parameter_server, workers: 2, servers: 2}")
+    run = as_measured(scenario)
+    predicted = predict(scenario)
+    disturbed, slow = (
+        with_changed_compute(run, {2: [1.0] * 4, 3: factors}) for factors in ([1.0, 20.0, 20.0, 1.0], [20.0] * 4)
+    )
+    assert faults(predicted, disturbed) == ()
+    assert [(fault.kind, fault.who) for fault in faults(predicted, slow)] == [("updates", ("server 1",))]
 
 
 def test_a_rank_that_waits_for_its_samples_is_named(small: Make) -> None:
