@@ -21,6 +21,7 @@ from scaleproof.simulator.cluster.collectives.link_algorithms import (
     linear,
     pairwise,
     pat,
+    returning_ring,
     ring,
     ring_gather,
     tree,
@@ -70,6 +71,7 @@ class Algorithm:
 ALGORITHMS: Final[dict[str, Algorithm]] = {
     "ring": Algorithm(ring, ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"), ("broadcast", "reduce")),
     "whole_ring": Algorithm(whole_ring, ("reduce_scatter",)),
+    "returning_ring": Algorithm(returning_ring, ("reduce_scatter",)),
     "ring_gather": Algorithm(ring_gather, ("reduce",)),
     "in_turns": Algorithm(in_turns, ("all_gather", "alltoall")),
     "tree": Algorithm(tree, ("all_reduce",), ("all_reduce",)),

@@ -45,6 +45,8 @@ GLOO: Final[dict[Op, str]] = {
 _GLOO_COPIES: Final[dict[Op, int]] = {"all_gather": 1, "reduce_scatter": 1}
 # Those in which two ranks take turns on the connection that they share.
 _GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
+# Those of messages that ring attention sends in place of collectives.
+_PASSED_ON: Final[dict[Op, str]] = {"all_gather": "ring", "reduce_scatter": "returning_ring"}
 # Messages of a rendezvous in addition to the data.
 _RENDEZVOUS_MESSAGES: Final = 2
 # Power of a group's ratio of measured to modelled time that groups of other sizes share with NCCL, which chooses algorithm and
@@ -231,6 +233,14 @@ def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
         return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
     _check_links(group, cluster)
     return _link_costing(op, group, cluster, GLOO[op])
+
+
+def passed_on_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
+    """Cost by size of an all-gather or a reduce-scatter that ring attention makes of messages to the next rank.
+
+    Over gloo these move other bytes than its collectives; NCCL's rings move the same, up to the last of a ring's messages.
+    """
+    return costing(op, group, cluster, _PASSED_ON[op] if library_of(cluster) == "gloo" else None)
 
 
 def _check_links(group: Group, cluster: Cluster) -> None:

@@ -30,6 +30,13 @@ def whole_ring(op: Op, group: Group) -> list[Round]:
     return ring("all_reduce", group)
 
 
+def returning_ring(op: Op, group: Group) -> list[Round]:
+    """A reduce-scatter around a ring in which each part passes all members and returns to its own: gradients of keys in ring
+    attention."""
+    everyone = np.arange(group.size)
+    return [Round.of(everyone, (everyone + 1) % group.size, 1 / group.size, times=group.size)]
+
+
 def ring_gather(op: Op, group: Group) -> list[Round]:
     """A reduce-scatter around a ring, then a gather to the first member: gloo's reduce."""
     return [*ring("reduce_scatter", group), *linear("gather", group)]

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.cluster.collectives.cost import Costing, costing, direct_costing, processors_taken, rendezvous_s
+from scaleproof.simulator.cluster.collectives.cost import (
+    Costing,
+    costing,
+    direct_costing,
+    passed_on_costing,
+    processors_taken,
+    rendezvous_s,
+)
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, Routed
@@ -23,6 +30,8 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import PLAIN, Dispatch
 
+# The cost by size of an operation over a group.
+CostOf = Callable[[Op, Group, Cluster], Costing]
 # Matrix products of a block whose inputs all tensor-parallel ranks have.
 _READ_INPUT: Final = frozenset({"qkv", "up"})
 
@@ -40,7 +49,7 @@ class LayerCollectives:
     overlap_tensor: bool = False
     expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
-    _cache: dict[tuple[int, str, str], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[tuple[int, str, str, CostOf], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
@@ -58,9 +67,9 @@ class LayerCollectives:
         """
         if exchange.routed is not None:
             return self._routed_s(exchange, exchange.routed, layer, samples, job)
-        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
-            self.message_bytes(exchange, samples, job)
-        )
+        cost_of = passed_on_costing if exchange.passed_on else costing
+        collective = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of)
+        collective_s = collective.seconds(self.message_bytes(exchange, samples, job))
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         if exchange.hidden:
@@ -123,7 +132,7 @@ class LayerCollectives:
 
     def _direct(self, span: Literal["between nodes", "inside a node"], cluster: Cluster) -> ConcurrentCollective:
         """All-to-alls of the expert ranks on the same rail of all nodes, or on the same node, by separate kernels."""
-        key = id(cluster), "alltoall", span
+        key = id(cluster), "alltoall", span, direct_costing
         if key not in self._cache:
             group = self.group("expert")
             members = group.first if span == "between nodes" else np.flatnonzero(group.node_of == 0)
@@ -131,11 +140,11 @@ class LayerCollectives:
             self._cache[key] = concurrent_collective("alltoall", ranks, cluster, direct_costing)
         return self._cache[key]
 
-    def _concurrent(self, op: Op, axis: Axis, cluster: Cluster) -> ConcurrentCollective:
+    def _concurrent(self, op: Op, axis: Axis, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
         # keyed by the cluster's id, since hashing a cluster is slow; cached entries reference it
-        key = id(cluster), op, axis
+        key = id(cluster), op, axis, cost_of
         if key not in self._cache:
-            self._cache[key] = concurrent_collective(op, self.group(axis), cluster)
+            self._cache[key] = concurrent_collective(op, self.group(axis), cluster, cost_of)
         return self._cache[key]
 
 
@@ -182,9 +191,7 @@ def concurrent_collective_s(op: Op, size_bytes: float, group: Group, cluster: Cl
     return concurrent_collective(op, group, cluster).seconds(size_bytes)
 
 
-def concurrent_collective(
-    op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
-) -> ConcurrentCollective:
+def concurrent_collective(op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
     """The `ConcurrentCollective` of these arguments. The latest ones are cached by the identity of the cluster, which they
     reference."""
     key = op, group, id(cluster), cost_of
@@ -198,9 +205,7 @@ def concurrent_collective(
 class ConcurrentCollective:
     """A collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
 
-    def __init__(
-        self, op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
-    ) -> None:
+    def __init__(self, op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> None:
         self._cluster = cluster
         self._cost = functools.cache(cost_of(op, group, cluster))
         cards, devices = cluster.node.cards_used, cluster.node.devices

@@ -130,6 +130,7 @@ EQUAL_SENDS = {
     ("ring", "reduce_scatter"): lambda n: (n - 1) / n,
     ("ring", "all_gather"): lambda n: (n - 1) / n,
     ("whole_ring", "reduce_scatter"): lambda n: 2 * (n - 1) / n,
+    ("returning_ring", "reduce_scatter"): lambda n: 1.0,
     ("pairwise", "alltoall"): lambda n: (n - 1) / n,
     ("pairwise", "sendrecv"): lambda n: 1.0,
 }

@@ -50,6 +50,7 @@ def test_on_a_switch_time_is_latencies_plus_bytes_over_bandwidth(n: int) -> None
         ("binomial", "broadcast"): (log, log),
         ("binomial", "reduce"): (log, log),
         ("whole_ring", "reduce_scatter"): (2 * (n - 1), 2 * (n - 1) / n),
+        ("returning_ring", "reduce_scatter"): (n, 1),
         ("ring_gather", "reduce"): (n - 1 + 1, 2 * (n - 1) / n),
         ("pairwise", "alltoall"): (1, (n - 1) / n),
         ("pairwise", "sendrecv"): (1, 1),

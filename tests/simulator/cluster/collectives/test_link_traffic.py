@@ -62,6 +62,7 @@ def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> N
         ("binomial", "broadcast"): log,
         ("binomial", "reduce"): log,
         ("whole_ring", "reduce_scatter"): 2 * (n - 1) / n,
+        ("returning_ring", "reduce_scatter"): 1,
         ("pairwise", "alltoall"): (n - 1) / n,
         ("pairwise", "sendrecv"): 1,
         ("linear", "gather"): (n - 1) / n,
@@ -83,6 +84,7 @@ def test_times_of_consecutive_steps_add_up() -> None:
     assert steps == {
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
         ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
+        ("returning_ring", "reduce_scatter"): 8,
         ("tree", "all_reduce"): 14, ("binary_tree", "all_reduce"): 6, ("binomial", "broadcast"): 3, ("binomial", "reduce"): 3,
         ("halving_doubling", "all_reduce"): 6, ("halving_doubling", "reduce_scatter"): 3, ("halving_doubling", "all_gather"): 3,
             ("hierarchical", "all_reduce"): 14, ("hierarchical", "reduce_scatter"): 7, ("hierarchical", "all_gather"): 7,

@@ -193,6 +193,20 @@ def test_ring_attention_exchange_is_hidden_up_to_the_attention_time(small: Make,
     assert seconds(gathered) == pytest.approx((BLOCKS * moved_s, BLOCKS * 2 * moved_s))
 
 
+@pytest.mark.parametrize("context", [2, 4])
+def test_over_gloo_ring_attention_moves_messages_and_no_collectives(small: Make, context: int) -> None:
+    """Each rank's keys and values pass all others in both passes, and their gradients then return to it. Ranks do not take
+    turns and copy nothing, as in gloo's collectives."""
+    link = ("cluster.node.link={bandwidth: 10 MB/s, latency: 0}", "cluster.node.devices=8", "cluster.node.cores=8")
+    plan = f"context: {context}, context_by: ring"
+    ring = shared(small, plan, LONG, *link, "cluster.collectives.library=gloo")
+    assert ring.cluster.node.link is not None
+    share_s = 2 * 4096 * 64 * 4 * 4 / context / ring.cluster.node.link.bandwidth_Bps
+    forward_s, backward_s = attention_s(ring)
+    expected_s = (context - 1) * share_s - forward_s, (2 * context - 1) * share_s - backward_s
+    assert seconds(ring) == pytest.approx([BLOCKS * one for one in expected_s], rel=1e-3)
+
+
 def mixture(small: Make, expert: int, *more: str, experts: str = "count: 8, active: 2, feedforward: 128") -> Scenario:
     model = f"{{kind: llama, layers: {BLOCKS}, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, experts: {{{experts}}}}}"
     return shared(small, f"workers: 8, expert: {expert}", f"model={model}", *PLAIN_LINKS, *more)
