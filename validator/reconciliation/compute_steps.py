@@ -1,5 +1,5 @@
-"""A rank's compute in single steps: in steps without disturbance, and the rank whose compute varies much more than that of
-others."""
+"""Compute of ranks in single steps: how long it lasts without disturbance, and the rank whose compute varies much more than
+that of others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VaryingRank(NamedTuple):
 
 def varying_rank(run: Run, training: NDArray[np.bool_]) -> VaryingRank | None:
     """The training rank whose compute varies the most, if by much, and by much more than that of its peers."""
-    compute_s, _ = _by_step(run, training)
+    compute_s, _ = _by_step(run, training, COMPUTE_PHASES)
     if compute_s.shape[0] < 2 or compute_s.shape[1] < _FEWEST_STEPS or (compute_s.mean(axis=1) <= 0).any():
         return None
     mean_s = compute_s.mean(axis=1)
@@ -60,9 +60,7 @@ def undisturbed_share(run: Run, ranks: NDArray[np.bool_], phases: tuple[Phase, .
     return result
 
 
-def _by_step(
-    run: Run, ranks: NDArray[np.bool_], phases: tuple[Phase, ...] = COMPUTE_PHASES
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _by_step(run: Run, ranks: NDArray[np.bool_], phases: tuple[Phase, ...]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Seconds of these phases of each of the ranks in each measured step, and the number of spans, each (ranks, steps); empty
     without spans."""
     if run.spans is None or run.origin != "measured":
