@@ -45,7 +45,7 @@ GLOO: Final[dict[Op, str]] = {
 _GLOO_COPIES: Final[dict[Op, int]] = {"all_gather": 1, "reduce_scatter": 1}
 # Those in which two ranks take turns on the connection that they share.
 _GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
-# Those of messages that ring attention sends in place of collectives.
+# Algorithms of the messages that ring attention sends in place of collectives.
 _PASSED_ON: Final[dict[Op, str]] = {"all_gather": "ring", "reduce_scatter": "returning_ring"}
 # Messages of a rendezvous in addition to the data.
 _RENDEZVOUS_MESSAGES: Final = 2
@@ -238,7 +238,8 @@ def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
 def passed_on_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
     """Cost by size of an all-gather or a reduce-scatter that ring attention makes of messages to the next rank.
 
-    Over gloo these move other bytes than its collectives; NCCL's rings move the same, up to the last of a ring's messages.
+    Over gloo the messages are timed, as its collectives move other bytes. With other libraries their own collectives are timed:
+    NCCL's rings move as many bytes, without the last message with which gradients return to their rank.
     """
     return costing(op, group, cluster, _PASSED_ON[op] if library_of(cluster) == "gloo" else None)
 

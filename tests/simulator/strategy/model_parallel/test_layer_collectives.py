@@ -195,8 +195,8 @@ def test_ring_attention_exchange_is_hidden_up_to_the_attention_time(small: Make,
 
 @pytest.mark.parametrize("context", [2, 4])
 def test_over_gloo_ring_attention_moves_messages_and_no_collectives(small: Make, context: int) -> None:
-    """Each rank's keys and values pass all others in both passes, and their gradients then return to it. Ranks do not take
-    turns and copy nothing, as in gloo's collectives."""
+    """Each rank's keys and values pass all others in both passes, and their gradients then return to it. In gloo's
+    collectives ranks would take turns and copy buffers."""
     link = ("cluster.node.link={bandwidth: 10 MB/s, latency: 0}", "cluster.node.devices=8", "cluster.node.cores=8")
     plan = f"context: {context}, context_by: ring"
     ring = shared(small, plan, LONG, *link, "cluster.collectives.library=gloo")
