@@ -13,6 +13,7 @@ from scaleproof.commands.text.tables import table, wrapped
 if TYPE_CHECKING:
     from scaleproof.simulator.run.records import CommunicationPart
     from scaleproof.simulator.run.run import Run
+    from scaleproof.validator.reconciliation.faults import DetectedFault
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
@@ -44,7 +45,7 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
         report(f"predicting {scenario.name}")
         predicted = predict(scenario)
     measured = with_passes(job.run, predicted)
-    if warnings := "\n".join(volume_warnings(predicted, measured)):
+    if warnings := "\n".join([*measured.warnings, *volume_warnings(predicted, measured)]):
         measured = replace(measured, provenance={**measured.provenance, "warnings": warnings})
     case = ReconciledCase(scenario, predicted, measured)
     if options.out is not None:
@@ -65,7 +66,7 @@ def plain(case: ReconciledCase) -> dict[str, Any]:
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
     assert case.measured is not None
-    found = [phase.plain() for phase in phases(case.predicted, case.measured)]
+    found = [phase.plain() for phase in phases(case.predicted, case.measured, _slow_ranks(case))]
     return case.plain() | {"phases": found}
 
 
@@ -77,13 +78,19 @@ def describe(case: ReconciledCase, steps: bool, measured_by: str) -> str:
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
     assert case.measured is not None
-    found = phases(case.predicted, case.measured)
+    found = phases(case.predicted, case.measured, _slow_ranks(case))
     lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
     lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
     lines += _communication(case.predicted, case.measured)
     lines += ["", *describe_steps(case.steps)] if steps and case.steps else []
     lines += ["", *_sentences(case, found)]
     return printable("\n".join(lines))
+
+
+def _slow_ranks(case: ReconciledCase) -> list[DetectedFault]:
+    """Ranks that others wait for, because they compute or get their samples more slowly."""
+    detected = () if case.explanation is None else case.explanation.faults
+    return [fault for fault in detected if fault.kind in ("compute", "jitter", "input")]
 
 
 def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
@@ -155,6 +162,7 @@ def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[s
     if case.predicted.prediction_interval_s is not None:
         low, high = map(format_time_s, case.predicted.prediction_interval_s)
         sentences.append(f"the measured step time is {'' if case.inside else 'not '}in the 90 % interval, {low} to {high}")
+    sentences += [fault.words for fault in _slow_ranks(case)]
     sentences += [phase.words for phase in found if phase.words]
     if case.explanation is not None and not found:
         sentences += case.explanation.sentences

@@ -23,6 +23,12 @@ from scaleproof.validator.reconciliation.tally import Seconds, Tally, tally
 
 # ratios to others above which something counts as slow: equivalent ranks that share a machine vary by less
 _SLOW: Final = 1.3
+# of many equivalent ranks, one also counts as slow whose ratio exceeds this and deviates from theirs by far
+_SLOW_OF_MANY: Final = 1.05
+_MANY: Final = 8
+_FAR_DEVIATIONS: Final = 6.0
+# standard deviation of a normal variable over its median absolute deviation
+_PER_MEDIAN_DEVIATION: Final = 1.4826
 # updates are short, and vary more
 _SLOW_UPDATE: Final = 1.5
 # a server without others to compare with counts as slow relative to the prediction
@@ -94,6 +100,14 @@ def _over_others(values: Seconds) -> Seconds:
     return result
 
 
+def _is_far_from_many(ratios: Seconds) -> NDArray[np.bool_]:
+    """Whether each of many ranks deviates from the others by far more than they do from one another, shape (ranks,)."""
+    if len(ratios) <= _MANY:
+        return np.zeros(len(ratios), dtype=bool)
+    deviation = _PER_MEDIAN_DEVIATION * float(np.median(np.abs(ratios - np.median(ratios))))
+    return np.asarray(ratios > max(_SLOW_OF_MANY, 1 + _FAR_DEVIATIONS * deviation))
+
+
 def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
     training = sides.measured.share > 0
     if (varying := varying_rank(sides.run, training)) is not None:
@@ -105,8 +119,8 @@ def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
     ratios = _over_others(undisturbed * sides.over_predicted(True, COMPUTE_PHASES))
     own = sides.measured.main & np.isin(sides.measured.phase, COMPUTE_PHASES)
     compute_s = undisturbed * sides.measured.by_rank(sides.measured.doing_s, own)
-    slow = (ratios > _SLOW) & (compute_s * (1 - 1 / ratios) > _NOTICED * sides.run.step_time_s)
-    yield from _faults("compute", "compute of {who} takes {ratio:.1f} times as long as of its peers", slow, ratios, sides)
+    slow = ((ratios > _SLOW) | _is_far_from_many(ratios)) & (compute_s * (1 - 1 / ratios) > _NOTICED * sides.run.step_time_s)
+    yield from _faults("compute", "compute of {who} takes {ratio:.3g} times as long as of its peers", slow, ratios, sides)
 
 
 def _slow_messages(sides: _Sides) -> Iterator[DetectedFault]:

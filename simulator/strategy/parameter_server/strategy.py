@@ -144,7 +144,11 @@ class ParameterServer(Strategy):
         if self.shard != "bytes" and self.servers > tensors:
             yield "servers", f"{self.servers} servers for {tensors} whole tensors; give at most {tensors}, or shard: bytes"
         if self.sparse and not has_embedding(layers):
-            yield "sparse", "the model has no layer called embedding, so all parameters are dense; leave sparse out"
+            yield (
+                "sparse",
+                "only the token embeddings of described models are sparse, and this model has none: tables of a module of your "
+                "own are pushed and pulled whole; leave sparse out",
+            )
         yield from self._unit_problems()
 
     def _unit_problems(self) -> Iterator[tuple[str, str]]:

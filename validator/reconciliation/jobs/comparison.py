@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.validator.reconciliation.explain import times
+from scaleproof.validator.reconciliation.faults import DetectedFault, listed
 from scaleproof.validator.reconciliation.parts import WAITING, split
 
 # Differences below this share of the measured step need no sentence.
@@ -71,8 +72,9 @@ def with_passes(measured: Run, predicted: Run) -> Run:
     return replace(measured, phase_s={**measured.phase_s, **divided}, spans=None)
 
 
-def phases(predicted: Run, measured: Run) -> list[PhaseDifference]:
-    """Phases of the step, the largest difference first; none if the measured run has no breakdown."""
+def phases(predicted: Run, measured: Run, slow: Sequence[DetectedFault] = ()) -> list[PhaseDifference]:
+    """Phases of the step, the largest difference first; none if the measured run has no breakdown. slow: ranks that others wait
+    for, which explain waits and exposed communication."""
     if not measured.phase_s:
         return []
     parts = {part.name: part for part in split(predicted, measured, None)}
@@ -82,11 +84,13 @@ def phases(predicted: Run, measured: Run) -> list[PhaseDifference]:
         pairs[name] = (predicted.breakdown_s.get(name, 0.0), measured.breakdown_s.get(name, 0.0))
     least_s = _ROUNDING * measured.step_time_s
     named = {name: pair for name, pair in pairs.items() if max(map(abs, pair)) > least_s}
-    found = [PhaseDifference(name, *pair, _words(name, *pair, predicted, measured)) for name, pair in named.items()]
+    found = [PhaseDifference(name, *pair, _words(name, *pair, predicted, measured, slow)) for name, pair in named.items()]
     return sorted(found, key=lambda one: -abs(one.difference_s))
 
 
-def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, measured: Run) -> str:
+def _words(
+    name: str, predicted_s: float, measured_s: float, predicted: Run, measured: Run, slow: Sequence[DetectedFault]
+) -> str:
     """What the difference of a phase suggests."""
     if abs(predicted_s - measured_s) < _NAMED * measured.step_time_s:
         return ""
@@ -95,6 +99,8 @@ def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, mea
     if name in ("forward", "backward", "optimizer"):
         reason = f"{times(predicted_s, measured_s)}: check framework, training.precision and recompute, or measure kernels"
         return f"{head}, {reason} (scaleproof calibrate --probe layer)"
+    if slow and measured_s > predicted_s and name in ("exposed_communication", "waiting_for_ranks"):
+        return f"{head}: ranks wait for {listed(tuple(who for fault in slow for who in fault.who))}"
     if name == "exposed_communication":
         return f"{head}: {_reason(predicted, measured)}"
     reasons = {

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import format_change, format_time_s
 from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.simulator.run.run import BREAKDOWN, Run
@@ -27,6 +27,12 @@ _MOST_WARM: Final = 0.2
 _FEWEST: Final = 3
 # Records longer than the median by this factor contain an evaluation or a checkpoint.
 _LONG: Final = 1.5
+# Share by which steps are longer, or shorter, after an iteration than before it, from which on the log has two regimes, and the
+# fewest records of each.
+_SHIFTED: Final = 0.1
+_FEWEST_OF_REGIME: Final = 5
+# The shift over the deviation of steps of one regime.
+_CLEAR: Final = 3.0
 # Factor by which FLOPs counted by the software may differ, since some count half of causal attention.
 _FLOPS: Final = 1.5
 
@@ -44,6 +50,7 @@ def run_of(log: JobLog, scenario: Scenario, notes: ImportNotes) -> Run:
     if long:
         more = f"more than {_LONG:g} times the median (evaluation, checkpoints)"
         notes.add(f"{log.path}: {long} of {len(steps_s)} records took {more}; the median ignores them")
+    shift = _shift_words(records, steps_s)
     run = Run(
         origin="measured",
         scenario=scenario.name,
@@ -59,7 +66,7 @@ def run_of(log: JobLog, scenario: Scenario, notes: ImportNotes) -> Run:
         losses=tuple(record["loss"] for record in records if "loss" in record),
         memory_bytes_per_rank=max([log.memory_bytes, *(record.get("memory_bytes", 0.0) for record in records)]) or None,
         capacity_bytes=scenario.cluster.device.memory_bytes,
-        provenance={"log": f"{log.path.name} ({log.software})"},
+        provenance={"log": f"{log.path.name} ({log.software})"} | ({"warnings": shift} if shift else {}),
     )
     # power depends on what the ranks do, which a log does not report
     run = replace(accounted(run, scenario), energy_J=None)
@@ -74,6 +81,25 @@ def warm_up(steps_s: Sequence[float]) -> int:
     usual_s = statistics.median(steps_s)
     most = max(1, int(_MOST_WARM * len(steps_s)))
     return next((count for count in range(1, most) if steps_s[count] <= _WARM * usual_s), most)
+
+
+def _shift_words(records: Sequence[LogRecord], steps_s: Sequence[float]) -> str:
+    """A sentence about steps that last longer, or shorter, from some iteration on; empty where they do not."""
+    if len(steps_s) < 2 * _FEWEST_OF_REGIME:
+        return ""
+    logarithms = np.log(steps_s)
+    # the sum of deviations from the mean is extreme where the mean changes
+    edges = np.abs(np.cumsum(logarithms - logarithms.mean()))[_FEWEST_OF_REGIME - 1 : -_FEWEST_OF_REGIME]
+    first = _FEWEST_OF_REGIME + int(edges.argmax())
+    parts = logarithms[:first], logarithms[first:]
+    before, after = (float(np.median(part)) for part in parts)
+    deviation = max(float(np.median(np.abs(part - np.median(part)))) for part in parts)
+    if abs(after - before) < max(np.log1p(_SHIFTED), _CLEAR * deviation):
+        return ""
+    since = f"iteration {records[first]['iteration']:.0f}" if "iteration" in records[first] else f"record {first + 1}"
+    sides = f"{format_time_s(float(np.exp(after)))}, before {format_time_s(float(np.exp(before)))}"
+    change = format_change(float(np.exp(after - before)) - 1)
+    return f"since {since} steps take {sides} ({change}): the log has two regimes, of which the step time is a mixture"
 
 
 def _by_iteration(records: Sequence[LogRecord]) -> list[LogRecord]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,33 @@ def test_warm_up_is_left_out_and_slow_iterations_do_not_count(tmp_path: Path, sc
     assert run.step_time_interval_s is not None
     assert "the first 2 (to iteration 2) left out as warm-up" in notes.lines()[0]
     assert "1 of 21 records took more than 1.5 times the median" in notes.lines()[1]
+
+
+def _megatron_log(folder: Path, seconds: Sequence[float]) -> Path:
+    line = " iteration {:8}/     200 | elapsed time per iteration (ms): {:.1f} | lm loss: 1.0 |"
+    return _write(folder, *(line.format(number, 1e3 * step_s) for number, step_s in enumerate(seconds, 1)))
+
+
+def test_steps_that_become_slower_are_no_single_regime(tmp_path: Path, scenario: Scenario) -> None:
+    jitter = [0.005 * (number % 3 - 1) for number in range(120)]
+    seconds = [(0.60 if number < 60 else 0.75) + jitter[number] for number in range(120)]
+    (warning,) = _run(_megatron_log(tmp_path, seconds), scenario).warnings
+    assert warning.startswith("since iteration 61 steps take 750 ms, before 600 ms (+25.0 %)")
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [0.6 + 0.02 * (number % 5) for number in range(120)],
+        [0.6 if number % 20 else 1.9 for number in range(1, 121)],
+        [2.0, 1.2, *[0.6] * 20],
+    ],
+    ids=["noise", "checkpoints", "warm-up"],
+)
+def test_noise_checkpoints_and_warm_up_are_no_change_of_regime(
+    seconds: Sequence[float], tmp_path: Path, scenario: Scenario
+) -> None:
+    assert not _run(_megatron_log(tmp_path, seconds), scenario).warnings
 
 
 def test_memory_may_stand_in_lines_of_its_own(tmp_path: Path, scenario: Scenario) -> None:

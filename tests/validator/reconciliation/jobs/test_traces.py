@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scaleproof.commands.measuring import real_job
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase, Run
@@ -84,6 +85,23 @@ def test_a_slower_collective_is_found_and_explained(scenario: Scenario, predicte
     assert "DP all-reduce moves 3.81 MiB where 12.6 MiB were predicted" in worst.words
     (warning,) = comparison.volume_warnings(predicted, job.run)
     assert warning.startswith("DP moves 3.81 MiB a step, far less than the 12.6 MiB that the scenario implies")
+
+
+def test_a_slow_rank_is_named_before_the_network(tmp_path: Path) -> None:
+    """The others wait for it in their collectives, which the network has no part in."""
+    ranks, slow = 16, 11
+    fields = ["cluster=dgx-h100", "strategy.workers=16", "batch=64"]
+    scenario = load("ring-2", fields)
+    run = predict(load("ring-2", [*fields, f"unevenness={{stragglers: [{{ranks: [{slow}], slowdown: 1.25}}]}}"]))
+    classes = [max(0, rank - ranks // 2 + 1) for rank in range(ranks)]
+    assert run.rank_names[classes[slow]] == f"worker {slow}"
+    paths = [tmp_path / f"rank{rank}.json.gz" for rank in range(ranks)]
+    traces = [write_rank(run, classes[rank], rank, list(range(ranks)), path) for rank, path in enumerate(paths)]
+    case = ReconciledCase(scenario, predict(scenario), _job(scenario, traces).run)
+    text = real_job.describe(case, False, "traces")
+    assert f"compute of worker {slow} takes 1.25 times as long as of its peers" in text
+    assert f"ranks wait for worker {slow}" in text
+    assert "--probe collective" not in text
 
 
 def test_a_log_gives_the_step_time_and_the_trace_its_parts(scenario: Scenario, predicted: Run, tmp_path: Path) -> None:
