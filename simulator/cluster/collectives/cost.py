@@ -299,15 +299,11 @@ def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Cos
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
         latency_s = links.rounds_latency_s(parts)
 
+    hosts_s = [links.hosts_s(part) for part in parts]
+
     def cost(size_bytes: float) -> CollectiveCost:
-        transfer_s = sum(_transfer_s(part, size_bytes, cluster) for part in parts)
+        of_parts = zip(parts, hosts_s, strict=True)
+        transfer_s = sum(max(size_bytes * part.inside_s, size_bytes * part.between_s, host_s) for part, host_s in of_parts)
         return CollectiveCost(algorithm, latency_s, latency_s + transfer_s)
 
     return cost
-
-
-def _transfer_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:
-    """Busy seconds of the busiest link, or of the host that handles the most messages, if that is longer."""
-    inside_s, between_s = (link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
-    host_s = max(part.inside_messages * inside_s, part.between_messages * between_s)
-    return max(size_bytes * part.inside_s, size_bytes * part.between_s, host_s)

@@ -22,15 +22,25 @@ Amounts = NDArray[np.float64]
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
+class FurtherSteps(NamedTuple):
+    """Consecutive messages whose route is longer than the shortest between any two endpoints.
+
+    extra_s: additional latency of each, by the topology's hop latency. steps: their number.
+    """
+
+    extra_s: float
+    steps: float
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Traffic of a collective on the links that its group uses.
 
     inside_steps, between_steps: consecutive messages inside a node and between nodes. inside_s, between_s: busy seconds of the
     busiest link inside a node and of the network, at the nominal rate, per byte of the collective's size. inside_messages,
-    between_messages: largest number of messages that a device, and a node's host, handles. further_s: latency of all links
-    beyond the shortest route between any two endpoints. remote_messages: largest number of messages of one member to other
-    nodes, if all messages are concurrent.
+    between_messages: largest number of messages that a device, and a node's host, handles. inside_further, between_further:
+    those of the steps that take longer routes. remote_messages: largest number of messages of one member to other nodes, if all
+    messages are concurrent.
     """
 
     inside_steps: int
@@ -39,7 +49,8 @@ class Traffic:
     between_s: float
     inside_messages: int
     between_messages: int
-    further_s: float
+    inside_further: tuple[FurtherSteps, ...] = ()
+    between_further: tuple[FurtherSteps, ...] = ()
     remote_messages: int = 0
 
 
@@ -154,41 +165,51 @@ class _UsedLinks:
     def traffic(self, rounds: Sequence[Round], at_once: bool = False) -> Traffic:
         """Traffic of rounds that are consecutive, or all concurrent."""
         if not rounds:
-            return Traffic(0, 0, 0.0, 0.0, 0, 0, 0.0)
+            return Traffic(0, 0, 0.0, 0.0, 0, 0)
         crosses = [_crosses(step, self.group) for step in rounds]
         stays = [~c for c in crosses]
-        inside, between = self._steps(rounds, crosses, at_once)
-        further_s = [step.times * self._further_s(step, c) for step, c in zip(rounds, crosses, strict=True)]
+        # concurrent rounds are one
+        joined = [_joined(rounds)] if at_once else rounds
+        joined_crosses = [np.concatenate(crosses)] if at_once else crosses
+        steps = self._steps(joined, joined_crosses, at_once)
+        each = list(zip(joined, joined_crosses, steps, strict=True))
         remote = [step.source[c & (step.source >= 0)] for step, c in zip(rounds, crosses, strict=True)]
         return Traffic(
-            inside_steps=inside,
-            between_steps=between,
+            inside_steps=sum(inside for inside, _ in steps),
+            between_steps=sum(between for _, between in steps),
             inside_s=self._inside_s(rounds, crosses, at_once),
             between_s=self._between_s(rounds, crosses, at_once),
             inside_messages=_max_messages(rounds, stays, np.arange(self.group.size), at_once),
             between_messages=_max_messages(rounds, crosses, self.group.node_of, at_once),
-            further_s=max(further_s) if at_once else sum(further_s),
+            inside_further=tuple(f for step, c, (inside, _) in each for f in self._inside_further(step, ~c, inside)),
+            between_further=tuple(f for step, c, (_, between) in each for f in self._between_further(step, c, between)),
             remote_messages=int(np.bincount(np.concatenate(remote)).max(initial=0)) if at_once else 0,
         )
 
-    def _steps(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> tuple[int, int]:
+    def _steps(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> list[tuple[int, int]]:
+        """Consecutive messages of each round inside a node and between nodes."""
         if at_once:
-            return int(any((~c).any() for c in crosses)), int(any(c.any() for c in crosses))
+            return [(int((~c).any()), int(c.any())) for c in crosses]
         # a chunk of the data crosses in proportion to the share of messages that cross, rounded down, but at least once
         between = [
             max(int(c.any()), step.times * int(c.sum()) // max(1, len(c))) for step, c in zip(rounds, crosses, strict=True)
         ]
-        return sum(step.times for step in rounds) - sum(between), sum(between)
+        return [(step.times - count, count) for step, count in zip(rounds, between, strict=True)]
 
-    def _further_s(self, step: Round, crosses: NDArray[np.bool_]) -> float:
-        """Latency of a round's farthest message on links beyond the shortest route between any two endpoints."""
-        both = (step.source >= 0) & (step.target >= 0)
-        devices, nodes = self.node.devices, int(self.group.node_numbers[-1]) + 1
-        inside = [self.group.device_of[members] for members in self.channels]
-        return max(
-            _farthest_s(self.node.link, devices, 1, step, both & ~crosses, inside),
-            _farthest_s(self.network, nodes, self.node.cards_used, step, both & crosses, self._nodes_in_order()),
-        )
+    def _inside_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
+        """Those of a round's steps inside a node with longer routes. chosen: messages inside nodes, shape (messages,)."""
+        between_members = chosen & (step.source >= 0) & (step.target >= 0)
+        ends = np.stack([step.source[between_members], step.target[between_members]])
+        positions = [self.group.device_of[members] for members in self.channels]
+        return _further(self.node.link, self.node.devices, 1, ends, positions, steps, step.times)
+
+    def _between_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
+        """The same between nodes. A message to a switch that reduces, or back, is half of one to the farthest node."""
+        ends = np.stack([np.maximum(end[chosen], 0) for end in (step.source, step.target)])
+        is_half = bool((np.minimum(step.source, step.target)[chosen] < 0).any())
+        nodes = int(self.group.node_numbers[-1]) + 1
+        found = _further(self.network, nodes, self.node.cards_used, ends, self._nodes_in_order(), steps, step.times)
+        return (FurtherSteps(extra_s / 2, count) for extra_s, count in found) if is_half else found
 
     def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
         nonempty = [messages for messages in self._inside(rounds, crosses) if len(messages.share)]
@@ -283,6 +304,12 @@ class _UsedLinks:
         return _EndpointShares(*(np.concatenate(column) for column in zip(*messages, strict=True)))
 
 
+def _joined(rounds: Sequence[Round]) -> Round:
+    """One round of the messages of concurrent rounds."""
+    source, target = (np.concatenate([getattr(step, end) for step in rounds]) for end in ("source", "target"))
+    return Round(source, target, np.concatenate([step.share for step in rounds]))
+
+
 def _counts(
     rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], endpoint: Numbers, ends: Sequence[str], endpoints: int
 ) -> Iterator[Numbers]:
@@ -302,17 +329,28 @@ def _max_messages(rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], 
     return sum(step.times * int(count.max()) for step, count in zip(rounds, counts, strict=True))
 
 
-def _farthest_s(
-    link: Link | None, endpoints: int, cards: int, step: Round, chosen: NDArray[np.bool_], positions: Sequence[Numbers]
-) -> float:
-    """Latency beyond the shortest route of the farthest chosen message. positions: the members' endpoints, by channel."""
-    if link is None or link.topology.hop_latency_s == 0 or not chosen.any():
-        return 0.0
+def _further(
+    link: Link | None, endpoints: int, cards: int, ends: Numbers, positions: Sequence[Numbers], steps: int, times: int
+) -> Iterator[FurtherSteps]:
+    """Those of a round's steps over a link that take longer routes than the shortest.
+
+    A single round waits for its farthest message. In a round that is repeated, data passes from member to member, so that its
+    steps are distributed over the routes as the messages are. ends: members at the messages' ends, shape (2, messages).
+    positions: the members' endpoints, by channel.
+    """
+    if link is None or link.topology.hop_latency_s == 0 or not ends.size:
+        return
     per_node = cards if link.topology.endpoints_are_cards else 1
     wiring = link.wiring(endpoints, per_node)
-    ends = np.stack([step.source[chosen], step.target[chosen]])
-    pairs = np.unique(np.concatenate([position[ends] for position in positions], axis=1) * per_node, axis=1)
-    return max(wiring.route(*pair).extra_hops for pair in pairs.T.tolist()) * link.topology.hop_latency_s
+    pairs, counts = np.unique(
+        np.concatenate([position[ends] for position in positions], axis=1) * per_node, axis=1, return_counts=True
+    )
+    hops = np.array([wiring.route(*pair).extra_hops for pair in pairs.T.tolist()])
+    if times == 1:
+        counts = np.where(np.arange(len(hops)) == hops.argmax(), 1, 0)
+    for further in np.unique(hops[(hops > 0) & (counts > 0)]).tolist():
+        share = counts[hops == further].sum() / counts.sum()
+        yield FurtherSteps(further * link.topology.hop_latency_s, steps * float(share))
 
 
 def _loads(wiring: Wiring, source: Numbers, target: Numbers, share: Amounts) -> dict[Channel, float]:

@@ -22,10 +22,10 @@ def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float)
     nccl = chosen_nccl(cluster)
     if nccl is None:
         return path
-    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes)
+    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes, path.latency_s)
     uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
     max_Bps = min(path.max_Bps * sendrecv.share, sendrecv.most_Bps)
-    latency_s = max(path.latency_s, sendrecv.latency_s) + sendrecv.chunks_s(size_bytes / max_Bps)
+    latency_s = sendrecv.latency_s + sendrecv.chunks_s(size_bytes / max_Bps)
     return Path(latency_s, max_Bps, uses, path.weight)
 
 

@@ -103,6 +103,15 @@ class TimingConstants:
     symmetric_share: float
     symmetric_ll_bytes: float
 
+    @property
+    def known_latencies_s(self) -> tuple[float, float]:
+        """Seconds until the smallest message arrives inside a node, and between nodes: the launch, and a step of LL.
+
+        The constants contain a latency of the links up to this, by which a program notices the links of a machine room. What a
+        link states beyond it delays each step.
+        """
+        return self.launch_s + self.inside_step_s[0], self.launch_s + self.between_step_s[0]
+
     def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
         index = PROTOCOLS.index(protocol)

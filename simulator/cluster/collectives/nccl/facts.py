@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic
+from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic, traffic
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Seconds
@@ -85,19 +85,44 @@ class GroupLinks:
         """Traffic of an algorithm on these links."""
         return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
 
-    def latency_s(self, traffic: Traffic) -> float:
-        """Seconds of latency of the traffic's consecutive messages on the links alone."""
-        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
-        return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
+    def latency_s(self, traffic: Traffic, inside_known_s: float = 0.0, between_known_s: float = 0.0) -> float:
+        """Seconds of latency of the traffic's consecutive messages on the links alone.
+
+        inside_known_s, between_known_s: latency of a message that is counted elsewhere; only what a message has in addition
+        counts.
+        """
+        inside_s = _latency_s(self.node.link, traffic.inside_steps, traffic.inside_further, inside_known_s)
+        return inside_s + _latency_s(self.network, traffic.between_steps, traffic.between_further, between_known_s)
 
     def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
         """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
-        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
         seconds = 0.0
         for part in rounds:
-            step_s = max(inside_s if part.inside_messages else 0.0, between_s if part.between_messages else 0.0)
-            seconds += (part.inside_steps + part.between_steps) * step_s + part.further_s
+            inside_s = _farthest_s(self.node.link, part.inside_further) if part.inside_messages else 0.0
+            between_s = _farthest_s(self.network, part.between_further) if part.between_messages else 0.0
+            seconds += (part.inside_steps + part.between_steps) * max(inside_s, between_s)
         return seconds
+
+    def hosts_s(self, traffic: Traffic) -> float:
+        """Busy seconds of the host, or of the device inside a node, that handles the most of the traffic's messages."""
+        inside_s, between_s = (link.overhead_s if link else 0.0 for link in (self.node.link, self.network))
+        return max(traffic.inside_messages * inside_s, traffic.between_messages * between_s)
+
+
+def _latency_s(link: Link | None, steps: int, further: Sequence[FurtherSteps], known_s: float) -> float:
+    """Seconds of latency of consecutive messages on a link, each without the part that is counted elsewhere."""
+    if link is None:
+        return 0.0
+    nearest = steps - sum(part.steps for part in further)
+    return sum(
+        (count * max(0.0, link.latency_s + extra_s - known_s) for extra_s, count in further),
+        start=nearest * max(0.0, link.latency_s - known_s),
+    )
+
+
+def _farthest_s(link: Link | None, further: Sequence[FurtherSteps]) -> float:
+    """Latency in seconds of the farthest message on a link."""
+    return link.latency_s + max((part.extra_s for part in further), default=0.0) if link else 0.0
 
 
 # Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.

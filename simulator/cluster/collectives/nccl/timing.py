@@ -3,6 +3,12 @@
 A transfer of T seconds through links that need a seconds to synchronise a chunk takes p (a + T / p) in p chunks, and the steps
 before the first chunk arrives take T / p more. The best p is √(T / a), for which both together are T + 2 √(a T): chunks grow
 with the message, and small messages reach a smaller share of the links' rate.
+
+The constants were measured in machine rooms. A link's stated latency, with that of its hops, is the time until a message of a
+program arrives, so it counts as far as it is more than NCCL's own time of the smallest message: launch and a step of LL. Every
+step sends a message and waits for one, so each step of a collective is later by that excess, whatever its protocol, since what
+protocols differ by happens on the GPUs. The tuner knows nothing of it, and chooses as before. A host that is occupied by each
+message limits the rate as in the model of links; LL's and Simple's further messages of a large step are not counted.
 """
 
 from __future__ import annotations
@@ -27,16 +33,17 @@ _PAIRWISE_LL_BYTES: Final = 16384.0
 class Timing(NamedTuple):
     """Duration of a collective by size: latency_s, and per_byte_s for each byte, which chunks extend.
 
-    chunk_s: synchronisation per chunk.
+    chunk_s: synchronisation per chunk. hosts_s: least time of the transfer, in which hosts handle its messages.
     """
 
     latency_s: float
     per_byte_s: float
     chunk_s: float
+    hosts_s: float
 
     def seconds(self, size_bytes: float) -> float:
         """Duration in seconds."""
-        transfer_s = size_bytes * self.per_byte_s
+        transfer_s = max(size_bytes * self.per_byte_s, self.hosts_s)
         # a power, since studies time many points at once
         seconds: float = self.latency_s + transfer_s + 2 * (self.chunk_s * transfer_s) ** 0.5
         return seconds
@@ -100,9 +107,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
             chunk_s = chunk_s if crosses else 0.0  # buffers are not copied in pieces
     elif case.algorithm == "ring":
         inside_share /= 1 + constants.local_step / _sends(traffic)
-    # both directions over NVSwitch are one step
-    inside_steps = min(1, traffic.inside_steps) if case.is_nvls else traffic.inside_steps
-    latency_s = constants.launch_s + inside_steps * inside_s
+    latency_s = constants.launch_s + traffic.inside_steps * inside_s + _excess_s(case, constants)
     if not case.uses_network_switches:
         latency_s += traffic.between_steps * between_s
     else:
@@ -111,19 +116,26 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
         if case.algorithm == "collnet_direct":
             latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
             inside_share /= collnet.heads_factor(case.links)
-    return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s)
+    return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s, case.links.hosts_s(traffic))
+
+
+def _excess_s(case: Case, constants: TimingConstants) -> float:
+    """Seconds by which the messages of a collective's steps are later than the constants have them."""
+    return case.links.latency_s(case.traffic, *constants.known_latencies_s)
 
 
 def _symmetric_timing(case: Case, constants: TimingConstants) -> Timing:
     """Duration of a symmetric kernel, which stores or loads all data at once: with LL data carry flags, else the ranks wait for
     each other before and after."""
-    latency_s = constants.launch_s + case.traffic.inside_steps * constants.inside_step_s[0]
+    excess_s, hosts_s = _excess_s(case, constants), case.links.hosts_s(case.traffic)
+    latency_s = constants.launch_s + case.traffic.inside_steps * constants.inside_step_s[0] + excess_s
     share = constants.symmetric_share
     if case.algorithm == "symmetric_ll":
-        return Timing(latency_s, constants.symmetric_ll_bytes / case.rate_Bps("simple", share), 0.0)
+        return Timing(latency_s, constants.symmetric_ll_bytes / case.rate_Bps("simple", share), 0.0, hosts_s)
     if case.algorithm == "symmetric_multimem":
         share = constants.nvls_share * constants.registered_rate
-    return Timing(latency_s + 2 * constants.barrier_s, 1 / case.rate_Bps("simple", share), 0.0)
+    latency_s += 2 * (constants.barrier_s + excess_s / case.traffic.inside_steps)
+    return Timing(latency_s, 1 / case.rate_Bps("simple", share), 0.0, hosts_s)
 
 
 def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> float:
@@ -153,9 +165,9 @@ def pairwise(case: Case, constants: TimingConstants) -> Choice:
 
     def timed(protocol: Protocol) -> Timing:
         latency_s = _messages_latency_s(constants, protocol, traffic.inside_steps, traffic.remote_messages)
-        latency_s += peers * constants.peer_s
+        latency_s += peers * constants.peer_s + _excess_s(case, constants)
         chunk_s = _chunk_s(protocol, traffic.remote_messages > 0, constants)
-        return Timing(max(latency_s, case.links.latency_s(traffic)), per_byte_s, chunk_s)
+        return Timing(latency_s, per_byte_s, chunk_s, case.links.hosts_s(traffic))
 
     small_bytes = _PAIRWISE_LL_BYTES * (group.size if op == "alltoall" else 1)
     return Choice("pairwise", "simple", None, timed("simple"), timed("ll"), small_bytes)
@@ -175,7 +187,7 @@ def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: 
 class PointToPoint:
     """A message from one rank to another by sendrecv, with the protocol of its size.
 
-    latency_s: least time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
+    latency_s: time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
     largest rate, however fast the links are. chunk_s: synchronisation per chunk.
     """
 
@@ -190,11 +202,15 @@ class PointToPoint:
         return seconds
 
 
-def point_to_point(facts: Nccl, constants: TimingConstants, crosses: bool, size_bytes: float) -> PointToPoint:
-    """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
+def point_to_point(
+    facts: Nccl, constants: TimingConstants, crosses: bool, size_bytes: float, links_s: float = 0.0
+) -> PointToPoint:
+    """Parameters of a message between two ranks. crosses: whether they are on different nodes. links_s: latency of the links
+    alone."""
     protocol: Protocol = "ll" if size_bytes <= _PAIRWISE_LL_BYTES else "simple"
     _, _, inside_share, between_share = constants.of("simple")
     latency_s = _messages_latency_s(constants, protocol, int(not crosses), int(crosses)) + constants.peer_s
+    latency_s += max(0.0, links_s - constants.known_latencies_s[crosses])
     chunk_s = _chunk_s(protocol, crosses, constants)
     if crosses:
         return PointToPoint(latency_s, NETWORK_SHARE * between_share, constants.peer_Bps, chunk_s)

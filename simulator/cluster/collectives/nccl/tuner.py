@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor, names_for
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
+from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic
 from scaleproof.simulator.cluster.collectives.nccl import collnet, symmetric
 from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
 from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
@@ -160,8 +160,14 @@ class Case:
 
     @functools.cached_property
     def traffic(self) -> Traffic:
-        """Traffic of the algorithm on the links."""
-        return self.links.traffic(self.algorithm, self.op)
+        """Traffic of the algorithm on the links. Both directions over a switch that reduces are one step, as NCCL counts."""
+        found = self.links.traffic(self.algorithm, self.op)
+        if self.is_nvls:
+            found = replace(found, inside_steps=min(1, found.inside_steps))
+        if self.uses_network_switches:
+            further = tuple(FurtherSteps(2 * extra_s, steps / 2) for extra_s, steps in found.between_further)
+            found = replace(found, between_steps=found.between_steps // 2, between_further=further)
+        return found
 
     def curve(self, protocol: Protocol) -> Curve | SymmetricCurve:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
@@ -190,13 +196,12 @@ class Case:
         inside_us, between_us = step_us[self.facts.interconnect][self.algorithm][index], 0.0
         if multi_node:
             # with one rank per node nothing overlaps the network's latency, and NCCL uses the tree's
-            steps_us = step_us["network"]["tree" if self.group.per_node == 1 else self.algorithm]
-            between_us = steps_us[index] + self.facts.network_latency_s / _US
+            network_us = step_us["network"]["tree" if self.group.per_node == 1 else self.algorithm]
+            between_us = network_us[index] + self.facts.network_latency_s / _US
         if multi_node and self.algorithm == "ring":
             inside_us = max(inside_us, _POST_US[protocol])
-        # NCCL counts both directions over the switch as one step
-        inside_steps = min(1, traffic.inside_steps) if self.is_nvls else traffic.inside_steps
-        return _US * (base_us[self.algorithm][index] + inside_steps * inside_us + traffic.between_steps * between_us)
+        steps_us = traffic.inside_steps * inside_us + traffic.between_steps * between_us
+        return _US * (base_us[self.algorithm][index] + steps_us)
 
     def rate_Bps(self, protocol: Protocol, inside_share: float = 1.0, between_share: float = 1.0) -> float:
         """Algorithm bandwidth: that of the links, less the protocol's overhead, within NCCL's limits per channel.

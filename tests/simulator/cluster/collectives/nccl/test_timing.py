@@ -78,7 +78,7 @@ def test_a_ring_of_two_moves_as_much_local_data_as_remote() -> None:
 
 def test_chunks_extend_a_transfer_by_twice_the_root_of_its_time() -> None:
     """p (a + T / p) in p chunks, and T / p more until the first has arrived, with the best p = √(T / a)."""
-    timing = Timing(0.0, 1e-9, 4e-6)
+    timing = Timing(0.0, 1e-9, 4e-6, 0.0)
     transfer_s = 2**20 * 1e-9
     pieces = np.arange(1, 2000)
     best_s = (pieces * (4e-6 + transfer_s / pieces) + transfer_s / pieces).min()
