@@ -22,7 +22,7 @@ from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, Operator
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 
@@ -69,8 +69,9 @@ class GradientSizes(NamedTuple):
 class LayerCollectiveTimes(Protocol):
     """Times of the collectives among ranks that share layers."""
 
-    def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """Exposed seconds of one of a layer's collectives, for `samples` samples."""
+    def exposed_s(self, layer: Layer, samples: float, job: Job) -> Sequence[tuple[int, Exchange, float]]:
+        """Pass of each of a layer's collectives (0 forward, 1 backward, 2 repeated by recomputation), the collective, and its
+        exposed seconds for `samples` samples."""
 
 
 class ContentionModel(Protocol):
@@ -220,19 +221,17 @@ class Job:
 
     def all_collectives_s(self, samples: float) -> NDArray[np.float64]:
         """Exposed seconds of each layer's collectives in both passes, shape (2, layers), repeated ones included."""
-        return self.with_again(self.layer_collectives_s(samples), samples)
+        return self.with_again(self.layer_collectives_s(samples))
 
     def layer_collectives_s(self, samples: float) -> NDArray[np.float64]:
-        """Exposed seconds of each layer's collectives in both passes, shape (2, layers), without those that recomputation
-        repeats."""
+        """Exposed seconds of each layer's collectives in the forward and the backward pass, and of those that recomputation
+        would repeat, shape (3, layers)."""
         return self._of_layers(self._collectives_s, samples)
 
-    def with_again(self, layer_collectives_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
-        """Adds the collectives that recomputation repeats in the backward pass to those of `layer_collectives_s`."""
-        if self.recompute.kind == "none" or self.exchange is None:
-            return layer_collectives_s
-        forward_s, backward_s = layer_collectives_s
-        repeated_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._repeated_collectives_s, samples)[0]
+    def with_again(self, layer_collectives_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The times of `layer_collectives_s` in both passes, with repeated collectives in the backward pass of the layers that
+        are recomputed."""
+        forward_s, backward_s, repeated_s = layer_collectives_s
         return np.stack([forward_s, backward_s + self.where_recomputed(repeated_s)])
 
     def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
@@ -294,21 +293,13 @@ class Job:
         numbers = {signature: number for number, signature in enumerate(layers)}
         return list(layers.values()), np.array([numbers[layer.signature] for layer in self.layers])
 
-    def _collectives_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Exposed seconds of a layer's collectives in both passes."""
-        if self.exchange is None or not layer.exchanges:
-            return 0.0, 0.0
-        seconds = [0.0, 0.0]
-        for one in layer.exchanges:
-            seconds[one.backward] += self.exchange.seconds(one, layer, samples, self)
-        return seconds[False], seconds[True]
-
-    def _repeated_collectives_s(self, layer: Layer, samples: float) -> tuple[float]:
-        """Exposed seconds of a layer's collectives that selective recomputation repeats."""
-        if self.exchange is None:
-            return (0.0,)
-        repeated = again(layer, self.recompute).exchanges
-        return (sum((self.exchange.seconds(one, layer, samples, self) for one in repeated), 0.0),)
+    def _collectives_s(self, layer: Layer, samples: float) -> Sequence[float]:
+        """Exposed seconds of a layer's collectives in the forward and the backward pass, and of those that are repeated."""
+        seconds = [0.0, 0.0, 0.0]
+        if self.exchange is not None and layer.exchanges:
+            for place, _, exposed_s in self.exchange.exposed_s(layer, samples, self):
+                seconds[place] += exposed_s
+        return seconds
 
     def _scale(self) -> float:
         """Factor on layer times that makes them add up to the measured step. Raises FieldError."""
@@ -349,6 +340,14 @@ class Job:
         """Seconds that recomputation adds to a layer's backward pass."""
         key = "again", layer.signature, samples, self._work
         return self._on_device(key, lambda execution: (execution.again_s(layer, samples),))
+
+    def layer_passes_s(self, layer: Layer, samples: float) -> tuple[float, float, float]:
+        """Compute seconds of a layer's forward and backward pass, and of its recomputation, without sums of microbatches'
+        gradients."""
+        key, scale = ("layer", layer.signature, samples, self._work), self._scale()
+        forward_s, backward_s = self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+        again_s = 0.0 if self.recompute.kind == "none" else self._recompute_s(layer, samples)[0]
+        return scale * forward_s, scale * backward_s, scale * again_s
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
         """Seconds of some of a layer's operators in the forward and the backward pass."""

@@ -6,7 +6,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from scaleproof.simulator.model.recompute import again
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
+from scaleproof.simulator.strategy.model_parallel.compute_budget import ComputeBudget, ComputePart, LayerPass
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import PLAIN, Dispatch
 
 # The cost by size of an operation over a group.
@@ -59,36 +60,61 @@ class LayerCollectives:
             return self.mesh.along("tensor", self.expert_tensor or self.mesh.tensor)
         return self.mesh.along(axis, self.mesh.tensor if axis == "tensor" else self.mesh.context)
 
-    def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """Exposed seconds of a collective.
+    def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:
+        """Exposed seconds of each of a layer's collectives, for `samples` samples; those that recomputation repeats come last.
 
-        An overlapped collective takes processors from concurrent operators; it is exposed as far as it takes longer than its
-        part of them, where all collectives overlapped with the same operators have equal parts.
+        Collectives that overlap with compute are exposed as far as they take longer than what is left of it, each in the same
+        proportion. Those that overlap with the fewest parts come first, and repeated ones after all others, which therefore do
+        not depend on recomputation.
         """
-        if exchange.routed is not None:
-            return self._routed_s(exchange, exchange.routed, layer, samples, job)
+        passes = [(LayerPass(one.backward), one) for one in layer.exchanges]
+        if job.recompute.kind != "none":
+            repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
+            passes += [(LayerPass.AGAIN, one) for one in repeated if not one.backward]
+        exposed_s = np.array([self._collective_s(one, samples, job) for _, one in passes], dtype=object)
+        overlaps = {place: overlap for place, one in enumerate(passes) if (overlap := self._overlap(*one, job)) is not None}
+        if overlaps:
+            budget = ComputeBudget.of(layer, samples, job)
+            concurrent: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
+            for place, overlap in overlaps.items():
+                among = budget.among(overlap.overlaps)
+                concurrent.setdefault((passes[place][0] is LayerPass.AGAIN, len(among), among), []).append(place)
+            for (_, _, among), places in sorted(concurrent.items()):
+                least_s = exposed_s[places] * [overlaps[place].least for place in places]
+                rest_s = exposed_s[places] - least_s
+                exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
+        return [(*one, seconds) for one, seconds in zip(passes, exposed_s, strict=True)]
+
+    def _collective_s(self, exchange: Exchange, samples: float, job: Job) -> float:
+        """Seconds of a collective with no compute next to it."""
+        size_bytes, routed = self.message_bytes(exchange, samples, job), exchange.routed
+        if routed is not None:
+            if self.dispatch.deduplicated:
+                return self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
+            return self._concurrent("alltoall", "expert", job.cluster).seconds(size_bytes)
         cost_of = passed_on_costing if exchange.passed_on else costing
-        collective = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of)
-        collective_s = collective.seconds(self.message_bytes(exchange, samples, job))
+        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of).seconds(size_bytes)
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
+        return collective_s
+
+    def _overlap(self, pass_: LayerPass, exchange: Exchange, job: Job) -> _Overlap | None:
+        """The compute that a collective of a pass overlaps with; None if the pass waits for all of it."""
+        taken = processors_taken(job.cluster)
+        if exchange.routed is not None:
+            # with the passes of another microbatch over the layer; recomputation is a part of them that not all layers have
+            latest = max(pass_, LayerPass.BACKWARD)
+            return _Overlap(lambda part: part.pass_ <= latest, taken) if self.dispatch.overlap else None
         if exchange.hidden:
-            operators = [o for o in layer.operators if exchange.overlapped in ("", o.name)]
-            operators_s = job.operators_s(layer, operators, samples)[exchange.backward]
-            span = exchange.backward, exchange.overlapped
-            overlapping = sum(one.hidden and (one.backward, one.overlapped) == span for one in layer.exchanges)
-            return max(collective_s * processors_taken(job.cluster), collective_s - operators_s / overlapping)
+            name = exchange.overlapped
+            return _Overlap(_among(pass_, lambda part: name in ("", part.operator and part.operator.name)), taken)
         if self.in_pieces(exchange):
             # the first piece of a gather, or the last of a scatter, has no product to overlap with
-            products = [o for o in layer.operators if isinstance(o, Matmul)]
-            products_s = job.operators_s(layer, products, samples)[exchange.backward]
-            count = sum(self.in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
-            return max(collective_s / self.group(exchange.axis).size, collective_s - products_s / count)
+            least = 1 / self.group(exchange.axis).size
+            return _Overlap(_among(pass_, lambda part: isinstance(part.operator, Matmul)), least)
         if job.framework.overlap_input_gradients and _sums_input_gradients(exchange):
-            return max(
-                collective_s * processors_taken(job.cluster), collective_s - self._weights_s(exchange, layer, samples, job)
-            )
-        return collective_s
+            return _Overlap(_among(pass_, _makes_weight_gradients), taken)
+        return None
 
     def in_pieces(self, exchange: Exchange) -> bool:
         """Whether a collective is divided into pieces that overlap with the product before or after it."""
@@ -101,27 +127,6 @@ class LayerCollectives:
         if routed is not None:
             element_bytes = self.dispatch.element_bytes(routed, element_bytes)
         return exchange.elements * samples * element_bytes
-
-    def _weights_s(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """Seconds of the weight-gradient products that overlap with one sum of input gradients: half of the backward pass of
-        the products that read the input."""
-        products = [one for one in layer.operators if one.name in _READ_INPUT]
-        count = sum(_sums_input_gradients(one) and one.axis == exchange.axis for one in layer.exchanges)
-        return job.operators_s(layer, products, samples)[True] / 2 / count if products else 0.0
-
-    def _routed_s(self, exchange: Exchange, routed: Routed, layer: Layer, samples: float, job: Job) -> float:
-        """Exposed seconds of an all-to-all of tokens. If overlapped with another microbatch's compute, each takes processors
-        from its part of it, the forward pass of one microbatch and the backward pass of another over the layer."""
-        size_bytes = self.message_bytes(exchange, samples, job)
-        if self.dispatch.deduplicated:
-            collective_s = self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
-        else:
-            collective_s = self._concurrent("alltoall", "expert", job.cluster).seconds(size_bytes)
-        if not self.dispatch.overlap:
-            return collective_s
-        compute_s = sum(job.operators_s(layer, layer.operators, samples))
-        count = sum(one.routed is not None for one in layer.exchanges)
-        return max(collective_s * processors_taken(job.cluster), collective_s - compute_s / count)
 
     def _deduplicated_s(self, token_bytes: float, routed: Routed, cluster: Cluster) -> float:
         """Seconds to send a rank's tokens once to each of their nodes, while received tokens are forwarded inside the node;
@@ -157,19 +162,14 @@ def pass_communication(job: Job, microbatches: int) -> PassCommunication:
 
     def of_layer(layer: Layer) -> Sequence[float]:
         """Seconds, bytes and calls by kind: forward, backward, and forward ones that the backward pass may repeat."""
-        values = np.zeros((3, len(numbers), 3))
-        repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
-        passes = [(int(one.backward), one) for one in layer.exchanges]
-        if job.recompute.kind != "none":
-            passes += [(2, one) for one in repeated if not one.backward]
-        for place, one in passes:
-            exposed_s = collectives.seconds(one, layer, samples, job)
-            values[:, place_of[one.axis, one.op], place] += exposed_s, collectives.message_bytes(one, samples, job), 1
+        values = np.zeros((3, len(numbers), len(LayerPass)))
+        for pass_, one, exposed_s in collectives.exposed_s(layer, samples, job):
+            values[:, place_of[one.axis, one.op], pass_] += exposed_s, collectives.message_bytes(one, samples, job), 1
         return cast(Sequence[float], values.ravel())
 
-    values: NDArray[Any] = job.of_layers(of_layer).reshape(3, len(numbers), 3, len(job.layers))
-    values[:, :, 1] += job.where_recomputed(values[:, :, 2])
-    exposed_s, message_bytes, calls = values[:, :, :2]
+    values: NDArray[Any] = job.of_layers(of_layer).reshape(3, len(numbers), len(LayerPass), len(job.layers))
+    values[:, :, LayerPass.BACKWARD] += job.where_recomputed(values[:, :, LayerPass.AGAIN])
+    exposed_s, message_bytes, calls = values[:, :, : LayerPass.AGAIN]
     return PassCommunication(np.array(numbers, dtype=np.int16), exposed_s, message_bytes, calls)
 
 
@@ -178,6 +178,24 @@ def _number(axis: Axis, op: str) -> int:
     by_tokens = Dimension.SEQUENCE if op in ("all_gather", "reduce_scatter") else Dimension.TENSOR
     dimension = {"context": Dimension.CONTEXT, "expert": Dimension.EXPERT}.get(axis, by_tokens)
     return number_of(dimension, Collective.of(op))
+
+
+class _Overlap(NamedTuple):
+    """Compute that a collective overlaps with. least: share of the collective that is exposed in any case: processors that it
+    takes from that compute, or a piece before or after it."""
+
+    overlaps: Callable[[ComputePart], bool]
+    least: float
+
+
+def _among(pass_: LayerPass, overlaps: Callable[[ComputePart], Any]) -> Callable[[ComputePart], bool]:
+    """Whether a part is one of a pass that `overlaps` selects, or time of that pass in which no operator computes."""
+    return lambda part: part.pass_ is pass_ and (part.operator is None or bool(overlaps(part)))
+
+
+def _makes_weight_gradients(part: ComputePart) -> bool:
+    """Whether a part computes weight gradients of products that read an input that all tensor-parallel ranks have."""
+    return part.of_weights and part.operator is not None and part.operator.name in _READ_INPUT
 
 
 def _sums_input_gradients(exchange: Exchange) -> bool:

@@ -132,7 +132,7 @@ class _LayerTimer:
         self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
         self._bound: dict[tuple[Shard, int, int], float] = {}
         self._weights: dict[tuple[Shard, int, int], Times] = {}
-        self._exchanging: dict[tuple[int, int], Times] = {}
+        self._exchanging: dict[tuple[int, int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
         self.passes_s: list[Times] = []
@@ -158,12 +158,13 @@ class _LayerTimer:
         if (weights_key := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
             self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
+        if (exchanging_key := (exchange_class, samples, recompute)) not in self._exchanging:
+            self._exchanging[exchanging_key] = job.layer_collectives_s(samples)
         if (sent_key := (exchange_class, samples)) not in self._sent:
-            self._exchanging[sent_key] = job.layer_collectives_s(samples)
             output_bytes = self._output_bytes[shard] * samples
             self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        passes_s = self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples)
+        passes_s = self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[exchanging_key])
         self.passes_s.append(np.maximum(passes_s, job.least_s(samples)))
         self.weights_s.append(self._weights[weights_key] * job.slowest)
         self.bound.append(self._bound[bound_key])

@@ -280,7 +280,7 @@ def test_only_what_exceeds_the_compute_of_another_microbatch_is_exposed(small: M
     slow = ("cluster.node.link={bandwidth: 1 GB/s, latency: 0}",)
     plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU, *slow) for more in overlaps)
     layer = mixtures(hidden)[0]
-    compute_s = 4 * sum(hidden.job().operators_s(layer, layer.operators, 2))
+    compute_s = 4 * sum(hidden.job().layer_passes_s(layer, 2))
     for one, other in zip(delays_s(hidden), delays_s(plain), strict=True):
         assert one == pytest.approx(other - 4 * compute_s / 2, rel=1e-6)
 
