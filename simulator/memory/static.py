@@ -50,12 +50,15 @@ class Always:
         """
         setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
         unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.servers
-        return 2.0 * setting.size * self.part.largest if unfused else 0.0, self.states.master_parameters if main else 0.0
+        return (
+            2.0 * setting.parameter_size * self.part.largest if unfused else 0.0,
+            self.states.master_parameters if main else 0.0,
+        )
 
     def _separate_gradients_bytes(self) -> float:
         """Bytes of stand-ins for gradients that are in buffers already, and of one gradient in the precision of the buffers."""
         setting = self.setting
-        stand_ins = setting.size * self.part.products if setting.software.stand_ins else 0.0
+        stand_ins = setting.parameter_size * self.part.products if setting.software.stand_ins else 0.0
         return stand_ins + (setting.gradient_size * self.part.largest if setting.has_both else 0.0)
 
     @property
@@ -66,7 +69,7 @@ class Always:
     @property
     def _copies(self) -> bool:
         """Whether gradients have fewer bits than the optimizer uses, so that it copies them."""
-        size = self.setting.size
+        size = self.setting.parameter_size
         return self._updates and size < MASTER_BYTES and self.setting.gradient_size == size
 
     @property

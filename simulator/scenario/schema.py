@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
@@ -28,6 +28,7 @@ from scaleproof.simulator.scenario.framework_choice import (
     check_supported,
     default_framework,
     features,
+    with_autocast,
     with_defaults,
 )
 from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
@@ -72,6 +73,11 @@ class Training(Spec):
     """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
+    autocast: bool | None = Field(
+        None,
+        description="training in 16 bits by torch.autocast: parameters, gradients, norms and sums of the residual stream have 32 "
+        "bits; the framework's if absent",
+    )
     fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
     fp4_recipe: Fp4Recipe | None = Field(
         None,
@@ -97,6 +103,11 @@ class Training(Spec):
     offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="states that are kept in host memory")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of parameters, and of gradients as passes compute them."""
+        return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
 
 
 class Scenario(Spec):
@@ -211,6 +222,7 @@ class Scenario(Spec):
             measured_step=training.measured_step,
             framework=self.framework,
             recipe=self.recipe,
+            autocast=bool(training.autocast),
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
             pipelined_ranks=plan.pipelined_ranks(self.cluster.node.devices),
@@ -253,6 +265,7 @@ class Scenario(Spec):
             check_attention(self.framework, self.model)
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
+        self.__dict__["training"] = with_autocast(training, self.framework, strategy)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
