@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from scaleproof.simulator.cluster.device.device import (
+    ELEMENT_BYTES,
     Device,
     Optimizer,
     Precision,
@@ -29,7 +30,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.attention_passes import ScorePasses
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Matmul, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
@@ -39,6 +40,8 @@ _SHARPNESS: Final = 4
 _DROPOUT: Final = "dropout"
 _DROPOUT_MASK: Final = "dropout mask"
 _ATTENTION_MASK: Final = "attention mask"
+# Generations whose convolutions run without tensor cores of NVIDIA's kind.
+_WITHOUT_TENSOR_CORES: Final = ("kepler", "pascal", "cdna", "tpu", "cpu")
 # Operators that only the ends of a language model have.
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
@@ -179,11 +182,12 @@ class Execution:
         return passes_s(self._speed(), tuple(operators), (), samples)
 
     def _speed(self) -> Speed:
-        return self.device.speed(self.precision, self._kernels)
+        return self.device.speed(self.precision, self._kernels)._replace(pads=self.framework.pads_products)
 
     @functools.cached_property
     def _narrow_speed(self) -> Speed:
-        return self.device.narrow_speed(self.work.precision, self._kernels, self.work.recipe)
+        speed = self.device.narrow_speed(self.work.precision, self._kernels, self.work.recipe)
+        return speed._replace(pads=self.framework.pads_products)
 
     def _extra_bytes(self, operator: Operator, kept: Sequence[SavedActivation], samples: float) -> tuple[float, float]:
         """Bytes that an operator moves in both passes in addition to what the model counts."""
@@ -192,10 +196,21 @@ class Execution:
             extra = extra + self.framework.autocast.extra_bytes.get(operator.name, PerPass())
         written = written_elements(operator) * samples
         forward_bytes, backward_bytes = extra.forward * written, extra.backward * written
+        if isinstance(operator, Convolution) and self._transposes(operator):
+            # a kernel that reads and writes each of the two tensors that a product reads or writes
+            both = 2 * (operator.input_elements + operator.positions * operator.outputs) * samples
+            both_bytes = both * ELEMENT_BYTES[self.precision]
+            return forward_bytes + both_bytes, backward_bytes + len(operator.backward(1)) * both_bytes
         if isinstance(operator, Attention):
             scores = self._score_passes(operator, samples).extra_bytes(_elements(kept, _ATTENTION_MASK) * samples)
             return forward_bytes + scores[0], backward_bytes + scores[1]
         return forward_bytes, backward_bytes
+
+    def _transposes(self, operator: Convolution) -> bool:
+        """Whether tensors are transposed around a convolution, since tensor cores read the channels of a position together."""
+        generation = self._kernels.generation
+        uses_tensor_cores = operator.groups == 1 and generation not in _WITHOUT_TENSOR_CORES
+        return uses_tensor_cores and self.precision in self.framework.channels_first
 
     def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
         return ScorePasses(self.framework, operator, samples, self.precision, self.work.autocast)

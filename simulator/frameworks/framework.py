@@ -315,6 +315,10 @@ class Framework(Spec):
     pads_products: bool = Field(
         False, description="the compiler pads products whose rows are not aligned (inductor's shape_padding)"
     )
+    channels_first: tuple[Literal["tf32", "bf16", "fp16"], ...] = Field(
+        (),
+        description="precisions in which images are stored channel by channel, so that cuDNN transposes them for tensor cores",
+    )
     autocast: Autocast = Autocast()
     extra_bytes: dict[str, PerPass] = Field(
         {}, description="moved per element that an operator writes, in addition to what the model counts"
@@ -401,6 +405,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "attention passes": {"attention_passes": {}, "fused_softmax": False},
     "autocast": {"autocast": Autocast()},
     "padding": {"pads_products": False},
+    "transposes": {"channels_first": ()},
     "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},

@@ -27,7 +27,8 @@ class MemoryInputs:
     """A scenario with its framework, whose memory behaviour is `software`.
 
     samples: per microbatch, on the worker with the most. size, parameter_size, gradient_size, reduced_size: bytes per element
-    of activations, of parameters, of accumulated gradients and of reduced gradients. makes_gradients: whether a step begins without allocated gradients.
+    of activations, of parameters, of accumulated gradients and of reduced gradients. makes_gradients: whether a step begins
+    without allocated gradients.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -75,8 +75,8 @@ class Training(Spec):
     precision: Precision = "fp32"
     autocast: bool | None = Field(
         None,
-        description="training in 16 bits by torch.autocast: parameters, gradients, norms and sums of the residual stream have 32 "
-        "bits; the framework's if absent",
+        description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
+        "the framework's if absent",
     )
     fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
     fp4_recipe: Fp4Recipe | None = Field(

@@ -87,12 +87,12 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks, autocast: as in `TrainingWork`. exchange: times of the collectives among
-    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
-    where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
-    scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
-    else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the time of their compute
-    instead of using cores.
+    other in each step; group: within each pass. pipelined_ranks, autocast: as in `TrainingWork`. exchange: times of the
+    collectives among ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer
+    is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training
+    precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that
+    messages share links; else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the
+    time of their compute instead of using cores.
     """
 
     layers: Sequence[Layer]
