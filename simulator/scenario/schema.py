@@ -18,6 +18,7 @@ from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.library import renamed
 from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.model.tracing.torch_module import Traced
@@ -45,15 +46,16 @@ _RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4
 _MOST_PARAMETERS: Final = 10**15
 
 
-def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+def _layers(model: ModelSpec, shard: Shard, autocast: bool = False) -> Sequence[Layer]:
     """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded so."""
     # traced models have a cache of their own, by the folder of the user's function, and warn each time
-    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard)
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast)
 
 
 @functools.lru_cache(maxsize=64)
-def _built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
-    return tuple(model.build_layers(shard))
+def _built(model: ModelSpec, shard: Shard, autocast: bool) -> Sequence[Layer]:
+    layers = tuple(model.build_layers(shard))
+    return with_wide_stream(layers) if autocast else layers
 
 
 class Batch(Spec):
@@ -208,7 +210,7 @@ class Scenario(Spec):
     def _job_of(self, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
         training, plan = self.training, strategy.plan
         job = Job(
-            layers=_layers(self.model, plan.shard),
+            layers=_layers(self.model, plan.shard, bool(training.autocast)),
             cluster=self.framework.reached(self.cluster),
             samples_per_worker=samples_per_worker,
             precision=training.precision,
