@@ -68,7 +68,7 @@ def products_s(
     """
     m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to zero rows
     kernels, rates, form = speed.kernels, speed.products, _form(speed)
-    padding_s = np.zeros(1)
+    padding_s: NDArray[np.float64] | float = 0.0
     if speed.pads and speed.on_tensor_cores:
         padding_s = _sums(_padded(m, n, k, speed) * batch, begins) * (2 * speed.element_bytes / speed.reached_Bps)
         n, k = (_aligned(value, speed) for value in (n, k))
