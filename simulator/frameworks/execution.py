@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from scaleproof.simulator.cluster.device.device import (
+    ELEMENT_BYTES,
     Device,
     Optimizer,
     Precision,
@@ -26,21 +27,21 @@ from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_pr
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.frameworks.attention_passes import ScorePasses
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Matmul, Operator
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
 # with kernels bound by the device; a rounded assumption.
 _SHARPNESS: Final = 4
-# Megatron's kernel takes heads and sequences in fours and up to 2,048 keys (megatron/fused_kernels and model/fused_softmax.py);
-# else PyTorch turns scores into 32 bits, scales, masks, normalises and turns them back, and the same backward: four kernels and
-# these bytes per score in addition.
-_FUSED_SOFTMAX_OF: Final = 4
-_FUSED_SOFTMAX_KEYS: Final = 2048
-_UNFUSED_SOFTMAX: Final = PerPass(forward=6 + 8 + 8 + 8 + 6 - 4, backward=6 + 12 + 8 + 8 + 6 - 6)
-_UNFUSED_KERNELS: Final = PerPass(forward=4, backward=4)
+# Key of `extra_bytes` for dropout outside of attention, and the names of dropout's masks, whose elements are counted.
+_DROPOUT: Final = "dropout"
+_DROPOUT_MASK: Final = "dropout mask"
+_ATTENTION_MASK: Final = "attention mask"
+# Generations whose convolutions run without tensor cores of NVIDIA's kind.
+_WITHOUT_TENSOR_CORES: Final = ("kepler", "pascal", "cdna", "tpu", "cpu")
 # Operators that only the ends of a language model have.
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
@@ -49,7 +50,7 @@ class TrainingWork(NamedTuple):
     """Training parameters that determine kernels and host work.
 
     recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
-    nodes; 0 without such a pipeline.
+    nodes; 0 without such a pipeline. autocast: whether training in 16 bits keeps parameters, norms and sums in 32.
     """
 
     precision: Precision
@@ -57,6 +58,7 @@ class TrainingWork(NamedTuple):
     recompute: Recompute
     recipe: Recipe = "delayed"
     pipelined_ranks: int = 0
+    autocast: bool = False
 
 
 class Execution:
@@ -164,16 +166,15 @@ class Execution:
             saved = self._saved_by_few_bits_s(layer, samples)
             forward_s, backward_s = forward_s - saved[0], backward_s - saved[1]
         copies = framework.parameter_bytes
-        forward_bytes, backward_bytes = copies.forward * layer.parameters, copies.backward * layer.parameters
+        if self.work.autocast:
+            copies = copies + framework.autocast.parameter_bytes
+        dropout, dropped = framework.extra_bytes.get(_DROPOUT, PerPass()), _elements(layer.kept, _DROPOUT_MASK) * samples
+        forward_bytes = copies.forward * layer.parameters + dropout.forward * dropped
+        backward_bytes = copies.backward * layer.parameters + dropout.backward * dropped
         for operator in layer.operators:
-            extra = framework.extra_bytes.get(operator.name)
-            if extra is not None:
-                elements = written_elements(operator) * samples
-                forward_bytes += extra.forward * elements
-                backward_bytes += extra.backward * elements
-            scores = self._unfused_scores(operator, samples)
-            forward_bytes += _UNFUSED_SOFTMAX.forward * scores
-            backward_bytes += _UNFUSED_SOFTMAX.backward * scores
+            extra_bytes = self._extra_bytes(operator, layer.kept, samples)
+            forward_bytes += extra_bytes[0]
+            backward_bytes += extra_bytes[1]
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -181,18 +182,38 @@ class Execution:
         return passes_s(self._speed(), tuple(operators), (), samples)
 
     def _speed(self) -> Speed:
-        return self.device.speed(self.precision, self._kernels)
+        return self.device.speed(self.precision, self._kernels)._replace(pads=self.framework.pads_products)
 
     @functools.cached_property
     def _narrow_speed(self) -> Speed:
-        return self.device.narrow_speed(self.work.precision, self._kernels, self.work.recipe)
+        speed = self.device.narrow_speed(self.work.precision, self._kernels, self.work.recipe)
+        return speed._replace(pads=self.framework.pads_products)
 
-    def _unfused_scores(self, operator: Operator, samples: float) -> float:
-        """Attention scores whose softmax the framework would fuse but cannot."""
-        if not (self.framework.fused_softmax and isinstance(operator, Attention)) or operator.flash:
-            return 0.0
-        rest = operator.heads * samples % _FUSED_SOFTMAX_OF
-        return operator.scores * samples if rest or operator.keys > _FUSED_SOFTMAX_KEYS else 0.0
+    def _extra_bytes(self, operator: Operator, kept: Sequence[SavedActivation], samples: float) -> tuple[float, float]:
+        """Bytes that an operator moves in both passes in addition to what the model counts."""
+        extra = self.framework.extra_bytes.get(operator.name, PerPass())
+        if self.work.autocast:
+            extra = extra + self.framework.autocast.extra_bytes.get(operator.name, PerPass())
+        written = written_elements(operator) * samples
+        forward_bytes, backward_bytes = extra.forward * written, extra.backward * written
+        if isinstance(operator, Convolution) and self._transposes(operator):
+            # a kernel that reads and writes each of the two tensors that a product reads or writes
+            both = 2 * (operator.input_elements + operator.positions * operator.outputs) * samples
+            both_bytes = both * ELEMENT_BYTES[self.precision]
+            return forward_bytes + both_bytes, backward_bytes + len(operator.backward(1)) * both_bytes
+        if isinstance(operator, Attention):
+            scores = self._score_passes(operator, samples).extra_bytes(_elements(kept, _ATTENTION_MASK) * samples)
+            return forward_bytes + scores[0], backward_bytes + scores[1]
+        return forward_bytes, backward_bytes
+
+    def _transposes(self, operator: Convolution) -> bool:
+        """Whether tensors are transposed around a convolution, since tensor cores read the channels of a position together."""
+        generation = self._kernels.generation
+        uses_tensor_cores = operator.groups == 1 and generation not in _WITHOUT_TENSOR_CORES
+        return uses_tensor_cores and self.precision in self.framework.channels_first
+
+    def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
+        return ScorePasses(self.framework, operator, samples, self.precision, self.work.autocast)
 
     def _saved_by_few_bits_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds by which products in 8 or 4 bits shorten both passes, less the casts of what they read."""
@@ -212,8 +233,7 @@ class Execution:
         kept = layer.kept if any(isinstance(o, Attention) for o in operators) else ()
         total_s, _ = passes_s(self._speed(), operators, kept, samples) if operators else (0.0, 0.0)
         for operator in operators:
-            extra = self.framework.extra_bytes.get(operator.name, PerPass())
-            total_s += extra.forward * written_elements(operator) * samples / self._reached_Bps
+            total_s += self._extra_bytes(operator, kept, samples)[0] / self._reached_Bps
         return total_s * self.framework.kernel_scale
 
     @property
@@ -224,8 +244,10 @@ class Execution:
     def _host_s(self, layer: Layer, samples: float) -> _HostTimes:
         """Seconds of host time in both passes."""
         kernels = self._launches(layer)
-        if any(self._unfused_scores(operator, samples) for operator in layer.operators):
-            kernels = kernels + _UNFUSED_KERNELS
+        for operator in layer.operators:
+            if isinstance(operator, Attention):
+                forward, backward = self._score_passes(operator, samples).extra_kernels
+                kernels = kernels + PerPass(forward=forward, backward=backward)
         collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
         forward_s, backward_s = (
             count * self._kernel_host_s + number * collective_s
@@ -248,6 +270,11 @@ class Execution:
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _elements(kept: Sequence[SavedActivation], name: str) -> int:
+    """Elements per sample of the saved activations of a name."""
+    return sum(item.elements for item in kept if item.name == name)
 
 
 def _collectives(layer: Layer) -> tuple[int, int]:

@@ -108,6 +108,37 @@ _SCHEMA: Final = {
 AnyGradientPrecision = Annotated[GradientPrecision, WithJsonSchema(_SCHEMA)]
 
 
+class ScorePass(Spec):
+    """A kernel of attention without flash, which reads and writes scores in memory, or copies what attention reads.
+
+    forward, backward: elements that it reads and writes per element, masks of a byte not counted.
+    """
+
+    forward: float = Field(0.0, ge=0, le=100)
+    backward: float = Field(0.0, ge=0, le=100)
+    of: Literal["scores", "inputs"] = Field("scores", description="its elements: scores, or queries, keys and values")
+    when: Literal["always", "causal", "bidirectional"] = Field("always", description="the attention that has it")
+    wide: Literal["never", "autocast", "always"] = Field(
+        "never", description="when its scores have 32 bits in training with 16; casts before and after it are added"
+    )
+
+
+class Autocast(Spec):
+    """What `torch.autocast` adds to training in 16 bits: parameters, gradients, norms and sums of the residual stream have 32
+    bits, and casts are between them and products."""
+
+    usual: bool = Field(False, description="training in 16 bits uses it unless the scenario says otherwise")
+    extra_bytes: dict[str, PerPass] = Field(
+        {}, description="moved per element that an operator writes, in addition to what training without it moves"
+    )
+    parameter_bytes: PerPass = Field(PerPass(), description="the same per parameter and microbatch")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the framework has it."""
+        return bool(self.extra_bytes)
+
+
 class GradientDefaults(Spec):
     """Accumulation of gradients over microbatches and their sum over ranks, where a scenario does not specify them."""
 
@@ -278,6 +309,17 @@ class Framework(Spec):
         description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
     )
     fused_softmax: bool = Field(False, description="scale, mask and softmax are one kernel where shapes are multiples of four")
+    attention_passes: dict[str, ScorePass] = Field(
+        {}, description="kernels between the products of attention without flash, in order; absent: one fused softmax"
+    )
+    pads_products: bool = Field(
+        False, description="the compiler pads products whose rows are not aligned (inductor's shape_padding)"
+    )
+    channels_first: tuple[Literal["tf32", "bf16", "fp16"], ...] = Field(
+        (),
+        description="precisions in which images are stored channel by channel, so that cuDNN transposes them for tensor cores",
+    )
+    autocast: Autocast = Autocast()
     extra_bytes: dict[str, PerPass] = Field(
         {}, description="moved per element that an operator writes, in addition to what the model counts"
     )
@@ -359,7 +401,11 @@ IDEAL: Final = Framework(
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
     "attention": {"attention": _BEST_ATTENTION},
-    "kernels": {"extra_bytes": {}, "fused_softmax": False},
+    "kernels": {"extra_bytes": {}},
+    "attention passes": {"attention_passes": {}, "fused_softmax": False},
+    "autocast": {"autocast": Autocast()},
+    "padding": {"pads_products": False},
+    "transposes": {"channels_first": ()},
     "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},

@@ -279,6 +279,6 @@ class Backward:
         if not np.any(gathers):
             return 0.0, 0.0
         setting, ends = self.setting, pinned_to_end * parameters
-        moving = (setting.size + setting.reduced_size) * (parameters - ends) + setting.reduced_size * behind
-        scattered = gathers * (moving + setting.size * self._behind(ends))
-        return scattered, scattered + gathers * setting.size * ends
+        moving = (setting.parameter_size + setting.reduced_size) * (parameters - ends) + setting.reduced_size * behind
+        scattered = gathers * (moving + setting.parameter_size * self._behind(ends))
+        return scattered, scattered + gathers * setting.parameter_size * ends

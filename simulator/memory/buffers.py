@@ -66,13 +66,15 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Am
     if zero == 2:
         buckets = two
     elif software.narrow_buckets:
-        buckets = parameters * setting.size if zero == 0 and software.copies_buckets else 0.0
+        buckets = parameters * setting.parameter_size if zero == 0 and software.copies_buckets else 0.0
     elif zero < 2 and software.copies_buckets:
         buckets = whole
     elif zero < 2 and setting.reduced_size != setting.gradient_size:
         # gradients are reduced as a copy in another precision
         buckets = two if setting.plan.overlap else whole
-    return setting.averages * (buckets + (np.minimum(software.reduce_elements, parameters) * setting.size if zero else 0.0))
+    return setting.averages * (
+        buckets + (np.minimum(software.reduce_elements, parameters) * setting.parameter_size if zero else 0.0)
+    )
 
 
 def _gathered_bytes(setting: MemoryInputs, part: StageElements) -> Amount:
@@ -80,11 +82,11 @@ def _gathered_bytes(setting: MemoryInputs, part: StageElements) -> Amount:
     computes and those that are prefetched; or of all layers, if they are not resharded after the forward pass."""
     plan = setting.plan
     ahead = np.minimum(part.blocks, (1 + plan.prefetch) * part.block) if plan.reshard else part.blocks
-    return setting.gathers * setting.size * (part.ends + ahead)
+    return setting.gathers * setting.parameter_size * (part.ends + ahead)
 
 
 def _outer_optimizer_bytes(setting: MemoryInputs, part: StageElements) -> float:
     """Bytes of DiLoCo's outer optimizer: parameters at the beginning of a period and their momentum, in 32 bits."""
     strategy = setting.strategy
     outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
-    return 2.0 * max(MASTER_BYTES, setting.size) * part.sizes.parameters if outer else 0.0
+    return 2.0 * max(MASTER_BYTES, setting.parameter_size) * part.sizes.parameters if outer else 0.0

@@ -26,8 +26,9 @@ def is_gpu(device: Device) -> bool:
 class MemoryInputs:
     """A scenario with its framework, whose memory behaviour is `software`.
 
-    samples: per microbatch, on the worker with the most. size, gradient_size, reduced_size: bytes per element of parameters, of
-    accumulated gradients and of reduced gradients. makes_gradients: whether a step begins without allocated gradients.
+    samples: per microbatch, on the worker with the most. size, parameter_size, gradient_size, reduced_size: bytes per element
+    of activations, of parameters, of accumulated gradients and of reduced gradients. makes_gradients: whether a step begins
+    without allocated gradients.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -35,7 +36,7 @@ class MemoryInputs:
         self.scenario, self.software, self.strategy = scenario, software, strategy
         self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
         plan = self.plan
-        self.size = self.job.element_bytes
+        self.size, self.parameter_size = self.job.element_bytes, self.job.parameter_bytes
         sizes = gradient_sizes(scenario.training, strategy, scenario.framework)
         self.gradient_size, self.reduced_size = sizes.accumulated, sizes.reduced
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
@@ -72,12 +73,12 @@ class MemoryInputs:
     @property
     def has_both(self) -> bool:
         """Whether there are gradients of two precisions."""
-        return self.software.gradients == "both" and self.gradient_size > self.size
+        return self.software.gradients == "both" and self.gradient_size > self.parameter_size
 
     @property
     def gradient_copies(self) -> float:
         """Bytes of gradients in all precisions, as a multiple of the bytes of accumulated gradients."""
-        return 1 + self.size / self.gradient_size if self.has_both else 1.0
+        return 1 + self.parameter_size / self.gradient_size if self.has_both else 1.0
 
     @property
     def fragmentation(self) -> float:

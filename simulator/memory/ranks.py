@@ -95,7 +95,11 @@ class PipelineRank:
         self.gradient_sizes: list[float] = []
         for number, (chunk, entry) in enumerate(zip(own.chunks, own.entries, strict=True)):
             gradients = states(chunk, training, *setting.sharing, setting.gradient_size, setting.whole_gradients).gradients
-            each = gradients / max(1, sum(layer.parameters for layer in chunk)) if setting.makes_gradients else setting.size
+            each = (
+                gradients / max(1, sum(layer.parameters for layer in chunk))
+                if setting.makes_gradients
+                else setting.parameter_size
+            )
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
             self.gradients_bytes.append(gradients * setting.gradient_copies)
             self.gradient_sizes.append(each)
@@ -185,7 +189,7 @@ def server(setting: MemoryInputs) -> RankMemory | None:
     if not isinstance(strategy, ParameterServer):
         return None
     layers, workers = setting.job.layers, strategy.workers
-    (whole,) = buckets(layers, strategy.servers, strategy.shard, setting.size, math.inf, None, workers)
+    (whole,) = buckets(layers, strategy.servers, strategy.shard, setting.parameter_size, math.inf, None, workers)
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
     own = States(*(share * part for part in states(layers, setting.training)))._asdict()
     return RankMemory("server", own | {"communication": own["gradients"] * (workers - 1)})

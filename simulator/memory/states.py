@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.scenario.schema import Training
 
@@ -72,7 +71,7 @@ def states_of(
 ) -> States:  # fmt: skip
     """Bytes of states from sizes; arguments: see `states`. With ZeRO stage 3 and 32-bit gradients, the sharded and gathered
     parameters are the master copies (PyTorch's FSDP), and there are no others."""
-    size = ELEMENT_BYTES[training.precision]
+    size = training.parameter_bytes
     gradient_size = gradient_bytes or size
     shared = (own.parameters - own.experts) / replicas + own.experts / expert_replicas
     parameters, gradients, optimizer = (shared if training.zero >= stage else own.parameters for stage in (3, 2, 1))

@@ -6,7 +6,7 @@ from scaleproof.simulator.memory.buffers import always_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.result import TEMPORARY
 from scaleproof.simulator.memory.stage_layers import StageElements
-from scaleproof.simulator.memory.states import MASTER_BYTES, states_of
+from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, states_of
 
 
 class Always:
@@ -27,7 +27,7 @@ class Always:
             "master_parameters": software.master_bytes * mastered,
             "optimizer_states": states.optimizer_states if updates else 0.0,
             "activations": setting.samples_per_worker * self.part.batch_bytes,
-            "working": self._separate_gradients_bytes(),
+            "working": self._separate_gradients_bytes() + self._cast_bytes,
             "communication": always_bytes(setting, self.part, states),
         }
 
@@ -50,13 +50,22 @@ class Always:
         """
         setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
         unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.servers
-        return 2.0 * setting.size * self.part.largest if unfused else 0.0, self.states.master_parameters if main else 0.0
+        return (
+            2.0 * setting.parameter_size * self.part.largest if unfused else 0.0,
+            self.states.master_parameters if main else 0.0,
+        )
 
     def _separate_gradients_bytes(self) -> float:
         """Bytes of stand-ins for gradients that are in buffers already, and of one gradient in the precision of the buffers."""
         setting = self.setting
-        stand_ins = setting.size * self.part.products if setting.software.stand_ins else 0.0
+        stand_ins = setting.parameter_size * self.part.products if setting.software.stand_ins else 0.0
         return stand_ins + (setting.gradient_size * self.part.largest if setting.has_both else 0.0)
+
+    @property
+    def _cast_bytes(self) -> Amount:
+        """Bytes of the copies of parameters in the precision of activations, which autocast keeps until the backward pass."""
+        setting = self.setting
+        return setting.size * self.part.sizes.parameters if setting.size < setting.parameter_size else 0.0
 
     @property
     def _updates(self) -> bool:
@@ -66,7 +75,7 @@ class Always:
     @property
     def _copies(self) -> bool:
         """Whether gradients have fewer bits than the optimizer uses, so that it copies them."""
-        size = self.setting.size
+        size = self.setting.parameter_size
         return self._updates and size < MASTER_BYTES and self.setting.gradient_size == size
 
     @property

@@ -25,7 +25,7 @@ from scaleproof.simulator.strategy import (
 from scaleproof.simulator.strategy.plan import Plan
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.simulator.scenario.schema import Scenario, Training
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
@@ -33,6 +33,8 @@ DECIDED: Final = (
     "balance",
 )  # fmt: skip
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
+# Precisions of training by autocast.
+_AUTOCAST: Final = ("bf16", "fp16")
 # Maximum number of alternatives in an error message.
 _MOST_NAMED: Final = 6
 
@@ -138,6 +140,21 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
     values = decided(framework, strategy.plan, zero, precision)
     # they count as not given, so that another framework decides anew
     return strategy.defaulted({name: values.get(name, default) for name, default in free.items()})
+
+
+def with_autocast(training: Training, framework: Framework, strategy: Strategy) -> Training:
+    """The training with the framework's choice of autocast if none was given, which still counts as not given. Raises
+    FieldError where autocast does not apply."""
+    applies = training.precision in _AUTOCAST and not isinstance(strategy, CapturedStrategy)
+    if "autocast" not in training.model_fields_set or training.autocast is None:
+        return training.defaulted({"autocast": applies and framework.autocast.usual})
+    if training.autocast and not applies:
+        what = "the captured script decides" if isinstance(strategy, CapturedStrategy) else f"not with {training.precision}"
+        raise FieldError(("training", "autocast"), f"{what}; set training.precision to bf16 or fp16, or leave autocast out")
+    if training.autocast and not framework.autocast.is_known:
+        message = f"{framework.name} has no autocast; leave it out, or use pytorch-ddp"
+        raise FieldError(("training", "autocast"), message)
+    return training
 
 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:

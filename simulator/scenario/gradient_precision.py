@@ -22,13 +22,13 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     A fused product reads and writes the accumulation buffer instead of writing a gradient; otherwise an addition reads the
     gradient and the buffer and writes the buffer. If a framework specifies neither, accumulation costs nothing.
     """
-    size, usual = ELEMENT_BYTES[training.precision], framework.gradients
+    size, usual = training.parameter_bytes, framework.gradients
     decides = isinstance(strategy, ReplicaStrategy | Pipeline) and not strategy.servers
     usually_reduced, usually_accumulated = (
         choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )
-    reduced = _size(training.reduce_precision) or usually_reduced or size
-    accumulated = _size(training.accumulate_precision) or usually_accumulated or reduced
+    reduced = _size(training.reduce_precision) or max(usually_reduced or 0, size)
+    accumulated = _size(training.accumulate_precision) or max(usually_accumulated or reduced, size)
     fused = training.fused_accumulation if training.fused_accumulation is not None else usual.fused
     if training.accumulate_precision is None and (fused is None or not decides):
         return GradientSizes(accumulated, reduced)
@@ -47,7 +47,7 @@ def check_gradients(training: Training, strategy: Strategy) -> None:
         if strategy.servers or not isinstance(strategy, ReplicaStrategy):
             message = f"not supported by the strategy {strategy.kind}; remove {field}, or use data_parallel"
             raise FieldError(("training", field), message)
-    stored = storage_precision(training.precision)
+    stored = "fp32" if training.autocast else storage_precision(training.precision)
     for field in ("accumulate_precision", "reduce_precision"):
         if given[field] not in (None, "fp32", stored):
             known = " or ".join(dict.fromkeys(("fp32", stored)))

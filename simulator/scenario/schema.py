@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
@@ -18,6 +18,7 @@ from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.library import renamed
 from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.model.tracing.torch_module import Traced
@@ -28,6 +29,7 @@ from scaleproof.simulator.scenario.framework_choice import (
     check_supported,
     default_framework,
     features,
+    with_autocast,
     with_defaults,
 )
 from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
@@ -44,15 +46,16 @@ _RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4
 _MOST_PARAMETERS: Final = 10**15
 
 
-def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+def _layers(model: ModelSpec, shard: Shard, autocast: bool = False) -> Sequence[Layer]:
     """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded so."""
     # traced models have a cache of their own, by the folder of the user's function, and warn each time
-    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard)
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast)
 
 
 @functools.lru_cache(maxsize=64)
-def _built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
-    return tuple(model.build_layers(shard))
+def _built(model: ModelSpec, shard: Shard, autocast: bool) -> Sequence[Layer]:
+    layers = tuple(model.build_layers(shard))
+    return with_wide_stream(layers) if autocast else layers
 
 
 class Batch(Spec):
@@ -72,6 +75,11 @@ class Training(Spec):
     """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
+    autocast: bool | None = Field(
+        None,
+        description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
+        "the framework's if absent",
+    )
     fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
     fp4_recipe: Fp4Recipe | None = Field(
         None,
@@ -97,6 +105,11 @@ class Training(Spec):
     offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="states that are kept in host memory")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of parameters, and of gradients as passes compute them."""
+        return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
 
 
 class Scenario(Spec):
@@ -197,7 +210,7 @@ class Scenario(Spec):
     def _job_of(self, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
         training, plan = self.training, strategy.plan
         job = Job(
-            layers=_layers(self.model, plan.shard),
+            layers=_layers(self.model, plan.shard, bool(training.autocast)),
             cluster=self.framework.reached(self.cluster),
             samples_per_worker=samples_per_worker,
             precision=training.precision,
@@ -211,6 +224,7 @@ class Scenario(Spec):
             measured_step=training.measured_step,
             framework=self.framework,
             recipe=self.recipe,
+            autocast=bool(training.autocast),
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
             pipelined_ranks=plan.pipelined_ranks(self.cluster.node.devices),
@@ -253,6 +267,7 @@ class Scenario(Spec):
             check_attention(self.framework, self.model)
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
+        self.__dict__["training"] = with_autocast(training, self.framework, strategy)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

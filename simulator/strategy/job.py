@@ -88,12 +88,12 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks: as in `TrainingWork`. exchange: times of the collectives among
-    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
-    where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
-    scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
-    else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the time of their compute
-    instead of using cores.
+    other in each step; group: within each pass. pipelined_ranks, autocast: as in `TrainingWork`. exchange: times of the
+    collectives among ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer
+    is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training
+    precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that
+    messages share links; else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the
+    time of their compute instead of using cores.
     """
 
     layers: Sequence[Layer]
@@ -118,6 +118,7 @@ class Job:
     scatter: Literal["microbatch", "step"] = "microbatch"
     shares_links: bool = True
     is_emulated: bool = False
+    autocast: bool = False
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
         """Ranks that must not be folded into a class with others."""
@@ -127,6 +128,11 @@ class Job:
     def element_bytes(self) -> int:
         """Bytes of an element in the training precision."""
         return ELEMENT_BYTES[self.precision]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of parameters and of their gradients."""
+        return ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes
 
     @property
     def scatters(self) -> bool:
@@ -160,12 +166,12 @@ class Job:
     @property
     def gathered_bytes(self) -> int:
         """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
-        return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.element_bytes
+        return 1 if self.precision == "fp8" and self.framework.fp8_gathers else self.parameter_bytes
 
     @property
     def reduced_bytes(self) -> int:
         """Bytes per element of the gradients that ranks sum."""
-        return self.element_bytes if self.gradients is None else self.gradients.reduced
+        return self.parameter_bytes if self.gradients is None else self.gradients.reduced
 
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
@@ -315,7 +321,7 @@ class Job:
 
     @property
     def _work(self) -> TrainingWork:
-        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks)
+        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.autocast)
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Values of `function` for the device as the framework uses it."""

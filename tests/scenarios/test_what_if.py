@@ -84,7 +84,8 @@ def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:
 def test_averaging_every_500_steps_tolerates_a_slow_network() -> None:
     name = "gpt3-1.3b-diloco-wan"
     assert exposed(run(name, "period=1")) > 0.95
-    assert exposed(run(name)) < 0.1
+    # parameters have 32 bits, as DiLoCo sends them
+    assert exposed(run(name)) < 0.15
     assert exposed(run(name, "overlap=true")) == 0.0
 
 

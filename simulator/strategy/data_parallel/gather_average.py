@@ -58,7 +58,7 @@ class GatherAverage(Strategy):
             ranks.append(rank)
         main, others = ranks[0], ranks[1:]
         parameters = float(costs.parameters.sum())
-        size_bytes = parameters * job.element_bytes
+        size_bytes = parameters * job.parameter_bytes
         paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
         gather = Communication.of(Dimension.DATA, "gather", size_bytes)
         distribute = Communication.of(Dimension.DATA, "broadcast", size_bytes)

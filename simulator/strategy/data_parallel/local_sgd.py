@@ -85,9 +85,9 @@ class LocalSgd(Strategy):
                 Group.of(self.workers, job.cluster.node.devices),
                 sorted({worker_class.node for worker_class in worker_classes}),
             )
-            moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.element_bytes, nodes)
+            moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.parameter_bytes, nodes)
             ready = begins if self.overlap else ends
-            labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.element_bytes)
+            labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.parameter_bytes)
             averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)]
         for rank in ranks:
             builder.wait(rank, Phase.SYNCHRONISE, averages)

@@ -169,7 +169,7 @@ class _PassTasks:
     def _average(self, devices: Sequence[int], parameters: int) -> int:
         group = Group.of(list(devices), self.job.cluster.node.devices)
         nodes = sorted({self._places[device][0] for device in devices})
-        size_bytes = float(parameters * self.job.element_bytes)
+        size_bytes = float(parameters * self.job.parameter_bytes)
         moved_bytes, path = self._resource_map.collective("all_reduce", group, size_bytes, nodes)
         labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
         last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]

@@ -41,7 +41,7 @@ def _add_requests(
     ranks = replica.placed.ranks * plan.model_parallel_size
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, stage).items():
-        size_bytes = parameters * job.element_bytes / plan.servers
+        size_bytes = parameters * job.parameter_bytes / plan.servers
         sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(context, bucket)
         for node, server in servers.items():
             up, down = _paths(

@@ -168,7 +168,7 @@ class ParameterServer(Strategy):
         """One step of all workers. Raises FieldError if there are too many messages to simulate."""
         cluster = job.cluster
         limit_bytes = self.bucket_bytes if self.overlap else math.inf
-        bucket_list = buckets(job.layers, self.servers, self.shard, job.element_bytes, limit_bytes, self.sparse, self.workers)
+        bucket_list = buckets(job.layers, self.servers, self.shard, job.parameter_bytes, limit_bytes, self.sparse, self.workers)
         nodes = placed(self.workers, self.servers, cluster.node.devices, self._is_dedicated(cluster))
         rank_classes = self._classes(job, nodes, bucket_list)
         groups = worker_groups(rank_classes, nodes, self.two_level)

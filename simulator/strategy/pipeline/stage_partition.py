@@ -105,7 +105,7 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
-            layer.parameters * 2.0 * job.element_bytes + optimizer_bytes(layer.parameters, job.optimizer, job.precision)
+            layer.parameters * 2.0 * job.parameter_bytes + optimizer_bytes(layer.parameters, job.optimizer, job.precision)
             for layer in job.layers
         ]
     )

@@ -13,6 +13,9 @@ from scaleproof.simulator.model.operators import Attention, Convolution, Matmul,
 
 # Bytes of an element of a dropout mask.
 MASK_BYTES: Final = 1
+# Elements that a fused softmax of attention reads and writes per score in the forward and the backward pass, where it reads its
+# output and the gradient of its output.
+SOFTMAX_ACCESSES: Final = (2, 3)
 
 
 def _memory_s(speed: Speed, elements: float) -> float:
@@ -35,8 +38,8 @@ def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterato
     else:
         loads = operator.loads if isinstance(operator, Matmul) else ()
         yield from (BatchedProduct.of(product)._replace(loads=loads) for product in operator.forward(samples))
-        if isinstance(operator, Attention):  # softmax reads the scores and writes as many
-            yield _memory_s(speed, 2 * operator.scores * samples)
+        if isinstance(operator, Attention):
+            yield _memory_s(speed, SOFTMAX_ACCESSES[0] * operator.scores * samples)
 
 
 def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterator[Kernel]:
@@ -56,8 +59,7 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
         yield weights._replace(loads=operator.loads, inner=True)
     else:
         yield from map(BatchedProduct.of, operator.backward(samples))
-        # the gradient of softmax reads its output and the gradient of its output
-        yield _memory_s(speed, 3 * operator.scores * samples)
+        yield _memory_s(speed, SOFTMAX_ACCESSES[1] * operator.scores * samples)
 
 
 def _convolution_s(

@@ -9,7 +9,12 @@ from pydantic import ConfigDict, Field
 from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, best, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.kernels.product_rates import ProductPrecision, ProductRates, generation_rates
+from scaleproof.simulator.cluster.device.kernels.product_rates import (
+    ProductPrecision,
+    ProductRates,
+    generation_rates,
+    of_twice_the_bytes,
+)
 from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
@@ -96,7 +101,10 @@ class Kernels(Spec):
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision
         own = self.products.get(known)  # type: ignore[call-overload]
-        return own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+        found = own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+        if found is None and known == "tf32" and (narrow := self.product_rates("bf16")) is not None:
+            return of_twice_the_bytes(narrow)
+        return found
 
     def attention_rates(self, implementation: str) -> AttentionRates | None:
         """Rates of an implementation of flash attention: the device's own, else its generation's, else those of the first
@@ -124,7 +132,8 @@ class Speed(NamedTuple):
     """A device's peaks at one precision. winograd: whether libraries use it for 3 × 3 convolutions, as they do in fp32.
     products: rates of matrix products, if they are known. burst: whether kernels run in short bursts, at high clocks, as in
     tables of kernels; training is bound by what the power limit sustains. operand_bytes: of an element that products read, if
-    it is not `element_bytes`, as in 8 bits."""
+    it is not `element_bytes`, as in 8 bits. pads: whether software copies operands with rows that are not aligned into padded
+    ones."""
 
     kernels: Kernels
     peak_flops: float
@@ -134,6 +143,12 @@ class Speed(NamedTuple):
     products: ProductRates | None = None
     burst: bool = False
     operand_bytes: float | None = None
+    pads: bool = False
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Whether products have the precision of tensor cores: 16 bits, or TF32, which is stored in 32."""
+        return self.element_bytes == 2 or (self.element_bytes == 4 and not self.winograd)
 
     @property
     def reached_Bps(self) -> float:

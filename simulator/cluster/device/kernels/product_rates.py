@@ -131,6 +131,16 @@ MEASURED_DEVICES: Final = {
 }  # fmt: skip
 
 
+def of_twice_the_bytes(rates: ProductRates) -> ProductRates:
+    """Rates of products of elements with twice the bytes at half the peak, as TF32's next to those of 16 bits.
+
+    Tiles and the bytes that they read in a time are the same, so that shares of the peak and of bandwidths are; a wave starts
+    and ends in the time of half as many inner elements. The correction was measured of 16 bits alone.
+    """
+    update = {"ramp": rates.ramp / 2, "correction": "", "log_error": LOG_ERROR, "state": "data sheet"}
+    return rates.model_copy(update=update)
+
+
 @functools.lru_cache(maxsize=256)
 def generation_rates(generation: str, precision: str, tile_share: float, slowdown: float = 1.0) -> ProductRates | None:
     """Rates of products of a device without its own: those of its generation's measured GPU, changed as much as `tile_share`

@@ -49,10 +49,12 @@ _TILE_EDGE: Final = 64
 # Tensor cores read 16 bytes at a time; NVIDIA's guide shows that products get slower in steps if rows start at multiples of 8,
 # 4 or 2 bytes. The cost of a step is a round assumption. Asynchronous copies have at least 4 bytes (CUDA's programming guide),
 # so that rows of an odd length use kernels without them (pytorch/pytorch, issue 146817): a GPT-2 of 124 million parameters
-# trains a fourth faster with 50304 words than with 50257 (nanoGPT), which makes such a product 2 to 2.5 times slower.
+# trains a fourth faster with 50304 words than with 50257 (nanoGPT), which makes such a product 2 to 2.5 times slower. Rows
+# of TF32 have multiples of 4 bytes.
 _ALIGNED_BYTES: Final = 16
 _MISALIGNED_STEP: Final = 0.25
 _ODD_STEP: Final = 1.0
+_ODD_BYTES: Final = 2
 
 
 def products_s(
@@ -66,6 +68,10 @@ def products_s(
     """
     m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to zero rows
     kernels, rates, form = speed.kernels, speed.products, _form(speed)
+    padding_s: NDArray[np.float64] | float = 0.0
+    if speed.pads and speed.on_tensor_cores:
+        padding_s = _sums(_padded(m, n, k, speed) * batch, begins) * (2 * speed.element_bytes / speed.reached_Bps)
+        n, k = (_aligned(value, speed) for value in (n, k))
     flops = _sums(2 * m * n * k * batch, begins)
     slowdown = _misalignment(speed, n, k)
     slowdown = slowdown if begins is None else np.maximum.reduceat(slowdown, begins)
@@ -84,6 +90,20 @@ def products_s(
         busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS + (read_s + written_s) ** _SHARPNESS) ** (1 / _SHARPNESS)
         busy_s = np.maximum(busy_s, flops / speed.peak_flops)
     result: NDArray[np.float64] = busy_s + (rates.fixed_s if rates is not None and speed.burst else kernels.launch_s)
+    return result + padding_s
+
+
+def _aligned(size: NDArray[np.float64], speed: Speed) -> NDArray[np.float64]:
+    """The next size whose rows are aligned."""
+    multiple = _ALIGNED_BYTES // speed.element_bytes
+    result: NDArray[np.float64] = np.ceil(size / multiple) * multiple
+    return result
+
+
+def _padded(m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], speed: Speed) -> NDArray[np.float64]:
+    """Elements of the factors that are copied, since their rows are not aligned."""
+    columns, inner = (_aligned(value, speed) != value for value in (n, k))
+    result: NDArray[np.float64] = inner * m * k + (inner | columns) * k * n
     return result
 
 
@@ -157,11 +177,11 @@ def _choices(
 
 def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) -> NDArray[np.float64]:
     """Slowdown factor of products whose rows are not aligned to the reads of tensor cores."""
-    if speed.element_bytes != 2:
+    if not speed.on_tensor_cores:
         return np.ones_like(n)
-    aligned = np.minimum(*(np.gcd(2 * value.astype(np.int64), _ALIGNED_BYTES) for value in (n, k)))
+    aligned = np.minimum(*(np.gcd(speed.element_bytes * value.astype(np.int64), _ALIGNED_BYTES) for value in (n, k)))
     steps = np.log2(_ALIGNED_BYTES / aligned)
-    odd = aligned == speed.element_bytes
+    odd = aligned == _ODD_BYTES
     slowdown: NDArray[np.float64] = 1 + _MISALIGNED_STEP * steps + (_ODD_STEP - _MISALIGNED_STEP) * odd
     return slowdown
 
