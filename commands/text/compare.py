@@ -38,6 +38,7 @@ def describe(comparison: Comparison) -> str:
     else:
         lines += ["", "nothing changed"]
     lines += ["", *table([("what it did", *_CHANGE), *map(_effect, comparison.effects)])]
+    lines += [f"scaling efficiencies of both are relative to {comparison.baseline}"] if comparison.baseline else []
     parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _MIN_SHARE]
     lines += ["", *table([("where the time goes", *_CHANGE), *map(_part, parts)])]
     return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in wrapped(text))])

@@ -85,6 +85,21 @@ def test_effects_equal_the_difference_of_both_predictions(small: Make, change: t
     assert result["memory of a rank"].b == found.b.memory_bytes_per_rank
 
 
+def test_scaling_efficiencies_have_one_baseline(small: Make) -> None:
+    """Fully sharded on as many ranks as it needs, a run is its own baseline; next to a run that scales from one rank it is not,
+    so that less throughput on equal GPUs is less efficiency."""
+    tight = "cluster.device.memory=1.2 MB"
+    whole, sharded = small(tight), small(tight, "training.zero=3", "cluster.network.bandwidth=1 Gbit/s")
+    assert predict(sharded).efficiency == {"weak": 1.0, "strong": 1.0}
+    found = compare(whole, sharded)
+    assert found.baseline == "1 worker"
+    changes = {effect.name: effect.change or 0.0 for effect in found.effects}
+    assert changes["throughput"] < -0.1
+    for name in ("weak scaling efficiency", "strong scaling efficiency"):
+        assert changes[name] == pytest.approx(changes["throughput"], abs=0.1)
+    assert "scaling efficiencies of both are relative to 1 worker" in describe(found)
+
+
 def test_swapping_scenarios_inverts_the_effects(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=1 Gbit/s")
     forth, back = compare(a, b), compare(b, a)
