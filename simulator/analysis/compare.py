@@ -112,8 +112,8 @@ class BreakdownDifference:
 class Comparison:
     """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
     speedup: throughput of B over that of A; per_dollar: tokens or samples per dollar of B over those of A, None where a price
-    is not known. gpus: of both, without servers. baseline: configuration that both scaling efficiencies are relative to, each on
-    its own cluster and framework; None for captured scripts."""
+    is not known. gpus: of both, without servers. baseline: what both scaling efficiencies are relative to, each on its own
+    cluster and framework; None for captured scripts."""
 
     a: Run
     b: Run

@@ -89,7 +89,7 @@ def test_scaling_efficiencies_have_one_baseline(small: Make) -> None:
     """Fully sharded on as many ranks as it needs, a run is its own baseline; next to a run that scales from one rank it is not,
     so that less throughput on equal GPUs is less efficiency."""
     tight = "cluster.device.memory=1.2 MB"
-    whole, sharded = small(tight), small(tight, "training.zero=3", "cluster.network.bandwidth=1 Gbit/s")
+    whole, sharded = small(tight), small(tight, "training.zero=3", "cluster.node.link.bandwidth=1 Gbit/s")
     assert predict(sharded).efficiency == {"weak": 1.0, "strong": 1.0}
     found = compare(whole, sharded)
     assert found.baseline == "1 worker"
