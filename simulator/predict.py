@@ -11,13 +11,15 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.limits import WAITING_FOR_INPUT
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.records import StageMemory
+from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
 from scaleproof.simulator.run.steps import Realisation, Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
@@ -37,7 +39,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = with_capture_facts(accounted(run, scenario), scenario)
+    run = replace(with_capture_facts(accounted(run, scenario), scenario), loading=_loading_rates(scenario, run))
     return _with_memory(run, scenario, remedy, errors)
 
 
@@ -116,6 +118,21 @@ def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
         framework_is_default=scenario.framework_is_default,
         provenance={"warnings": text} if text else {},
     )
+
+
+def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
+    """Samples per second that data loading allows, and that training without it reaches; None where nothing is loaded."""
+    loaded = scenario.input
+    if loaded is None:
+        return None
+    steps = scenario.strategy.program_steps
+    seconds = loading_s(_compile(scenario, scenario.job()))
+    rates = {part: scenario.total_samples * steps / duration_s for part, duration_s in seconds.items()}
+    alone = scenario.model_copy(update={"input": None})
+    wanted_per_s = timed(alone).samples_per_s if run.breakdown_s.get(WAITING_FOR_INPUT) else run.samples_per_s
+    decoding_per_s = rates.get(DECODING)
+    wanted_cores = None if decoding_per_s is None else loaded.cores * wanted_per_s / decoding_per_s
+    return LoadingRates(rates.get(STORAGE), decoding_per_s, wanted_per_s, loaded.cores, wanted_cores)
 
 
 def _with_interval(

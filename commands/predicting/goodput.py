@@ -20,8 +20,8 @@ def mount(commands: Any) -> None:
         "Predict the effective training time ratio under failures, with the lost time by cause: over days of random failures, "
         "or along the events of hosts that the scenario lists."
     )
-    goodput.add("SCENARIO", "a YAML file with `reliability`, or a name from 'scaleproof list'")
-    goodput.add_overrides("a field, such as reliability.spares=8")
+    goodput.add("SCENARIO", "a YAML file, or a name from 'scaleproof list'")
+    goodput.add_overrides("a field, such as reliability.spares=8, or reliability=llama-3-h100 for failures that ship")
     goodput.add("--days N", "duration of the job (30)", type=_days, default=30.0)
     goodput.add("--samples N", "number of Monte Carlo samples (1000)", type=positive, default=1000)
     goodput.add("--seed N", "random seed (0)", type=_seed, default=0)

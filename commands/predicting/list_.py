@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,8 +30,10 @@ KINDS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "clusters": (("clusters", "clusters"),),
     "frameworks": (("frameworks", "frameworks"),),
     "devices": (("devices", "devices"),),
+    "reliability": (("reliability", "failures and recovery, for goodput"),),
 }
-_WIDEST: Final = 120
+# where descriptions end in a pipe or a file
+_WIDE: Final = 120
 # precisions of training, the one whose FLOP/s are shown first
 _PRECISIONS: Final[Sequence[Precision]] = ("bf16", "fp16", "tf32", "fp32")
 
@@ -47,7 +48,7 @@ class _File(NamedTuple):
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    text = "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks and devices"
+    text = "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices and failures"
     found = Command(commands, "list", _list, text)
     found.parser.description = f"{text[0].upper()}{text[1:]}, all or those with some words: 'list devices', 'list models 70b'."
     found.add("WORD", "a kind, such as models, or a part of a name or a description", dest="words", nargs="*")
@@ -77,9 +78,7 @@ def _with_words(folder: str, words: Sequence[str]) -> Iterator[str]:
 
     for name in catalog.names(folder):
         text = f"{name} {catalog.summary(folder, name)}"
-        parts = name.split("-")
-        ends = [catalog.letters("".join(parts[at:])) for at in range(len(parts))]
-        if all(word in text.lower() or any(end.startswith(catalog.letters(word)) for end in ends) for word in words):
+        if all(word in text.lower() or catalog.has_word(name, word) for word in words):
             yield name
 
 
@@ -95,8 +94,8 @@ def _nothing(kinds: Sequence[str], words: Sequence[str]) -> str:
 
 
 def _lines(title: str, files: Sequence[_File]) -> list[str]:
-    """A list with its title; descriptions end where the terminal does."""
-    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 0)).columns) if sys.stdout.isatty() else _WIDEST
+    """A list with its title; descriptions end where the terminal does, or where COLUMNS says."""
+    width = shutil.get_terminal_size((_WIDE, 0)).columns
     has_sizes = any(file.size for file in files)
     rows = [(file.name, file.size, file.words) if has_sizes else (file.name, file.words) for file in files]
     return [title, *(line if len(line) <= width else f"{line[: width - 1]}…" for line in table(rows, "<", (30,), indent="  "))]

@@ -18,7 +18,7 @@ def mount(commands: Any) -> None:
         commands,
         "show",
         _show,
-        "print a shipped scenario, study, claim, model, cluster, framework or device, or published:ROW-ID",
+        "print a shipped scenario, study, claim, model, cluster, framework, device or reliability, or published:ROW-ID",
     )
     show.add("NAME", "a name from 'scaleproof list', or published:ROW-ID")
 

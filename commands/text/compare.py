@@ -38,6 +38,7 @@ def describe(comparison: Comparison) -> str:
     else:
         lines += ["", "nothing changed"]
     lines += ["", *table([("what it did", *_CHANGE), *map(_effect, comparison.effects)])]
+    lines += [f"scaling efficiencies of both are relative to {comparison.baseline}"] if comparison.baseline else []
     parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _MIN_SHARE]
     lines += ["", *table([("where the time goes", *_CHANGE), *map(_part, parts)])]
     return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in wrapped(text))])
@@ -85,7 +86,7 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
     if comparison.cost_ratio and comparison.per_dollar:
         low, high = 1 / comparison.per_dollar.high, 1 / comparison.per_dollar.low
         costs = f"B costs {comparison.cost_ratio:.3g} times what A costs per {_unit(comparison)}"
-        yield f"{costs} (90 % interval {low:.3g}-{high:.3g}); {comparison.per_dollar.words('cheaper')}"
+        yield f"{costs} (90 % interval {low:.3g}-{high:.3g}); {comparison.per_dollar.words('is cheaper')}"
     for effect in comparison.effects:
         if effect.name == TO_TARGET and effect.a and effect.b:
             longer = f"{effect.b / effect.a:.3g} times as long as A"

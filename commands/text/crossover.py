@@ -9,7 +9,7 @@ from string import ascii_uppercase
 from typing import Final
 
 from scaleproof.commands.text.tables import table, wrapped
-from scaleproof.simulator.analysis.crossover.crossover import TIE, TOLERANCE, Border, Crossover, Point
+from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE, Border, Crossover, Point
 from scaleproof.simulator.common.units import format_percent, format_range
 
 _WIDTH: Final = 64
@@ -78,7 +78,7 @@ def _is_beaten(points: list[Point], winner: str) -> bool:
     """Whether a strategy that does not fit into memory would be faster than the winner."""
     rates = {point.strategy: point.pace for point in points}
     large = [rates[point.strategy] for point in points if point.fits is False]
-    return max(large, default=0.0) > rates.get(winner, 0.0) * (1 + TIE)
+    return max(large, default=0.0) > rates.get(winner, 0.0) * (1 + SIMILAR)
 
 
 def _scale(found: Crossover, margin: int) -> Iterator[str]:

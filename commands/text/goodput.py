@@ -35,6 +35,7 @@ def describe(found: Goodput) -> str:
         "where it goes": _parts(found),
         "interruptions": _interruptions(found),
         "a failure": _failure(found),
+        "assumed": _assumed(found),
         "spare nodes": _spares(found),
         "checkpoints": _checkpoints(found),
         "goodput": _rate(found),
@@ -83,6 +84,12 @@ def _failure(found: Goodput) -> Iterator[str]:
         f"detected after {format_time_s(times.detection_s)}; restart {format_time_s(times.restart_s)}, "
         f"of which {format_time_s(found.saving.load_s)} to load; {format_time_s(lost_s)} of work lost on average"
     )
+
+
+def _assumed(found: Goodput) -> Iterator[str]:
+    if found.assumed_s:
+        times = ", ".join(f"{name} {format_time_s(seconds)}" for name, seconds in found.assumed_s.items())
+        yield f"{times}, as sites see them; give your own, as --set 'reliability.{next(iter(found.assumed_s))}=3 min'"
 
 
 def _spares(found: Goodput) -> Iterator[str]:

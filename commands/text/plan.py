@@ -168,7 +168,7 @@ def _objective(row: PlanRow, plan: PlanRecord) -> str:
 
 
 def _next(plan: PlanRecord) -> Iterator[str]:
-    """Why No. 2 is slower, what is a statistical tie, and the best other degrees."""
+    """Why No. 2 is slower, what is a tie, and the best other degrees."""
     if len(plan.best) > 1:
         first, second = plan.best[:2]
         more_s = second.step_time_s - first.step_time_s

@@ -75,6 +75,7 @@ def _performance(run: Run) -> dict[str, Iterable[str]]:
         "step time": _step_time(run),
         "90 % interval": _interval(run),
         "limit": limit(run),
+        "input": [] if run.loading is None else wrapped(str(run.loading)),
         "to target": _to_target(run),
         "where it goes": _parts(run),
         "communication": _communication(run),

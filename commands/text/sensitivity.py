@@ -22,16 +22,17 @@ def describe(found: Sensitivity) -> str:
     lines = [f"{run.scenario}: {run.strategy} on {counted(run.ranks, 'rank')}, {format_number(run.samples_per_s)} samples/s"]
     lines.append(f"  framework: {run.framework_words}")
     titles = ("1 % more of", "now", "throughput", "90 % interval", f"costs {format_percent(COST, 0)} at", "")
-    lines += table([titles, *map(_row, (*found.cluster, *found.training))], "<>>>><", indent="  ")
+    lines += table([titles, *map(_row, found.cluster), *(_row(one, one.how) for one in found.training)], "<>>>><", indent="  ")
     return "\n".join([*lines, *(line for text in _verdict(found) for line in wrapped(text))])
 
 
-def _row(one: Elasticity) -> tuple[str, str, str, str, str, str]:
+def _row(one: Elasticity, ends: str = "") -> tuple[str, str, str, str, str, str]:
+    """Cells of a parameter. ends: the values between which it was varied, in place of an interval."""
     if one.value is None:
         return one.name, one.says, "–", "", "", one.how
     between = "" if one.low is None or one.high is None else format_range(_percent(one.low), _percent(one.high))
-    if not one.field.startswith("cluster."):
-        between = f"({one.how.removeprefix('from ')})"
+    if ends:
+        between = f"({ends.removeprefix('from ')})"
     costs_at = "–" if one.costs_at == "any" else one.costs_at or ""
     return one.name, one.says, f"{_percent(one.value)} %", between, costs_at, bar(min(1.0, abs(one.value)), _BAR_WIDTH)
 
@@ -39,11 +40,11 @@ def _row(one: Elasticity) -> tuple[str, str, str, str, str, str]:
 def _verdict(found: Sensitivity) -> Iterator[str]:
     most = found.bottleneck
     if most is None:
-        yield "bottleneck: none of these; the step time does not depend on the cluster"
+        yield "bottleneck: none of these; the step time depends on none of the parameters above"
         return
-    yield f"bottleneck: {most.name}; it accounts for {format_percent(abs(most.value or 0.0), 0)} of the step"
+    yield f"bottleneck: {most.name}; it accounts for {format_percent(most.share, 0)} of the step"
     if found.rest >= _MIN_REST:
-        yield f"{format_percent(found.rest, 0)} of the step depends on none of the cluster's parameters above"
+        yield f"{format_percent(found.rest, 0)} of the step depends on none of the hardware's parameters above"
     if found.rest <= -_MAX_EXCESS:
         yield "these add up to more than the step: each parameter changes the order of messages, and throughput with it"
 

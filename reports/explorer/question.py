@@ -23,8 +23,8 @@ _LONGEST_SET: Final = 2000
 # levels of lists and mappings within one value; reading them is recursive
 _DEEPEST: Final = 20
 # what of a scenario is read from a file of that name
-_NAMED: Final = {
-    ("model",): "models", ("cluster",): "clusters", ("cluster", "device"): "devices", ("framework",): "frameworks",
+_NAMED: Final[dict[tuple[str, ...], str]] = {
+    ("cluster", "device"): "devices", **{(part,): folder for part, folder in catalog.PARTS.items()},
 }  # fmt: skip
 
 

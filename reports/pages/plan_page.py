@@ -219,7 +219,7 @@ def _sizes(plans: Sequence[PlanRecord]) -> Table:
 
 
 def _ranking(plan: PlanRecord, folded: bool) -> Table:
-    """The best configurations of one size; statistical ties with the best are a group."""
+    """The best configurations of one size; ties with the best are a group."""
     settings = Settings.of([row.configuration for row in plan.best])
     columns = list(_quantities([plan]))
 
@@ -231,7 +231,7 @@ def _ranking(plan: PlanRecord, folded: bool) -> Table:
 
     tied = [number for number, row in enumerate(plan.best) if row.is_tied]
     others = [number for number, row in enumerate(plan.best) if not row.is_tied]
-    title = "Best" if len(tied) == 1 else "Best, and statistical ties with it"
+    title = "Best" if len(tied) == 1 else "Best, and ties with it"
     groups = [Rows(title if len(plan.best) > 1 else "", [cells(number) for number in tied])]
     title = "Slower" if plan.objective == "time" else "Others"
     groups += [Rows(title, [cells(number) for number in others])] if others else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.pages.text import percent, percent_range, ratio
+from scaleproof.reports.pages.text import percent, percent_range, ratio, with_narrow_spaces
 from scaleproof.reports.read.chosen_points import Chosen
 from scaleproof.reports.read.ranking import NOTHING, Lead, Ranking
 from scaleproof.reports.read.study import Studied
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from scaleproof.simulator.analysis.sensitivity.sensitivity import Sensitivity
 
-# probabilities above this are not stated exactly
-_SURE: Final = 0.98
 # alternatives out of memory that are named
 _MOST_NAMED: Final = 3
 # speed-ups below this share of the smallest size are not worth a word
@@ -71,13 +69,20 @@ def _leads(ranks: Ranking) -> list[str]:
 
 
 def lead_words(lead: Lead) -> str:
-    """'TP4 beats TP8 by 39 %', 'DP and ZeRO-3 (FSDP) are a statistical tie (2.1 % difference)'."""
+    """'TP4 beats TP8 by 39 %', 'ring is faster per GPU than servers with a probability of 87 % (predicted lead 49 %)'."""
     per_gpu = " per GPU" if lead.per_gpu else ""
     if lead.share < NOTHING:
         return f"no difference{per_gpu} between {lead.first} and {lead.second}"
-    if lead.is_tie:
-        return f"{lead.first} and {lead.second} are a statistical tie{per_gpu} ({percent(lead.share)} difference)"
-    return f"{lead.first} beats {lead.second} {_by(lead.share)}{per_gpu}"
+    if lead.is_sure or lead.probability is None:
+        return f"{lead.first} beats {lead.second} {_by(lead.share)}{per_gpu}"
+    return _order(lead, f"is faster{per_gpu}", lead.probability)
+
+
+def _order(lead: Lead, better: str, probability: float) -> str:
+    """The order of two alternatives with its probability, with the spaces of pages."""
+    from scaleproof.simulator.uncertainty.pairwise import order_words
+
+    return with_narrow_spaces(order_words((lead.first, lead.second), probability, better, lead.share))
 
 
 def _by(share: float) -> str:
@@ -86,16 +91,10 @@ def _by(share: float) -> str:
 
 
 def _cost_words(lead: Lead) -> str:
-    """'per dollar, H100 beats B200 by 20 % with a probability of 97 %'"""
-    sure = "" if lead.probability is None else f" with a probability of {_sure_words(lead.probability)}"
-    if lead.is_tie:
-        return f"per dollar, a statistical tie ({lead.first} {percent(lead.share)} ahead{sure})"
-    return f"per dollar, {lead.first} beats {lead.second} {_by(lead.share)}{sure}"
-
-
-def _sure_words(probability: float) -> str:
-    """'97 %', 'over 98 %'"""
-    return f"over {percent(_SURE)}" if probability > _SURE else percent(probability)
+    """'H100 is cheaper than B200 with a probability of 97 % (predicted lead 20 %)'"""
+    if lead.probability is None:
+        return f"per dollar, {lead.first} beats {lead.second} {_by(lead.share)}"
+    return _order(lead, "is cheaper", lead.probability)
 
 
 def _no_fit(study: Studied) -> str:
@@ -119,7 +118,7 @@ def lede(study: Studied, ranks: Ranking) -> str:
     at += [_circumstance(one.name, words) for one, words in zip(study.circumstances, best["choices"], strict=True)]
     of = f", the fastest of {len(study.good):,} configurations that fit" if len(study.good) > 1 else ""
     sentences = [f"{study.found.model_name} with {', '.join(at) or study.found.strategy_name}{of}"]
-    if ranks.speed and not ranks.speed.is_tie:
+    if ranks.speed and ranks.speed.is_sure:
         sentences += _confidence(study, best, ranks.speed)
     sentences += _without_fit(study)
     if best["rate_low"] == best["rate_low"] or ranks.speed:
@@ -141,9 +140,11 @@ def _circumstance(name: str, words: str) -> str:
 
 
 def _confidence(study: Studied, best: pd.Series[Any], lead: Lead) -> list[str]:
-    """'The lead of TP4 over TP8 is 10–39 % from 16 GPUs on; its probability is over 98 %.'"""
+    """'The lead of TP4 over TP8 is 10–39 % from 16 GPUs on and has a probability of over 98 %'"""
+    from scaleproof.simulator.uncertainty.pairwise import probability_words
+
     since = _since(study, best, lead)
-    sure = "" if lead.probability is None else f"has a probability of {_sure_words(lead.probability)}"
+    sure = "" if lead.probability is None else f"has a probability of {with_narrow_spaces(probability_words(lead.probability))}"
     parts = [part for part in (since, sure) if part]
     return [f"The lead of {lead.first} over {lead.second} {' and '.join(parts)}"] if parts else []
 

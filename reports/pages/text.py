@@ -80,6 +80,11 @@ def percent(share: float) -> str:
     return f"{text.removesuffix('.0')}{_SPACE}%".replace("-", "−")
 
 
+def with_narrow_spaces(text: str) -> str:
+    """Text of the console with the narrow spaces of pages before signs of per cent."""
+    return text.replace(" %", f"{_SPACE}%")
+
+
 def percent_range(low: float, high: float) -> str:
     """'10–39 %'."""
     first, last = percent(low), percent(high)

@@ -11,7 +11,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-# leads below this share are ties
+# leads below this share are not worth a word
 NOTHING: Final = 0.01
 
 
@@ -26,11 +26,11 @@ class Lead(NamedTuple):
     probability: float | None
 
     @property
-    def is_tie(self) -> bool:
-        """Whether predictions do not distinguish the two."""
+    def is_sure(self) -> bool:
+        """Whether predictions distinguish the two."""
         from scaleproof.simulator.uncertainty.pairwise import SURE
 
-        return self.share < NOTHING or (self.probability is not None and self.probability <= SURE)
+        return self.share >= NOTHING and (self.probability is None or self.probability > SURE)
 
 
 class Ranking(NamedTuple):

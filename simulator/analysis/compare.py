@@ -24,7 +24,7 @@ from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run
-from scaleproof.simulator.run.scaling import STEPS, compared
+from scaleproof.simulator.run.scaling import STEPS, Degrees, common_degrees, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
@@ -112,7 +112,8 @@ class BreakdownDifference:
 class Comparison:
     """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
     speedup: throughput of B over that of A; per_dollar: tokens or samples per dollar of B over those of A, None where a price
-    is not known. gpus: of both, without servers."""
+    is not known. gpus: of both, without servers. baseline: what both scaling efficiencies are relative to, each on its own
+    cluster and framework; None for captured scripts."""
 
     a: Run
     b: Run
@@ -122,6 +123,7 @@ class Comparison:
     speedup: RatioInterval
     per_dollar: RatioInterval | None
     gpus: tuple[int, int]
+    baseline: str | None = None
 
     def __repr__(self) -> str:
         sides = [f"{name.upper()}: {run.facts()['run']}, {format_time_s(run.step_time_s)}" for name, run in self._sides()]
@@ -149,6 +151,7 @@ class Comparison:
             "frameworks": {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()},
             "changed": [asdict(one) for one in self.changed],
             "gpus": list(self.gpus),
+            "baseline": self.baseline,
             "effects": [asdict(one) | {"change": one.change} for one in self.effects],
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
             "throughput_ratio": self.ratio,
@@ -178,7 +181,8 @@ class Comparison:
 
 def compare(a: Scenario, b: Scenario) -> Comparison:
     """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises what `predict` raises."""
-    sides = _ComparedRun.of(a), _ComparedRun.of(b)
+    baseline = common_degrees(a, b)
+    sides = _ComparedRun.of(a, baseline), _ComparedRun.of(b, baseline)
     runs = sides[0].run, sides[1].run
     errors = log_errors(a, b, (sides[0].response, sides[1].response))
     reversals = reversed_share(a, b)
@@ -189,7 +193,8 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
     gpus = a.strategy.training_ranks, b.strategy.training_ranks
-    return Comparison(*runs, differences(a, b), effects, parts, speedup, per_dollar, gpus)
+    words = None if baseline is None else str(baseline)
+    return Comparison(*runs, differences(a, b), effects, parts, speedup, per_dollar, gpus, words)
 
 
 def _cost_ratio(a: Run, b: Run) -> float | None:
@@ -201,27 +206,30 @@ def _cost_ratio(a: Run, b: Run) -> float | None:
 
 
 class _ComparedRun(NamedTuple):
-    """One of the two scenarios and its run. response: how the step time depends on the uncertain quantities."""
+    """One of the two scenarios and its run. response: how the step time depends on the uncertain quantities. baseline: degrees
+    of the baseline of scaling efficiency, the same for both scenarios."""
 
     scenario: Scenario
     run: Run
     response: Response
+    baseline: Degrees | None
 
     @classmethod
-    def of(cls, scenario: Scenario) -> _ComparedRun:
+    def of(cls, scenario: Scenario, baseline: Degrees | None) -> _ComparedRun:
         run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
+        run = compared(run, scenario, baseline)
         found = of_response(response)
         interval_s = (found.low * run.step_time_s, found.high * run.step_time_s)
         steps = step_distribution(scenario, run, response)
         run = replace(run, prediction_interval_s=interval_s, spread=found.shares, step_distribution=steps)
-        return cls(scenario, run, response)
+        return cls(scenario, run, response, baseline)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
         if quantity in self.response.whole or not self.response.program.is_static:
-            return _numbers(compared(timed(slower), slower))
+            return _numbers(compared(timed(slower), slower, self.baseline))
         more_s = _SLOWDOWN * self.response.more_s[quantity] if quantity else np.zeros(len(self.response.program))
         timeline = replay.simulate_longer(
             self.response.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.response.program.ranks.late_s)
@@ -233,7 +241,7 @@ class _ComparedRun(NamedTuple):
             scenario=self.run.scenario,
             strategy=self.run.strategy,
         )
-        return _numbers(compared(run, slower))
+        return _numbers(compared(run, slower, self.baseline))
 
 
 def _effects(a: Run, b: Run, speedup: RatioInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:

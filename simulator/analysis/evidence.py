@@ -22,14 +22,20 @@ if TYPE_CHECKING:
 # Written by docs/scripts/evidence.py from the published transformer runs.
 FILE: Final = catalog.ROOT / "published" / "evidence.csv"
 # Runs up to this distance are similar; at most this number of the nearest count.
-_FAR: Final = 4.0
+_FAR: Final = 6.0
 _MOST: Final = 50
 # Distance of a factor of two in parameters and in GPUs, and of other differences. They order runs and decide which are similar,
-# never what is predicted: a judgement.
+# never what is predicted: a judgement. The GPU counts most, then the framework and the model.
 _PER_DOUBLING: Final = {"parameters": 1.0, "gpus": 0.5}
-_OTHER_DEVICE: Final = 1.0
-_OTHER_GENERATION: Final = 2.0
-_OTHER_LAYOUT: Final = 1.0
+_OTHER_MODEL: Final = 0.5
+_OTHER_DEVICE: Final = 2.0
+_OTHER_GENERATION: Final = 4.0
+_OTHER_FRAMEWORK: Final = 1.0
+# another version of the same software, or of the same GPU with other memory or power
+_OTHER_VERSION: Final = 0.25
+_OTHER_LAYOUT: Final = 0.75
+# relative difference of parameters up to which two models are the same
+_SAME_MODEL: Final = 0.02
 _TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
 
 
@@ -114,7 +120,8 @@ class Evidence:
 
 
 def evidence(scenario: Scenario) -> Evidence:
-    """The published runs that are similar to a scenario in model, GPU, number of GPUs and layout; may be empty."""
+    """The published runs that are similar to a scenario in GPU, framework, model, number of GPUs and layout, the nearest first;
+    may be empty."""
     about = description(scenario)
     if about is None:
         return Evidence(())
@@ -157,8 +164,11 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
 def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:
     """How different a published run is from a scenario; 0 if it is the same in all that is compared."""
     distance: float = sum(weight * abs(math.log2(about[name] / getattr(run, name))) for name, weight in _PER_DOUBLING.items())
-    if about["device"] != run.device:
-        distance += _OTHER_DEVICE if about["generation"] == run.generation else _OTHER_GENERATION
+    if abs(about["parameters"] / run.parameters - 1) > _SAME_MODEL:
+        distance += _OTHER_MODEL
+    other_device = _OTHER_DEVICE if about["generation"] == run.generation else _OTHER_GENERATION
+    distance += _of_names(about["device"], run.device, other_device)
+    distance += _of_names(about["framework"], run.framework, _OTHER_FRAMEWORK)
     different = [
         (about["tensor"] > 1) != (run.tensor > 1),
         (about["stages"] > 1) != (run.stages > 1),
@@ -167,3 +177,10 @@ def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:
     ]
     distance += _OTHER_LAYOUT * sum(different)
     return distance
+
+
+def _of_names(one: str, other: str, different: float) -> float:
+    """Distance of two names, of which the part before the first hyphen is that of all versions: 'H100', 'torchtitan'."""
+    if one == other:
+        return 0.0
+    return _OTHER_VERSION if one.partition("-")[0] == other.partition("-")[0] else different

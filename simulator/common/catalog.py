@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,16 +12,19 @@ from scaleproof.simulator.common.errors import NotFoundError
 
 # The data folder is next to this package both in a checkout and in an installed wheel.
 ROOT: Final = Path(__file__).resolve().parents[2] / "scenarios"
-PARTS: Final = {"model": "models", "cluster": "clusters"}
-_FOLDERS: Final = PARTS | {"framework": "frameworks", "device": "devices", "study": "studies", "claim": "claims"}
+# parts of a scenario that may be given by name, and their folders
+PARTS: Final = {"model": "models", "cluster": "clusters", "framework": "frameworks", "reliability": "reliability"}
+_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab", "elastic")
 # The command for each kind of file, for who gives the file to another one.
 _COMMANDS: Final = {
     "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",
-    "framework": "show {}", "device": "device {}",
+    "framework": "show {}", "device": "device {}", "reliability": "show {}",
 }  # fmt: skip
+# similarity of spellings from which one may be meant: 'dgx-h10' for 'dgx-h100', but not 'imagenet' for 'alexnet'
+_SIMILAR: Final = 0.7
 # number of names that a suggestion lists
 _MOST_NAMES: Final = 3
 
@@ -93,7 +97,7 @@ def find_anything(reference: str) -> Path:
     path = _shipped(folders, reference)
     if path is not None:
         return path
-    kind = "scenario, study, claim, model, cluster, framework or device"
+    kind = "scenario, study, claim, model, cluster, framework, reliability or device"
     return find_anything(_spelled(kind, reference, [name for folder in folders for name in names(folder)]))
 
 
@@ -120,13 +124,19 @@ def letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
+def has_word(name: str, word: str) -> bool:
+    """Whether a name has a part that begins with a word, whatever the punctuation: 'llama3' in 'tiny-llama-3-8b'."""
+    parts, wanted = re.split(r"[^a-z0-9]+", name.lower()), letters(word)
+    return any("".join(parts[at:]).startswith(wanted) for at in range(len(parts)))
+
+
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The known names that a name may stand for, the likeliest first: those that contain it, or those that are spelled
+    """The known names that a name may stand for, the likeliest first: those that have it as a word, or those that are spelled
     similarly."""
     wanted = letters(name)
-    containing = [one for one in known if len(wanted) > 1 and wanted in letters(one)]
+    containing = [one for one in known if len(wanted) > 1 and has_word(one, wanted)]
     spelled = {letters(one): one for one in reversed(known)}
-    similar = [spelled[one] for one in difflib.get_close_matches(wanted, spelled, n=1)]
+    similar = [spelled[one] for one in difflib.get_close_matches(wanted, spelled, n=1, cutoff=_SIMILAR)]
     return (sorted(containing, key=lambda one: (len(one), one)) or similar)[:_MOST_NAMES]
 
 

@@ -17,6 +17,7 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.run.records import (
     CaptureFacts,
     CommunicationPart,
+    LoadingRates,
     Scaling,
     ServerStatistics,
     StageMemory,
@@ -34,6 +35,7 @@ _MOST_SPANS_BYTES: Final = 2 * 2**30
 # Types of the fields that are records.
 _RECORDS: Final[dict[str, TypeAdapter[Any]]] = {
     "servers": TypeAdapter(ServerStatistics),
+    "loading": TypeAdapter(LoadingRates),
     "step_distribution": TypeAdapter(StepDistribution),
     "to_target": TypeAdapter(TargetEstimate),
     "verified": TypeAdapter(Verification),

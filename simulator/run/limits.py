@@ -10,15 +10,17 @@ from scaleproof.simulator.run.run import Run
 
 # Exposed communication below this share of a step is no reason for a faster network.
 _LITTLE: Final = 0.02
-_INPUT: Final = "waiting_for_input"
+WAITING_FOR_INPUT: Final = "waiting_for_input"
 # Causes other than compute, with what they are called, what they bind, and what helps.
 _LIMITS: Final = {
     "exposed_communication": ("exposed communication", "Network-bound", "a faster network helps most"),
     "bubble": ("pipeline bubble", "Pipeline-bound", "more microbatches, or several chunks per stage, help"),
     "waiting_for_server": ("waiting for servers", "Server-bound", "more or faster servers help"),
     "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
-    _INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
+    WAITING_FOR_INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
 }
+# What helps, by the part of data loading that is slowest.
+_FASTER: Final = {"storage": "faster storage", "decoding": "faster decoding, or more cores for it,"}
 
 
 def limit(run: Run) -> Iterator[str]:
@@ -29,10 +31,12 @@ def limit(run: Run) -> Iterator[str]:
     cause = max(shares, key=shares.__getitem__)
     computing = 1 - sum(shares.values())
     # samples that are loaded ahead arrive late only if loading takes longer than all the rest
-    if shares[_INPUT] >= _LITTLE:
-        cause, computing = _INPUT, 0.0
+    if shares[WAITING_FOR_INPUT] >= _LITTLE:
+        cause, computing = WAITING_FOR_INPUT, 0.0
     if shares[cause] > computing:
         name, bound, remedy = _LIMITS[cause]
+        if cause == WAITING_FOR_INPUT and run.loading is not None:
+            remedy = f"{_FASTER[run.loading.slowest]} helps most"
         yield f"{format_percent(shares[cause])} {name}{_mostly(run, cause)}. {bound}: {remedy}."
         return
     exposed = shares["exposed_communication"]

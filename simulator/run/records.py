@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from scaleproof.simulator.common.units import format_number
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,34 @@ class Scaling:
         speed_ups, baselines = plain.get("speed_up") or {}, plain.get("baseline") or {}
         known = {kind: value for kind, value in (plain.get("efficiency") or {}).items() if value is not None}
         return {kind: Scaling(value, speed_ups.get(kind), baselines.get(kind) or "") for kind, value in known.items()}
+
+
+@dataclass(frozen=True)
+class LoadingRates:
+    """Samples per second of the whole job that each part of data loading allows, None for a part that takes no time, and that
+    the job would train without waiting for them (wanted_per_s). cores: of each node that decode now; wanted_cores: with which
+    decoding would not limit, None if it takes no time."""
+
+    storage_per_s: float | None
+    decoding_per_s: float | None
+    wanted_per_s: float
+    cores: float
+    wanted_cores: float | None
+
+    @property
+    def slowest(self) -> str:
+        """The part that loads the fewest samples per second: 'storage' or 'decoding'."""
+        rates = {"storage": self.storage_per_s, "decoding": self.decoding_per_s}
+        return min(rates, key=lambda name: rates[name] or math.inf)
+
+    def __str__(self) -> str:
+        """'decoding 1,920 samples/s; training without waiting 5,891 samples/s, for which decoding needs 37 cores a node'."""
+        rates = (("decoding", self.decoding_per_s), ("storage", self.storage_per_s))
+        parts = [f"{name} {format_number(rate)} samples/s" for name, rate in rates if rate is not None]
+        words = f"{', '.join(parts)}; training without waiting {format_number(self.wanted_per_s)} samples/s"
+        if self.wanted_cores is None or self.wanted_cores <= self.cores:
+            return words
+        return f"{words}, for which decoding needs {math.ceil(self.wanted_cores):,} cores a node"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from scaleproof.simulator.common.units import counted, format_bytes, format_numb
 from scaleproof.simulator.run.records import (
     CaptureFacts,
     CommunicationPart,
+    LoadingRates,
     Scaling,
     ServerStatistics,
     StageMemory,
@@ -170,7 +171,8 @@ class Run:
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
     settings with which it does; memory_interval_bytes: its 90 % interval, and fits_probability, which follows from the same
     errors of published runs; None where no error is known. energy_J, cost_USD: "per_step", "per_million_samples" and, with
-    tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
+    tokens, "per_million_tokens". servers: parameter servers and their workers. loading: rates of data
+    loading, where the scenario has it. to_target: updates and samples to a target loss.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
     the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
@@ -213,6 +215,7 @@ class Run:
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
+    loading: LoadingRates | None = None
     to_target: TargetEstimate | None = None
     compute: Literal["real", "paced"] | None = None
     step_time_interval_s: tuple[float, float] | None = None

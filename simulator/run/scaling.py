@@ -105,13 +105,14 @@ class Baseline:
     microbatches: Mapping[str, int]
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Baseline:
-        """The baseline of a scenario: microbatches of the same size, and ranks without perturbations."""
+    def of(cls, scenario: Scenario, degrees: Degrees | None = None) -> Baseline:
+        """The baseline of a scenario: microbatches of the same size, and ranks without perturbations. degrees: of the baseline,
+        which are part of the scenario's; those of the smallest baseline that fits if None."""
         inputs = _BaselineInputs(
             scenario.model_dump_json(include={"model", "cluster", "framework", "training", "input"}), scenario
         )
         limits, plan = _limits(scenario), scenario.strategy.plan
-        smallest = _smallest(inputs, limits)
+        smallest = _smallest(inputs, limits) if degrees is None else _Smallest(degrees, _fits(inputs, degrees))
         degrees = smallest.degrees
         microbatch = scenario.samples_per_worker // plan.microbatches
         share = degrees.stages * degrees.tensor / (plan.stages * plan.model_parallel_size)
@@ -159,12 +160,25 @@ class Baseline:
         return _job(self.inputs, self.limits, self.smallest.degrees, microbatches, self.microbatch)
 
 
-def compared(run: Run, scenario: Scenario) -> Run:
+def common_degrees(a: Scenario, b: Scenario) -> Degrees | None:
+    """Degrees of one baseline that suits two scenarios: the largest that are part of both of their own baselines. None if one
+    has no baseline, as captured scripts have none."""
+    if isinstance(a.strategy, CapturedStrategy) or isinstance(b.strategy, CapturedStrategy):
+        return None
+    first, second = (Baseline.of(one).smallest.degrees for one in (a, b))
+    if first == second:
+        return first
+    workers = math.gcd(first.workers, second.workers)
+    tensor, expert = math.gcd(first.tensor, second.tensor), math.gcd(first.expert, second.expert, workers)
+    return Degrees(workers, min(first.stages, second.stages), tensor, expert)
+
+
+def compared(run: Run, scenario: Scenario, degrees: Degrees | None = None) -> Run:
     """A run of a scenario with its weak and strong scaling efficiency, its speed-up, and a description of the baseline. A
-    captured script has no baseline, since it runs on the ranks that it was captured for."""
+    captured script has no baseline, since it runs on the ranks that it was captured for. degrees: as in `Baseline.of`."""
     if isinstance(scenario.strategy, CapturedStrategy):
         return run
-    base = Baseline.of(scenario)
+    base = Baseline.of(scenario, degrees)
     result = {}
     for scaling in base.microbatches:
         samples = base.samples(scaling)
@@ -213,7 +227,7 @@ def _smallest(inputs: _BaselineInputs, limits: _BaselineLimits) -> _Smallest:
     workers if they do not suffice.
     """
     for degrees in _candidates(limits.degrees):
-        if _states_of_fullest_bytes(inputs, degrees) <= inputs.scenario.cluster.device.capacity_bytes:
+        if _fits(inputs, degrees):
             return _Smallest(degrees, True)
     return _Smallest(limits.degrees._replace(workers=1, expert=1, expert_tensor=None), False)
 
@@ -231,6 +245,11 @@ def _candidates(limit: Degrees) -> Iterator[Degrees]:
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _fits(inputs: _BaselineInputs, degrees: Degrees) -> bool:
+    """Whether the memory of a rank holds its states."""
+    return _states_of_fullest_bytes(inputs, degrees) <= inputs.scenario.cluster.device.capacity_bytes
 
 
 def _states_of_fullest_bytes(inputs: _BaselineInputs, degrees: Degrees) -> float:

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.device_reference import forget_usable_memory, resolve_device
 from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.part_reference import forget_void, resolve_file
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.frameworks.library import resolve_framework
 from scaleproof.simulator.scenario import aliases, fitted_cluster
 from scaleproof.simulator.scenario.captured_script import add_nodes, around_capture, is_capture
 from scaleproof.simulator.scenario.fields import GPUS, field_at
@@ -29,6 +28,8 @@ Overrides = Mapping[str, Any] | Sequence[str] | str
 # parts in which fields that are given without their part are searched, in this order
 _PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 _EXAMPLE: Final = "{'strategy.workers': 8}"
+# parts that may be given by name, by path or as another one with changes
+_NAMED: Final = (*((part,) for part in catalog.PARTS), ("cluster", "device"))
 
 # Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
@@ -40,9 +41,6 @@ _ALTERNATIVES: Final = {
     ("batch", "per_worker"): "total",
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
-    ("cluster", "network", "nics"): "bandwidth",
-    ("cluster", "node", "price"): "purchase",
-    ("cluster", "node", "purchase"): "price",
 }
 
 
@@ -147,7 +145,7 @@ def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
     Raises NotFoundError or ScenarioError.
     """
     located = yaml_file.read(path)
-    resolve_device(located, (), path.parent)
+    resolve_file(located, "cluster", path.parent)
     whole = Located({"cluster": located.data}, {("cluster", *place): text for place, text in located.places.items()})
     for override in overrides:
         if not override.startswith("cluster."):
@@ -193,8 +191,8 @@ def _apply(located: Located, override: str, others: Collection[str]) -> str:
     path = aliases.canonical(tuple(key.split(".")))
     if path[0] not in Scenario.model_fields:
         raise ScenarioError([f"{where}: {_unknown_field(path)}"])
-    # the base has already been replaced by its content, so that another base replaces the device
-    path = path[:-1] if path == ("cluster", "device", "base") else path
+    # a base has already been replaced by its content, so that another base replaces the part
+    path = path[:-1] if path[-1] == "base" and path[:-1] in _NAMED else path
     _expand_shorthand(located)
     if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
         message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
@@ -212,16 +210,12 @@ def _apply(located: Located, override: str, others: Collection[str]) -> str:
     for old in [p for p in located.places if p[: len(path)] == path]:
         del located.places[old]
     located.places[path] = where
-    if path == ("cluster", "device", "memory"):
-        forget_usable_memory(parent)
     if path in _ALTERNATIVES:
         parent.pop(_ALTERNATIVES[path], None)
-    if path == ("cluster", "network", "nics"):
-        located.data["cluster"].get("node", {}).pop("cards", None)
-    if len(path) == 1 and path[0] in catalog.PARTS:
-        resolve_part(located, str(path[0]), Path())
-    resolve_device(located, ("cluster",), Path())
-    resolve_framework(located, Path())
+    if path[0] in catalog.PARTS:
+        if len(path) > 1:
+            forget_void(located.data[path[0]], path)
+        resolve_part(located, path[0], Path())
     if path in (("framework",), ("cluster",)):
         fitted_cluster.merge(located)
     return ".".join(path)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +12,8 @@ from pydantic import ValidationError
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.device_reference import resolve_device
-from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
+from scaleproof.simulator.common.errors import FieldError, ScenarioError
+from scaleproof.simulator.common.part_reference import read_part, resolve, resolve_file
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.library import resolve_framework
@@ -31,13 +30,15 @@ class _ModelFile(Spec):
 def load_cluster(path: Path) -> Cluster:
     """Loads a cluster file. Raises NotFoundError or ScenarioError."""
     located = yaml_file.read(path)
-    resolve_device(located, (), path.parent)
+    resolve_file(located, "cluster", path.parent)
     return validated(Cluster, located)
 
 
 def load_device(path: Path) -> Device:
     """Loads a device file. Raises NotFoundError or ScenarioError."""
-    return validated(Device, yaml_file.read(path))
+    located = yaml_file.read(path)
+    resolve_file(located, "device", path.parent)
+    return validated(Device, located)
 
 
 def load_model(reference: str | Path, **changes: Any) -> AnyModel:
@@ -45,7 +46,9 @@ def load_model(reference: str | Path, **changes: Any) -> AnyModel:
 
     Raises NotFoundError or ScenarioError.
     """
-    located = _read_part("model", str(reference), Path())
+    located = Located({"model": str(reference)}, {(): str(reference)})
+    resolve_part(located, "model", Path())
+    located = Located(located.data["model"], {own[1:]: place for own, place in located.places.items() if own})
     for field, value in changes.items() if isinstance(located.data, dict) else ():
         located.data[field] = value
         located.places[(field,)] = f"{reference} with {field}={value}"
@@ -94,16 +97,9 @@ def resolve_parts(located: Located, folder: Path) -> tuple[list[str], set[str]]:
     """
     problems: list[str] = []
     wrong: set[str] = set()
-    steps: list[tuple[str, Callable[[], None]]] = [
-        *((part, partial(resolve_part, located, part, folder)) for part in catalog.PARTS),
-        ("cluster", lambda: resolve_device(located, ("cluster",), folder)),
-        ("framework", lambda: resolve_framework(located, folder)),
-    ]
-    for part, resolve in steps:
-        if part in wrong:
-            continue
+    for part in catalog.PARTS:
         try:
-            resolve()
+            resolve_part(located, part, folder)
         except ScenarioError as error:
             problems += error.problems
             wrong.add(part)
@@ -111,32 +107,20 @@ def resolve_parts(located: Located, folder: Path) -> tuple[list[str], set[str]]:
 
 
 def resolve_part(located: Located, part: str, folder: Path) -> None:
-    """Replaces a model or cluster given by name or path by the content of its file."""
-    reference = located.data.get(part)
-    if not isinstance(reference, str):
-        return
-    try:
-        content = _read_part(part, reference, folder)
-    except NotFoundError as error:
-        raise ScenarioError([f"{located.place((part,))}: {part}: {error}"]) from None
-    located.graft((part,), content)
+    """Replaces a part of a scenario that is given by its name, path or base. Raises ScenarioError."""
+    if part == "framework":
+        resolve_framework(located, folder)
+    else:
+        resolve(located, (part,), folder, _read)
 
 
-def _read_part(part: str, reference: str, folder: Path) -> Located:
-    """Reads the file of a model or cluster. A model may also be `hf:path/config.json` or `python:module:function`.
-
-    Raises NotFoundError or ScenarioError.
-    """
+def _read(part: str, reference: str, folder: Path) -> tuple[Located, Path]:
+    """Reads a part. A model may also be `hf:path/config.json` or `python:module:function`. Raises NotFoundError or
+    ScenarioError."""
     if part == "model" and reference.startswith("hf:"):
         from scaleproof.simulator.model import huggingface
 
-        return Located(huggingface.read(folder / reference.removeprefix("hf:")))
+        return Located(huggingface.read(folder / reference.removeprefix("hf:"))), folder
     if part == "model" and reference.startswith("python:"):
-        return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]})
-    path = catalog.find_part(part, reference, folder)
-    content = yaml_file.read(path)
-    if isinstance(content.data, dict):
-        content.data.setdefault("name", path.stem)
-    if part == "cluster":
-        resolve_device(content, (), path.parent)
-    return content
+        return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]}), folder
+    return read_part(part, reference, folder)

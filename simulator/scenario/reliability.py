@@ -16,6 +16,13 @@ from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Sec
 from scaleproof.simulator.scenario.host_events import AnyHostEvent
 
 COMPONENTS: Final = ("gpu", "host", "nic", "switch", "job")
+# What sites see, for times that are not given. Ranks wait in a collective for one that is gone until NCCL's time-out in
+# PyTorch, by default 10 minutes (pull request 110947 of pytorch/pytorch). A restart, without loading: MegaScale resumes within
+# 15 minutes (arXiv 2402.15627, section 6.3); assumed is the middle of 5 to 15 minutes, half for new nodes and half for
+# processes, libraries, communicators and data loaders.
+USUAL_DETECTION_S: Final = 600.0
+USUAL_RESTART_S: Final = 600.0
+_USUAL: Final = ("detection_s", "reschedule_s", "initialise_s")
 # beyond these limits, failure rates overflow or underflow
 _LEAST_S: Final = 1e-3
 _MOST_S: Final = 1e15
@@ -125,12 +132,19 @@ class Reliability(Spec):
     repair, or continues with fewer workers, and grows again, with another restart, once nodes are repaired.
     """
 
+    description: str = ""
     mtbf: TimesBetween | None = Field(None, description="mean time between failures of each component")
     events: tuple[AnyHostEvent, ...] = Field((), description="what happens to single hosts and when, instead of mtbf")
     checkpoint: Checkpoint
-    detection_s: Seconds = Field(0.0, alias="detection")
-    reschedule_s: Seconds = Field(0.0, alias="reschedule")
-    initialise_s: Seconds = Field(0.0, alias="initialise")
+    detection_s: Seconds = Field(
+        USUAL_DETECTION_S, alias="detection", description="from a failure until it is noticed; NCCL's time-out if absent"
+    )
+    reschedule_s: Seconds = Field(
+        USUAL_RESTART_S / 2, alias="reschedule", description="until processes start on their nodes; 5 min if absent"
+    )
+    initialise_s: Seconds = Field(
+        USUAL_RESTART_S / 2, alias="initialise", description="until processes are set up; 5 min if absent"
+    )
     nodes_lost: NodesLost = NodesLost()
     spares: int | None = Field(
         None, ge=0, le=1_000_000, description="nodes in addition to those that train; unlimited if absent"
@@ -160,6 +174,12 @@ class Reliability(Spec):
         if self.spares is None and (self.repair_s is not None or self.shortage == "shrink"):
             raise ValueError("spare nodes are unlimited without spares; give spares (0 for none) with repair and shortage")
         return self
+
+    @property
+    def assumed_s(self) -> dict[str, float]:
+        """Seconds of the times of detection and restart that are not given, by field."""
+        fields = type(self).model_fields
+        return {str(fields[name].alias): getattr(self, name) for name in _USUAL if name not in self.model_fields_set}
 
     def mtbf_s(self) -> dict[str, float | None]:
         """Mean time between failures in seconds by component; None if it does not fail."""

@@ -130,7 +130,9 @@ class Scenario(Spec):
     training: Training = Training()
     unevenness: Perturbations = EVEN
     input: Input | None = None
-    reliability: Reliability | None = Field(None, description="how often parts fail and how training is saved, for goodput")
+    reliability: Reliability | None = Field(
+        None, description="how often parts fail and how training is saved, for goodput; inline, or a name or path"
+    )
     convergence: Convergence | None = Field(None, description="how many steps reach the target loss, a model to be calibrated")
     compute: Literal["real", "paced"] = Field(
         "real", description="in measurements: real computes; paced emulates compute by waiting for the predicted time"
@@ -384,9 +386,7 @@ def json_schema() -> dict[str, Any]:
     for part in catalog.PARTS:
         fields[part] = _named(fields[part])
     cluster = result["$defs"]["Cluster"]["properties"]
-    changed = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
-    fields["framework"] = {"anyOf": [*_named(fields["framework"])["anyOf"], changed]}
-    cluster["device"] = {"anyOf": [*_named(cluster["device"])["anyOf"], changed]}
+    cluster["device"] = _named(cluster["device"])
     link = result["$defs"]["Link"]
     link["properties"]["nics"] = {"type": "string", "description": "in place of bandwidth: network cards, as in 8 x 400 Gbit/s"}
     link["required"].remove("bandwidth")
@@ -397,7 +397,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def _named(field: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [{"type": "string", "description": "name or path"}, _bare(field)]}
+    """A part that may be given by name or path, or as another one with changes."""
+    changed = {
+        "type": "object",
+        "properties": {"base": {"type": "string", "description": "name or path of what the other fields change"}},
+        "required": ["base"],
+    }
+    return {"anyOf": [{"type": "string", "description": "name or path"}, _bare(field), changed]}
 
 
 def _bare(field: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,11 @@ _Probability = TypeVar("_Probability", float, Times)
 
 # Two scenarios are distinguishable if one of them is ahead with at least this probability; equal ones have 50 %.
 SURE: Final = 0.9
+# A tie: neither of two is ahead with at least this probability, which is hardly more than a coin toss.
+_TIE: Final = 0.65
 _DRAWS: Final = 64
+# probabilities above this are not stated exactly
+_STATED: Final = 1 - 1 / _DRAWS
 # Logarithms of ratios below this mean equal times.
 _SAME: Final = 1e-9
 
@@ -43,15 +47,40 @@ class RatioInterval:
         """Whether the two scenarios are distinguishable."""
         return not 1 - SURE <= self.ahead <= SURE
 
-    def words(self, comparative: str = "faster") -> str:
-        """A sentence such as 'B is faster with a probability of over 98 %'. comparative: what the scenario ahead is."""
-        if not self.is_distinguishable:
-            even = format_percent(self.ahead, 0)
-            return f"the two cannot be distinguished: B is {comparative} with a probability of {even}"
-        first = self.ahead < 0.5
-        sure = max(self.ahead, 1 - self.ahead)
-        surely = format_percent(sure, 0) if sure < 1 - 1 / _DRAWS else f"over {format_percent(1 - 1 / _DRAWS, 0)}"
-        return f"{'A' if first else 'B'} is {comparative} with a probability of {surely}"
+    def words(self, better: str = "is faster") -> str:
+        """A sentence such as 'B is faster than A with a probability of over 98 %'. better: as in `order_words`."""
+        return order_words(("A", "B"), 1 - self.ahead, better)
+
+
+def is_tie(ahead: float) -> bool:
+    """Whether a probability that one of two is ahead makes them a tie."""
+    return 1 - _TIE < ahead < _TIE
+
+
+def order_words(names: tuple[str, str], ahead: float, better: str = "is faster", lead: float | None = None) -> str:
+    """Which of two is ahead, with its probability: 'ring is faster than servers with a probability of 87 % (predicted lead
+    49 %)', 'ring and servers are a tie: ring is faster with a probability of 55 %'.
+
+    ahead: probability that the first is ahead. better: what the one ahead does, such as 'is cheaper'. lead: of the first over
+    the second as predicted, relative; not stated if None.
+    """
+    first, second = names if ahead >= 0.5 else names[::-1]
+    share = probability_words(max(ahead, 1 - ahead))
+    predicted = "" if lead is None else f" (predicted {_lead_words(lead)})"
+    if not is_tie(ahead):
+        return f"{first} {better} than {second} with a probability of {share}{predicted}"
+    even = "" if share == probability_words(0.5) else f": {first} {better} with a probability of {share}"
+    return f"{names[0]} and {names[1]} are a tie{even}{predicted}"
+
+
+def probability_words(probability: float) -> str:
+    """'87 %', 'over 98 %'."""
+    return f"over {format_percent(_STATED, 0)}" if probability > _STATED else format_percent(probability, 0)
+
+
+def _lead_words(lead: float) -> str:
+    """'lead 4.0 %', 'lead 49 %', 'factor 4.4'."""
+    return f"factor {lead + 1:.2g}" if lead >= 1 else f"lead {format_percent(lead, 0 if lead >= 0.0995 else 1)}"
 
 
 def ratio_interval(a: Scenario, b: Scenario, ratio: float) -> RatioInterval:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.common.device_reference import resolve_device
+from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario.read import load_device, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
@@ -81,7 +81,7 @@ def describe(on: On, ranks: int, path: Path, timeout_s: float, progress: Callabl
 def _resolved(data: dict[str, Any]) -> dict[str, Any]:
     """The description with its device written out."""
     located = Located(data, {(): "this machine"})
-    resolve_device(located, (), Path())
+    resolve_file(located, "cluster", Path())
     return dict(located.data)
 
 

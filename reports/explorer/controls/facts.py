@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.device_reference import resolve_device
+from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.model import T5
 
 # the first that a device has is taken where the chosen one is not among them
@@ -87,7 +87,7 @@ def _read(part: str, name: str) -> dict[str, Any]:
     path = catalog.find_part(part, name, Path())
     found = yaml_file.read(path)
     if part == "cluster":
-        resolve_device(found, (), path.parent)
+        resolve_file(found, "cluster", path.parent)
     assert isinstance(found.data, dict), "what ships is a mapping"
     return found.data
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from scaleproof.simulator.analysis.compare import Comparison, Effect, compare
 from scaleproof.simulator.common.units import format_change
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.pairwise import is_tie
 
 # effects that are shown, and their labels
 _SHOWN: Final = {
@@ -29,7 +30,7 @@ def comparison(a: Scenario, b: Scenario) -> dict[str, Any]:
         "ratio": found.ratio,
         "low": found.speedup.low,
         "high": found.speedup.high,
-        "tie": not found.speedup.is_distinguishable,
+        "tie": is_tie(found.speedup.ahead),
         "words": _words(found),
         "changed": _changed(found, (a.total_samples, b.total_samples)),
         "effects": _effects(found),
@@ -50,18 +51,16 @@ def _words(found: Comparison) -> str:
     memory = f" {' and '.join(unfit)} {'needs' if len(unfit) == 1 else 'need'} more memory than a GPU has." if unfit else ""
     if not found.changed:
         return "A and B are the same scenario."
-    cost = f" By cost, {found.per_dollar.words('cheaper')}." if found.per_dollar else ""
+    cost = f" By cost, {found.per_dollar.words('is cheaper')}." if found.per_dollar else ""
     return f"{_speed_words(found)}{cost}{memory}"
 
 
 def _speed_words(found: Comparison) -> str:
-    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39).'"""
+    """'B trains 1.24 times as fast as A (90 % interval 1.10 to 1.39); B is faster than A with a probability of over 98 %.'"""
     interval = f"90 % interval {found.speedup.low:.2f} to {found.speedup.high:.2f}"
     if abs(found.ratio - 1) < _SAME:
         return "A and B are equally fast."
-    if not found.speedup.is_distinguishable:
-        return f"A tie: B trains {found.ratio:.2f} times as fast as A, which is within the uncertainty ({interval})."
-    return f"B trains {found.ratio:.2f} times as fast as A ({interval})."
+    return f"B trains {found.ratio:.2f} times as fast as A ({interval}); {found.speedup.words()}."
 
 
 def _effects(found: Comparison) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.units import format_bytes, format_number
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import ratio_interval
+from scaleproof.simulator.uncertainty.pairwise import is_tie, ratio_interval
 
 _SHOWN: Final = 5
 # searched, since several may differ in nothing that is shown
@@ -59,12 +59,12 @@ def _different(choices: tuple[PlanChoice, ...]) -> Iterator[PlanChoice]:
 
 def _plan(scenario: Scenario, choice: PlanChoice, best: PlanChoice) -> dict[str, Any]:
     ratio = choice.run.samples_per_s / best.run.samples_per_s
-    is_tie = choice is best or not ratio_interval(best.scenario, choice.scenario, ratio).is_distinguishable
+    tied = choice is best or is_tie(ratio_interval(best.scenario, choice.scenario, ratio).ahead)
     return {
         "label": layout(choice.scenario),
         "rate": format_number(rate(choice.run)[0]),
         "ratio": ratio,
-        "tie": is_tie,
+        "tie": tied,
         "memory": format_bytes(choice.memory_bytes),
         "sets": settings_between(scenario, choice.scenario),
     }

@@ -98,7 +98,7 @@ function drawPlans(found, apply) {
   }
   const ties = found.plans.filter((/** @type {any} */ one) => one.tie).length;
   const surely = found.proved ? "no configuration that fits is faster" : "the search stopped at its limit";
-  const tie = ties > 1 ? ` The first ${ties} are a statistical tie.` : "";
+  const tie = ties > 1 ? ` The first ${ties} are a tie.` : "";
   at("plan-words").textContent = `Best of ${found.considered.toLocaleString("en")} configurations on ${found.gpus.toLocaleString("en")} GPUs with this model and global batch (${surely}).${tie}${found.beaten ? "" : " No plan is faster than this scenario as it is."}`;
   at("plan-list").replaceChildren(...found.plans.map((/** @type {any} */ one) =>
     make("li", {},

@@ -97,8 +97,8 @@ function showTimeline(tracks, ranks, isFull) {
 function showEvidence(evidence) {
   const found = evidence.similar > 0;
   at("evidence-words").textContent = found
-    ? `${evidence.similar} published runs are similar in model, GPU, number of GPUs and layout. Their predictions have a median error of ${evidence.median_error}; ${evidence.coverage} of the measured times are in the 90 % interval. The nearest:`
-    : "No published run in the tables of this version is similar in model, GPU, number of GPUs and layout.";
+    ? `${evidence.similar} published runs are similar in GPU, framework, model, number of GPUs and layout. Their predictions have a median error of ${evidence.median_error}; ${evidence.coverage} of the measured times are in the 90 % interval. The nearest:`
+    : "No published run in the tables of this version is similar in GPU, framework, model, number of GPUs and layout.";
   at("evidence").hidden = !found;
   if (!found) return;
   const titles = ["Published run", "GPUs", "Layout", "Measured", "Predicted", "Error", "In interval"];

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 0.01
 # Of strategies whose throughputs differ by no more than this share, the one named first wins: the order of such strategies
 # fluctuates where the event engine times the steps, and the difference is too small to matter.
-TIE: Final = 0.01
+SIMILAR: Final = 0.01
 # A strategy that wins only between two neighbouring points, in a band narrower than this share of x, may be missed.
 BAND: Final = 0.2
 # relative change of x in the finite difference of two strategies' throughput ratio at a border
@@ -304,12 +304,11 @@ class _Predictor:
         yield from self._between(middle, right, y, winner, above)
 
     def _winner_among(self, x: float, y: float, below: str, above: str, is_wide: bool) -> str:
-        """The faster of the winners of two neighbouring points; in a wide band a third strategy if it is faster by more than a
-        tie."""
+        """The faster of the winners of two neighbouring points; in a wide band a third strategy if it is clearly faster."""
         points = [self.point(one, x, y) for one in self.contenders if is_wide or one.name in (below, above)]
         pair = [point for point in points if point.strategy in (below, above)]
         third, best = _fastest(points), max((point.pace for point in pair if point.fits), default=0.0)
-        is_faster = any(point.pace > best * (1 + TIE) for point in points if point.strategy == third)
+        is_faster = any(point.pace > best * (1 + SIMILAR) for point in points if point.strategy == third)
         return third if is_faster else _fastest(pair)
 
     def _border(self, left: float, right: float, y: float, below: str, above: str) -> Border:
@@ -341,10 +340,10 @@ class _Predictor:
 
 
 def _fastest(points: Sequence[Point]) -> str:
-    """The first strategy that fits and ties with the fastest one that fits; "" if no strategy fits."""
+    """The first strategy that fits and is about as fast as the fastest one that fits; "" if no strategy fits."""
     fitting = [(point.pace, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
     best = max((score for score, _ in fitting), default=0.0)
-    return next((name for score, name in fitting if score >= best * (1 - TIE)), "")
+    return next((name for score, name in fitting if score >= best * (1 - SIMILAR)), "")
 
 
 def _finite(value: float | None) -> float | None:

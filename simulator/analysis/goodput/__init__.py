@@ -158,6 +158,7 @@ def _result(
         tokens_per_sample=tokens_per_sample(scenario.model),
         cost_USD=None if price_USD_per_s is None else nodes * price_USD_per_s * run_s,
         warnings=_warnings(rates),
+        assumed_s=rates.reliability.assumed_s,
     )
 
 

@@ -65,8 +65,8 @@ def failure_rates(scenario: Scenario) -> FailureRates:
         raise FieldError(("reliability", "mtbf"), message)
     if reliability is None:
         message = (
-            "missing; give mtbf, such as {gpu: 2000 d}, and checkpoint, such as {bandwidth: 100 GB/s}; "
-            "scaleproof show llama3-405b-54-days has an example"
+            "missing; start from one that ships ('scaleproof list reliability'), as --set reliability=llama-3-h100, or give "
+            "mtbf, such as {gpu: 2000 d}, and checkpoint, such as {bandwidth: 100 GB/s}"
         )
         raise FieldError(("reliability",), message)
     counts = components.counts(scenario)

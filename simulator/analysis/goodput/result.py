@@ -35,7 +35,8 @@ class Goodput:
     time, by part: mean and 90 % interval; the means add up to 1. expected: the ratio in closed form, which assumes that nodes
     are always available. failures, stops, growths: mean number of failures, planned stops, and restarts with more workers.
     interval_s: training time between checkpoints. choices: results of rules for it. halved: the ratio in closed form with one
-    loss halved, by loss. cost_USD: of all nodes, spares included.
+    loss halved, by loss. cost_USD: of all nodes, spares included. assumed_s: times of detection and restart that the scenario
+    does not give, by field.
     """
 
     scenario: str
@@ -66,6 +67,7 @@ class Goodput:
     tokens_per_sample: int | None
     cost_USD: float | None
     warnings: tuple[str, ...]
+    assumed_s: Mapping[str, float]
 
     def __repr__(self) -> str:
         low, high = map(format_percent, self.interval)

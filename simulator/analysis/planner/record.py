@@ -16,7 +16,7 @@ from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
-from scaleproof.simulator.uncertainty.pairwise import SURE, reversed_share, with_reversals
+from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
 
@@ -51,8 +51,8 @@ class PlanRow(_Record):
 
     @property
     def is_tied(self) -> bool:
-        """Whether the best configuration is not distinguishable from this one, or is this one."""
-        return self.best_is_better is None or self.best_is_better < SURE
+        """Whether the best configuration is a tie with this one, or is this one."""
+        return self.best_is_better is None or is_tie(self.best_is_better)
 
 
 class TooLarge(_Record):
@@ -161,7 +161,7 @@ class PlanRecord(_Record):
 
     @property
     def ties(self) -> list[int]:
-        """Numbers of the configurations that are a statistical tie with the best, which is number 1."""
+        """Numbers of the configurations that are a tie with the best, which is number 1."""
         return [number for number, row in enumerate(self.best, start=1) if number > 1 and row.is_tied]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.common.units import counted, format_percent, format_short, format_short_range
+from scaleproof.simulator.common.units import counted, format_percent, format_range, format_short, format_short_range
+from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.planner.record import PlanRecord
@@ -20,9 +21,6 @@ _BETTER: Final[dict[Objective, str]] = {
     "energy": "needs less energy",
     "tokens-per-dollar": "gives more tokens per dollar",
 }
-_COMPARED: Final[dict[Objective, str]] = {
-    "time": "", "cost": " in cost", "energy": " in energy", "tokens-per-dollar": " in tokens per dollar",
-}  # fmt: skip
 
 
 def degrees(configuration: Mapping[str, Any]) -> str:
@@ -71,14 +69,14 @@ def headline(plans: Sequence[PlanRecord]) -> str:
 
 
 def against_runner_up(plan: PlanRecord) -> str:
-    """'TP4 PP2 beats TP8 by 39 %', 'TP4 PP2 and TP8 are a statistical tie', or "" if all configurations have the same
-    degrees."""
+    """'TP4 PP2 beats TP8 by 39 %', 'TP4 PP2 is faster than TP8 with a probability of 72 %', or "" if all configurations have
+    the same degrees."""
     best, other = plan.best[0], plan.runner_up
     if other is None:
         return ""
     names = degrees(best.configuration), degrees(other.configuration)
-    if other.is_tied:
-        return f"{names[0]} and {names[1]} are a statistical tie{_COMPARED[plan.objective]}"
+    if other.best_is_better is not None and other.best_is_better < SURE:
+        return order_words(names, other.best_is_better, _BETTER[plan.objective])
     if plan.objective == "time":
         return f"{names[0]} beats {names[1]} by {_margin(other.step_time_s, best.step_time_s)}"
     if plan.objective == "energy":
@@ -117,12 +115,12 @@ def is_better(objective: Objective) -> str:
 
 
 def tie_sentence(plan: PlanRecord) -> Iterator[str]:
-    """Yields 'Nos. 2 to 10 are a statistical tie with No. 1 in cost', if any are."""
-    compared = _COMPARED[plan.objective]
-    if len(plan.ties) == 1:
-        yield f"No. {plan.ties[0]} is a statistical tie with No. 1{compared}"
-    elif plan.ties:
-        yield f"Nos. {_listed(plan.ties)} are a statistical tie with No. 1{compared}"
+    """Yields 'Nos. 2 to 10 are a tie with No. 1: it is cheaper with a probability of 51 to 62 %', if any are."""
+    if plan.ties:
+        sure = sorted(plan.best[number - 1].best_is_better or 0.5 for number in plan.ties)
+        share = format_range(*(probability_words(one) for one in (sure[0], sure[-1])))
+        which = f"No. {plan.ties[0]} is" if len(plan.ties) == 1 else f"Nos. {_listed(plan.ties)} are"
+        yield f"{which} a tie with No. 1: it {_BETTER[plan.objective]} with a probability of {share}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.sensitivity.parameters import ClusterParameter
-from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
 from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
@@ -80,19 +77,18 @@ class FiniteDifferences:
         is_as_predicted = self._program.is_static and not self.is_replayed
         return self.run.samples_per_s if is_as_predicted else self.samples_per_s(self.scenario)
 
-    def elasticity(self, parameter: ClusterParameter) -> Estimate:
+    def elasticity(self, parameter: StepParameter) -> Estimate:
         """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %
         interval, where it is known."""
         longer_s = self._longer_s(parameter) if self.is_replayed else None
         if longer_s is not None:
             return self._replayed_elasticity(parameter, *longer_s)
         slower, faster = (
-            math.log(self.samples_per_s(self._with_cluster(parameter.slowed(self.scenario.cluster, math.exp(step)))))
-            for step in (self.step, -self.step)
+            math.log(self.samples_per_s(parameter.slowed(self.scenario, math.exp(step)))) for step in (self.step, -self.step)
         )
         return _rounded(parameter.sign * (faster - slower) / (2 * self.step)), None, None
 
-    def tolerance(self, parameter: ClusterParameter) -> str | None:
+    def tolerance(self, parameter: StepParameter) -> str | None:
         """The value of a parameter, as text, at which throughput is lower by the share `COST`, by bisection with replay.
 
         None if it is not known; "any" if even a thousandth of the speed costs less.
@@ -110,14 +106,14 @@ class FiniteDifferences:
             if lasting_s is None:
                 return None
             low, high = (middle, high) if lasting_s < least_s else (low, middle)
-        return parameter.says(self._with_cluster(parameter.slowed(self.scenario.cluster, math.exp(high))))
+        return parameter.says(parameter.slowed(self.scenario, math.exp(high)))
 
-    def _slowed_s(self, parameter: ClusterParameter, step: float) -> float | None:
+    def _slowed_s(self, parameter: StepParameter, step: float) -> float | None:
         """Step time with a parameter slower by exp(step), by replay; None if the program's tasks change."""
         longer_s = self._grown_s(parameter, step)
         return None if longer_s is None else float(replayed_s(self._program, (self._own_s + longer_s)[:, None])[0])
 
-    def _replayed_elasticity(self, parameter: ClusterParameter, slower_s: Times, faster_s: Times) -> Estimate:
+    def _replayed_elasticity(self, parameter: StepParameter, slower_s: Times, faster_s: Times) -> Estimate:
         """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
 
         slower_s, faster_s: as `_longer_s` returns them.
@@ -135,23 +131,18 @@ class FiniteDifferences:
         low, high = interval(drawn)
         return _rounded(value), _rounded(low), _rounded(high)
 
-    def _longer_s(self, parameter: ClusterParameter) -> tuple[Times, Times] | None:
+    def _longer_s(self, parameter: StepParameter) -> tuple[Times, Times] | None:
         """Additional seconds of each task with the parameter slower, and with it faster; None if the program's tasks change."""
-        quantity = QUANTITIES.get(parameter.quantity)
-        if quantity is not None and parameter.slowed is quantity.slowed and parameter.quantity in self._task_quantities:
+        if parameter.is_whole and parameter.quantity in self._task_quantities:
             more_s = self._response.more_s.get(parameter.quantity, np.zeros(len(self._program)))
             return more_s * math.expm1(STEP), more_s * math.expm1(-STEP)
         slower_s = self._grown_s(parameter, STEP)
         faster_s = slower_s if slower_s is None or not slower_s.any() else self._grown_s(parameter, -STEP)
         return None if slower_s is None or faster_s is None else (slower_s, faster_s)
 
-    def _grown_s(self, parameter: ClusterParameter, step: float) -> Times | None:
-        cluster = parameter.slowed(self.scenario.cluster, math.exp(step))
-        job = self.scenario.job()
-        return added_seconds(self._program, self.scenario.strategy.compile(replace(job, cluster=cluster)))
-
-    def _with_cluster(self, cluster: Cluster) -> Scenario:
-        return self.scenario.model_copy(update={"cluster": cluster})
+    def _grown_s(self, parameter: StepParameter, step: float) -> Times | None:
+        slower = parameter.slowed(self.scenario, math.exp(step))
+        return added_seconds(self._program, slower.strategy.compile(slower.job()))
 
     @cached_property
     def _response(self) -> Response:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
-from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
+from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, StepParameter
 from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
@@ -28,7 +28,8 @@ class Elasticity:
 
     field: the scenario's field. says: its value there, as text. value: None where the parameter does not apply; `how` says why
     then. how: the values between which the elasticity was computed. low, high: 90 % interval, where it is cheap to compute.
-    costs_at: the value at which throughput is 5 % lower, "any" if no value is that slow; None where it is not known.
+    costs_at: the value at which throughput is 5 % lower, "any" if no value is that slow; None where it is not known. sign: -1
+    where a larger value is slower.
     """
 
     name: str
@@ -39,11 +40,18 @@ class Elasticity:
     low: float | None = None
     high: float | None = None
     costs_at: str | None = None
+    sign: int = 1
+
+    @property
+    def share(self) -> float:
+        """The share of the step that the parameter accounts for; negative where a slower value shortens the step."""
+        return (self.value or 0.0) * self.sign
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A scenario's elasticities. cluster: of the cluster's parameters. training: of the batch and the servers."""
+    """A scenario's elasticities. cluster: of the parameters of the cluster, of data loading and of the host process. training:
+    of the batch and the servers."""
 
     run: Run
     cluster: tuple[Elasticity, ...]
@@ -56,14 +64,14 @@ class Sensitivity:
 
     @property
     def bottleneck(self) -> Elasticity | None:
-        """The cluster parameter with the largest elasticity; None where all are zero."""
-        effective = [one for one in self.cluster if one.value]
-        return max(effective, key=lambda one: abs(one.value or 0.0), default=None)
+        """The parameter of the hardware that accounts for the largest share of the step; None where none does."""
+        effective = [one for one in self.cluster if one.share > 0]
+        return max(effective, key=lambda one: one.share, default=None)
 
     @property
     def rest(self) -> float:
         """The share of the step that does not follow from the cluster's parameters here."""
-        return 1 - sum(abs(one.value) for one in self.cluster if one.value is not None)
+        return 1 - sum(abs(one.share) for one in self.cluster)
 
     def plain(self) -> dict[str, Any]:
         """The elasticities as data for JSON."""
@@ -90,11 +98,11 @@ class Sensitivity:
 def sensitivity(scenario: Scenario) -> Sensitivity:
     """Elasticities of the scenario's throughput. Raises what `predict` raises."""
     differences = FiniteDifferences(scenario)
-    cluster = tuple(_cluster_elasticity(one, differences) for one in CLUSTER_PARAMETERS if one.is_listed(scenario))
+    cluster = tuple(_elasticity(one, differences) for one in PARAMETERS if one.is_listed(scenario))
     return Sensitivity(differences.run, cluster, (_batch_elasticity(differences), _server_elasticity(differences)))
 
 
-def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferences) -> Elasticity:
+def _elasticity(parameter: StepParameter, differences: FiniteDifferences) -> Elasticity:
     scenario = differences.scenario
     label = (parameter.name, parameter.field(scenario), parameter.says(scenario))
     reason = parameter.idle(scenario)
@@ -102,7 +110,7 @@ def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferen
         return Elasticity(*label, None, reason)
     value, low, high = differences.elasticity(parameter)
     how = f"{format_percent(differences.step, 0)} less and more"
-    return Elasticity(*label, value, how, low, high, differences.tolerance(parameter))
+    return Elasticity(*label, value, how, low, high, differences.tolerance(parameter), parameter.sign)
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Protocol, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
-from scaleproof.simulator.program import Path, ProgramBuilder, Use
+from scaleproof.simulator.program import NO_STREAM, Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.run.run import Phase
 
+# Ends of the names of the resources that load.
+STORAGE: Final = "storage"
+DECODING: Final = "decoding"
 # Scheduling slots reserved for loading and its waits, before a step's first task.
 FIRST_SLOT: Final = 3
 
@@ -95,12 +99,26 @@ class BatchLoader:
         """Amounts and paths of loading a batch: bytes from storage, and seconds of a core."""
         if input_.storage is not None:
             shared = input_.storage.shared_by == "cluster"
-            name, count = ("storage", multiplicity) if shared else (f"node {node} storage", each)
+            name, count = (STORAGE, multiplicity) if shared else (f"node {node} {STORAGE}", each)
             yield input_.storage.sample_bytes * samples, self._path(name, input_.storage.bandwidth_Bps, count)
         if input_.decode_s > 0:
-            yield input_.decode_s * samples, self._path(f"node {node} decoding", input_.cores, each)
+            yield input_.decode_s * samples, self._path(f"node {node} {DECODING}", input_.cores, each)
 
     def _path(self, name: str, capacity: float, count: int) -> Path:
         if name not in self._resources:
             self._resources[name] = self._builder.resource(name, capacity)
         return Path(0.0, capacity, (Use(self._resources[name], count),))
+
+
+def loading_s(program: Program) -> dict[str, float]:
+    """Seconds in which storage, and the cores that decode, load the samples of a step: of the slowest storage or node."""
+    loads = np.flatnonzero((program.phase == Phase.INPUT) & (program.stream == NO_STREAM) & (program.amount > 0))
+    index, resource, count = program.routes.used(program.route[loads])
+    seconds = np.zeros(len(program.resources.names))
+    np.add.at(seconds, resource, program.amount[loads][index] * count / program.resources.capacity[resource])
+    result: dict[str, float] = {}
+    for name, value in zip(program.resources.names, seconds.tolist(), strict=True):
+        part = name.rpartition(" ")[2]
+        if part in (STORAGE, DECODING) and value > 0:
+            result[part] = max(value, result.get(part, 0.0))
+    return result

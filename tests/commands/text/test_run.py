@@ -119,7 +119,9 @@ def test_unknown_quantities_are_omitted(small: Make) -> None:
 
 
 def test_a_run_bound_by_its_input_is_reported_as_such(small: Make) -> None:
-    assert "Input-bound: faster data loading helps" in describe(predict(small("input={decode: 50 ms}")))
+    run = predict(small("input={decode: 50 ms}"))
+    assert "Input-bound: faster decoding, or more cores for it, helps most." in describe(run)
+    assert "Input-bound: faster data loading helps most." in describe(replace(run, loading=None))
 
 
 def test_a_measured_run_shows_its_interval_and_warnings(small: Make) -> None:

@@ -45,7 +45,7 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied
     text = headline(study, closely, ranks)
     assert re.fullmatch(
         r"8 GPUs: [\d.,k]+ samples/s \([\d.,]+–[\d.,]+k\), [\d.]+x of 2 GPUs; "
-        r"ring beats servers by a factor of 4.4; per dollar.*",
+        r"ring beats servers by a factor of 4.4; ring is cheaper than servers with a probability of .*",
         text,
     )
     under = lede(study, ranks)
@@ -62,8 +62,14 @@ def test_equal_alternatives_do_not_beat_each_other(study: Studied) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
     assert "The lead" not in lede(tied, ranking(tied))
-    near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.7)
-    assert lead_words(near) == "ring and servers are a statistical tie (4\u202f% difference)"
+    near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.6)
+    assert lead_words(near) == (
+        "ring and servers are a tie: ring is faster with a probability of 60\u202f% (predicted lead 4.0\u202f%)"
+    )
+    likely = Lead("ring", "servers", 0.49, per_gpu=True, probability=0.87)
+    assert lead_words(likely) == (
+        "ring is faster per GPU than servers with a probability of 87\u202f% (predicted lead 49\u202f%)"
+    )
 
 
 def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: Studied) -> None:
@@ -77,8 +83,10 @@ def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: S
 def test_prices_decide_who_leads_per_dollar(study: Studied) -> None:
     dear = study.points["cost_USD"].where(study.points["line"] == "servers", study.points["cost_USD"] * 100)
     priced = replace(study, points=study.points.assign(cost_USD=dear))
-    per_dollar = headline(priced, [], ranking(priced)).partition("; per dollar, ")[2]
-    assert re.match(r"servers beats ring by .* with a probability of (over )?\d+\u202f%", per_dollar)
+    assert re.search(
+        r"; servers is cheaper than ring with a probability of (over )?\d+\u202f% \(predicted factor [\d.]+\)$",
+        headline(priced, [], ranking(priced)),
+    )
 
 
 def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: Studied, closely: list[Chosen]) -> None:

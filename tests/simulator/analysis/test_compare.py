@@ -35,7 +35,7 @@ def test_identical_scenarios_are_indistinguishable(small: Make) -> None:
     text = describe(found)
     assert "nothing changed" in text
     assert "B is as fast as A" in text
-    assert "cannot be distinguished" in text
+    assert text.endswith("; A and B are a tie")
 
 
 def test_a_changed_framework_is_listed_as_one_change(small: Make) -> None:
@@ -83,6 +83,21 @@ def test_effects_equal_the_difference_of_both_predictions(small: Make, change: t
         if effect.low is not None and effect.high is not None and effect.change is not None:
             assert effect.low <= effect.change <= effect.high
     assert result["memory of a rank"].b == found.b.memory_bytes_per_rank
+
+
+def test_scaling_efficiencies_have_one_baseline(small: Make) -> None:
+    """Fully sharded on as many ranks as it needs, a run is its own baseline; next to a run that scales from one rank it is not,
+    so that less throughput on equal GPUs is less efficiency."""
+    tight = "cluster.device.memory=1.2 MB"
+    whole, sharded = small(tight), small(tight, "training.zero=3", "cluster.node.link.bandwidth=1 Gbit/s")
+    assert predict(sharded).efficiency == {"weak": 1.0, "strong": 1.0}
+    found = compare(whole, sharded)
+    assert found.baseline == "1 worker"
+    changes = {effect.name: effect.change or 0.0 for effect in found.effects}
+    assert changes["throughput"] < -0.1
+    for name in ("weak scaling efficiency", "strong scaling efficiency"):
+        assert changes[name] == pytest.approx(changes["throughput"], abs=0.1)
+    assert "scaling efficiencies of both are relative to 1 worker" in describe(found)
 
 
 def test_swapping_scenarios_inverts_the_effects(small: Make) -> None:
@@ -142,9 +157,9 @@ def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     assert (found.speedup.ahead > 0.9, found.per_dollar.ahead < 0.1) == (True, True)
     assert found.per_dollar.high == pytest.approx(found.speedup.high / 20)
     text = " ".join(describe(found).split())
-    assert "; B is faster with a probability of " in text
+    assert "; B is faster than A with a probability of " in text
     assert f"B costs {found.cost_ratio:.3g} times what A costs per token (90 % interval " in text
-    assert "); A is cheaper with a probability of " in text
+    assert "); A is cheaper than B with a probability of " in text
     assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
 
 

@@ -24,6 +24,23 @@ def test_the_nearest_run_of_a_published_scenario_is_its_own(run: PublishedRun) -
     assert (nearest.parameters, nearest.device, nearest.gpus) == (run.parameters, run.device, run.gpus)
 
 
+TORCHTITAN = ("framework=torchtitan", "strategy=fsdp", "strategy.workers=8", "batch=8")
+
+
+def test_runs_of_the_same_model_framework_and_gpu_come_first() -> None:
+    """Whatever the GPU's memory or power; runs of another model or framework follow."""
+    found = evidence(load("llama-3-8b", ["cluster=dgx-h100", *TORCHTITAN])).runs
+    assert [run.id for run in found[:2]] == ["torchtitan-0000", "torchtitan-0001"]
+    assert all(run.device.startswith("H100") for run in found[:5])
+
+
+def test_runs_of_the_same_gpu_come_before_those_of_others() -> None:
+    found = evidence(load("llama-3-8b", ["cluster=dgx-b200", *TORCHTITAN])).runs
+    assert all(run.device.startswith("B200") for run in found[:5])
+    older = [place for place, run in enumerate(found) if run.generation == "ampere"]
+    assert min(older, default=len(found)) > max(place for place, run in enumerate(found) if run.generation == "blackwell")
+
+
 def test_mixtures_of_experts_are_compared_with_mixtures_only() -> None:
     found = evidence(load("mixtral-8x7b-experts-h100"))
     assert all(run.experts for run in found.runs)

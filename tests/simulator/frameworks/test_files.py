@@ -75,8 +75,8 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
     [
         ("pytorch-dpp", "scenario.yaml:6:1: framework: no framework is called 'pytorch-dpp'; did you mean 'pytorch-ddp'?"),
         ("./none.yaml", "scenario.yaml:6:1: framework: ./none.yaml: no such file; give the path of a YAML file or a name"),
-        ("{base: nemoo}", "scenario.yaml:6:13: framework: no framework is called 'nemoo'; did you mean 'nemo'?"),
-        ("{base: 3}", "scenario.yaml:6:13: framework: expected the name or path of a framework, got '3'"),
+        ("{base: nemoo}", "scenario.yaml:6:13: framework.base: no framework is called 'nemoo'; did you mean 'nemo'?"),
+        ("{base: 3}", "scenario.yaml:6:13: framework.base: expected the name or path of a framework, got '3'"),
         ("17", "scenario.yaml:6:1: framework: expected a mapping of fields, got 17"),
         ("{base: nemo, host: {kernel: fast}}", "6:32: framework.host.kernel: cannot read 'fast'; write a time such as '3 us'"),
         ("{base: nemo, hots: {}}", "scenario.yaml:6:25: framework.hots: unknown key; did you mean 'host'?"),
@@ -108,7 +108,7 @@ def test_an_error_in_a_base_names_the_file_of_the_base(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     assert problem(tmp_path, "./list.yaml") == "list.yaml:1:1: a framework file must be a mapping of fields"
     (tmp_path / "other.yaml").write_text("base: nothing-like-it\n")
-    assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework: no framework is called")
+    assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework.base: no framework is called")
 
 
 def test_an_unknown_framework_is_rejected() -> None:

@@ -15,9 +15,9 @@ import yaml
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.common.device_reference import resolve_device
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.probe import points as tables
@@ -61,14 +61,14 @@ def read_base(reference: str, with_device: bool = False) -> Base:
     located = yaml_file.read(path)
     if with_device or str(located.data.get("device")) not in catalog.names("devices"):
         # paths in it are relative to its own folder
-        resolve_device(located, (), path.parent)
+        resolve_file(located, "cluster", path.parent)
     return Base(cluster.name or path.stem, located.data, cluster)
 
 
 def cluster_of(data: Mapping[str, Any], name: str) -> Cluster:
     """The cluster that the data of a file describe. name: of the file, for messages. Raises ScaleproofError if invalid."""
     located = yaml_file.parse(_text(data), name)
-    resolve_device(located, (), Path(name).parent)
+    resolve_file(located, "cluster", Path(name).parent)
     return Cluster.model_validate(located.data)
 
 
@@ -231,7 +231,7 @@ def _check(text: str, path: Path, after: Cluster) -> None:
     """Raises InputError if the text does not describe the cluster."""
     try:
         located = yaml_file.parse(text, str(path))
-        resolve_device(located, (), path.parent)
+        resolve_file(located, "cluster", path.parent)
         parsed = Cluster.model_validate(located.data)
     except (ScaleproofError, ValueError) as error:
         raise InputError(f"{path}: cannot be updated in its present form: {str(error).splitlines()[0]}") from None

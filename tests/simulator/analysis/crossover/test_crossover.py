@@ -16,7 +16,7 @@ import scaleproof
 from scaleproof.commands.text.crossover import describe
 from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import x_axis, y_axis
-from scaleproof.simulator.analysis.crossover.crossover import TIE, TOLERANCE, Crossover, Point, crossover
+from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE, Crossover, Point, crossover
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
@@ -75,7 +75,7 @@ def test_both_strategies_are_equally_fast_at_a_border(ring_and_servers: Crossove
     }
     for border in ring_and_servers.borders:
         both = [rate(border.x, border.y, name, path) for name in (border.below, border.above)]
-        assert both[0] / both[1] == pytest.approx(1, abs=TIE + TOLERANCE)
+        assert both[0] / both[1] == pytest.approx(1, abs=SIMILAR + TOLERANCE)
 
 
 def test_each_side_of_a_border_is_won_by_the_strategy_named(ring_and_servers: Crossover, path: Path) -> None:
@@ -84,7 +84,7 @@ def test_each_side_of_a_border_is_won_by_the_strategy_named(ring_and_servers: Cr
             winner = [name for begin, name in ring_and_servers.segments(y) if begin <= x_Bps][-1]
             rates = {name: rate(x_Bps, y, name, path) for name in ("ring", "ps-all")}
             near = any(abs(math.log(border.x / x_Bps)) < 0.1 for border in ring_and_servers.borders if border.y == y)
-            assert near or rates[winner] >= max(rates.values()) * (1 - TIE)
+            assert near or rates[winner] >= max(rates.values()) * (1 - SIMILAR)
 
 
 def test_borders_lie_in_their_intervals_which_widen_with_uncertainty(path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_third_strategy_that_wins_between_two_points_is_found(path: Path, monk
     found = crossover(path, wide, "workers=8", ["ring", "ps-1", "ps-2"], 2, ALONE)
     assert [(one.below, one.above) for one in found.borders] == [("ring", "ps-2"), ("ps-2", "ps-1")]
     # the first named wins ties: in throughput by a hundredth, which is twice as much in x where it goes with its root
-    for border, x_Bps in zip(found.borders, (1e7 * (1 + TIE) ** 2, 1e9 / (1 + TIE) ** 2), strict=True):
+    for border, x_Bps in zip(found.borders, (1e7 * (1 + SIMILAR) ** 2, 1e9 / (1 + SIMILAR) ** 2), strict=True):
         assert border.x == pytest.approx(x_Bps, rel=TOLERANCE)
         assert border.low is not None
         assert border.high is not None

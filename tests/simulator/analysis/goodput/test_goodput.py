@@ -38,6 +38,7 @@ FAILING = (
     "reliability.mtbf={gpu: 100 d, host: 50 d}",
     "reliability.checkpoint={bandwidth: 10 MB/s}",
     "reliability.detection=5 min",
+    "reliability.reschedule=0 s",
     "reliability.initialise=5 min",
 )
 SPARES = ("reliability.spares=1", "reliability.repair=12 h")
@@ -200,7 +201,7 @@ def test_a_note_reports_that_fewer_workers_are_faster(small: Make) -> None:
 @pytest.mark.parametrize(
     ("sets", "problem"),
     [
-        (("reliability=null",), "reliability: missing; give mtbf"),
+        (("reliability=null",), "reliability: missing; start from one that ships"),
         (("reliability.mtbf.gpu=0",), "reliability.mtbf.gpu: zero"),
         (("reliability.mtbf.gpu=1 ns",), "reliability.mtbf.gpu: less than a millisecond"),
         (("reliability.mtbf.gpu=1e20 d",), "reliability.mtbf.gpu: more than 30 million years"),
@@ -272,6 +273,34 @@ saving = st.fixed_dictionaries(
     {"bandwidth": st.sampled_from(["1 B/s", "10 MB/s", "1 EB/s"])},
     optional={"interval": lasting, "size": st.sampled_from(["1 B", "6 GB"])},
 )
+
+
+def test_times_that_are_not_given_are_those_that_sites_see(small: Make) -> None:
+    """Minutes until NCCL's time-out and until a job runs again; the output says that they are assumed."""
+    bare = ("strategy.workers=24", "reliability={mtbf: {gpu: 100 d}, checkpoint: {bandwidth: 10 MB/s}}")
+    result = goodput(small(*bare), 10, 30)
+    assert result.assumed_s == {"detection": 600, "reschedule": 300, "initialise": 300}
+    assert result.times.detection_s == 600
+    assert result.times.restart_s == pytest.approx(600 + result.saving.load_s)
+    text = " ".join(describe(result).split())
+    assert "assumed detection 600 s, reschedule 300 s, initialise 300 s" in text
+    own = goodput(small(*bare, "reliability.detection=1 min"), 10, 30)
+    assert list(own.assumed_s) == ["reschedule", "initialise"]
+    assert "assumed" not in describe(found(small))
+
+
+def test_failures_of_a_published_run_may_be_given_by_name(small: Make) -> None:
+    named = small("strategy.workers=24", "reliability=llama-3-h100").reliability
+    assert named is not None
+    # 268 of 16,384 GPUs in 54 days
+    assert named.mtbf_s()["gpu"] == pytest.approx(54 * 16384 / 268 * DAY_S, rel=1e-3)
+    changed = small("reliability={base: llama-3-h100, detection: 1 min, mtbf: {gpu: 1 d}}").reliability
+    assert changed is not None
+    assert (changed.detection_s, changed.mtbf_s()["gpu"], changed.mtbf_s()["host"]) == (60, DAY_S, named.mtbf_s()["host"])
+    with pytest.raises(FieldError, match="--set reliability=llama-3-h100"):
+        goodput(small())
+
+
 sharing = st.fixed_dictionaries(
     {"asynchronous": st.just(True), "copy_bandwidth": st.sampled_from(["1 B/s", "1 GB/s"])},
     optional={"slowdown": st.sampled_from([0, 0.5, 0.999999])},

@@ -104,7 +104,7 @@ def test_a_folder_of_plans_becomes_a_page(folder: Path) -> None:
         "linear scaling",
         "Pareto front",
         "best-16.yaml",
-        "statistical tie",
+        "with a probability of",
         "Faster but too large",
         "97 GPUs: no plan",
     ):
@@ -153,12 +153,15 @@ def test_words_of_plans(plans: list[PlanRecord]) -> None:
     configuration = {"workers": 4, "tensor": 2, "stages": 2, "samples": 1, "microbatches": 8, "zero": 1}
     assert layout(configuration | {"recompute": "{modules: [mlp]}"}) == "DP4 TP2 PP2, MBS 1, GA 8, ZeRO-1, recompute mlp"
     best, *_ = plans[0].best
-    rows = [best, *(best.model_copy(update={"best_is_better": share}) for share in (0.6, 0.6, 0.99, 0.6))]
+    rows = [best, *(best.model_copy(update={"best_is_better": share}) for share in (0.6, 0.6, 0.8, 0.6))]
     tied = plans[0].model_copy(update={"best": rows})
-    assert list(tie_sentence(tied)) == ["Nos. 2, 3 and 5 are a statistical tie with No. 1"]
+    sure = "with a probability of 60 %"
+    assert list(tie_sentence(tied)) == [f"Nos. 2, 3 and 5 are a tie with No. 1: it is faster {sure}"]
     by_cost = tied.model_copy(update={"objective": "cost"})
-    assert list(tie_sentence(by_cost)) == ["Nos. 2, 3 and 5 are a statistical tie with No. 1 in cost"]
-    assert against_runner_up(by_cost.model_copy(update={"runner_up": rows[1]})).endswith(" are a statistical tie in cost")
+    assert list(tie_sentence(by_cost)) == [f"Nos. 2, 3 and 5 are a tie with No. 1: it is cheaper {sure}"]
+    assert against_runner_up(by_cost.model_copy(update={"runner_up": rows[1]})).endswith(f" is cheaper {sure}")
+    likely = best.model_copy(update={"best_is_better": 0.8})
+    assert " is cheaper than " in against_runner_up(by_cost.model_copy(update={"runner_up": likely}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
-from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
+from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, StepParameter
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -17,8 +17,8 @@ from tests.simulator.programs import ONLY_COMPUTE
 Make = Callable[..., Scenario]
 
 
-def parameter(name: str) -> ClusterParameter:
-    return next(one for one in CLUSTER_PARAMETERS if one.name == name)
+def parameter(name: str) -> StepParameter:
+    return next(one for one in PARAMETERS if one.name == name)
 
 
 @pytest.mark.parametrize("name", ["FLOP/s", "memory bandwidth", "network bandwidth", "network latency", "node link bandwidth"])
@@ -27,10 +27,7 @@ def test_replayed_elasticity_equals_the_difference_of_two_predictions(small: Mak
     scenario = small(f"strategy={{kind: data_parallel, workers: 8, overlap: {str(overlap).lower()}}}")
     differences, tested = FiniteDifferences(scenario), parameter(name)
     assert differences.is_replayed
-    slower, faster = (
-        timed(scenario.model_copy(update={"cluster": tested.slowed(scenario.cluster, math.exp(step))})).samples_per_s
-        for step in (STEP, -STEP)
-    )
+    slower, faster = (timed(tested.slowed(scenario, math.exp(step))).samples_per_s for step in (STEP, -STEP))
     assert differences.elasticity(tested)[0] == pytest.approx(tested.sign * math.log(faster / slower) / (2 * STEP), abs=1e-6)
 
 

@@ -44,6 +44,31 @@ def test_compute_bound_throughput_depends_only_on_flops(small: Make) -> None:
     assert found.rest == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "field"),
+    [
+        ("{decode: 1 s, cores: 2}", "decoding of a sample", "input.decode"),
+        ("{storage: {sample: 1 MB, bandwidth: 1 MB/s}, decode: 1 us}", "storage bandwidth", "input.storage.bandwidth"),
+    ],
+)
+def test_the_slower_part_of_loading_is_the_bottleneck_of_an_input_bound_job(
+    small: Make, given: str, name: str, field: str
+) -> None:
+    found = sensitivity(small("strategy.workers=8", f"input={given}"))
+    assert found.bottleneck is not None
+    assert (found.bottleneck.name, found.bottleneck.field) == (name, field)
+    assert found.bottleneck.share == pytest.approx(1, abs=1e-6)
+    assert found.rest == pytest.approx(0, abs=1e-6)
+    assert f"bottleneck: {name}; it accounts for 100 % of the step" in describe(found)
+
+
+def test_the_host_is_the_bottleneck_of_small_kernels() -> None:
+    found = sensitivity(load("gpt2-small", ["cluster=dgx-h100", "strategy=ddp", "strategy.workers=8", "batch=8"]))
+    assert found.bottleneck is not None
+    assert found.bottleneck.field == "framework.host.kernel"
+    assert found.rest < 0.05
+
+
 def test_compute_bound_step_time_is_proportional_to_the_batch(small: Make) -> None:
     assert values(sensitivity(small(*ONLY_COMPUTE)))["samples a step"].value == pytest.approx(0, abs=1e-6)
 

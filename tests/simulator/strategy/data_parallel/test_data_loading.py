@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -49,6 +50,28 @@ def test_a_step_takes_the_longer_of_training_and_loading(small: Make, strategy: 
         assert fed.step_time_s == pytest.approx(max(loading_s, alone.step_time_s), rel=1e-6)
         assert sum(fed.breakdown_s.values()) == pytest.approx(fed.step_time_s)
         assert ("Input-bound" in describe(fed)) == (longer > 1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rates_of_loading_are_those_of_a_step_that_waits_for_it(small: Make, strategy: str) -> None:
+    """Throughput is the least of the rates of storage and decoding, and of training without loading."""
+    alone = run(small, strategy)
+    for decode, storage_s in (("2 s", 1e-6), ("1 ns", 4 * alone.step_time_s), ("1 ns", 1e-6)):
+        loaded = f"input={{decode: {decode}, cores: 4, storage: {reading(storage_s).partition('storage: ')[2]}"
+        fed = run(small, strategy, loaded)
+        rates = fed.loading
+        assert rates is not None
+        assert rates.storage_per_s is not None
+        assert rates.decoding_per_s is not None
+        assert rates.wanted_per_s == pytest.approx(alone.samples_per_s, rel=1e-6)
+        least = min(rates.storage_per_s, rates.decoding_per_s, rates.wanted_per_s)
+        assert fed.samples_per_s == pytest.approx(least, rel=1e-6)
+        assert rates.wanted_cores == pytest.approx(4 * rates.wanted_per_s / rates.decoding_per_s)
+    slow = run(small, strategy, "input={decode: 2 s, cores: 4}")
+    text = " ".join(describe(slow).split())
+    assert "Input-bound: faster decoding, or more cores for it, helps most." in text
+    assert re.search(r"input decoding [\d.,]+ samples/s; training without waiting [\d.,]+ samples/s, for which", text)
+    assert re.search(r"for which decoding needs [\d,]+ cores a node", text)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
