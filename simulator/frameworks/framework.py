@@ -244,6 +244,9 @@ class Defaults(Spec):
     balance: Literal["layers", "time", "products"] | None = Field(None, description="what pipeline stages have equal shares of")
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
+    first_bucket_bytes: Bytes | None = Field(
+        None, alias="first_bucket", description="size at which the first bucket closes, unless the scenario gives `bucket`"
+    )
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
@@ -395,8 +398,9 @@ class Framework(Spec):
 _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
 IDEAL: Final = Framework(
-    name="ideal", attention=_BEST_ATTENTION, contention=False, power=False, rendezvous=False, overlap_input_gradients=True
-)
+    name="ideal", attention=_BEST_ATTENTION, contention=False, power=False, rendezvous=False, overlap_input_gradients=True,
+    defaults=Defaults(overlap=True),
+)  # fmt: skip
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
-    "balance",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
+    "first_bucket_bytes", "reshard", "balance",
 )  # fmt: skip
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Precisions of training by autocast.
@@ -83,7 +83,8 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
     if isinstance(strategy, CapturedStrategy):
         return ("pytorch-fsdp2" if strategy.script.shards else "pytorch-ddp",)
     is_transformer = hasattr(model, "sequence")
-    if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
+    divides = bool(features(strategy, precision, zero, cluster) & {"tensor", "pipeline", "context", "expert"})
+    if divides and is_transformer and zero < 2:
         # the recipes of NeMo and Megatron Bridge are made for 8-bit training at scale
         return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
@@ -138,6 +139,9 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
     values = decided(framework, strategy.plan, zero, precision)
+    if "bucket_bytes" in given:
+        # as in DistributedDataParallel
+        values.pop("first_bucket_bytes", None)
     # they count as not given, so that another framework decides anew
     return strategy.defaulted({name: values.get(name, default) for name, default in free.items()})
 
@@ -160,10 +164,12 @@ def with_autocast(training: Training, framework: Framework, strategy: Strategy) 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:
     """Values of the strategy fields that a framework may decide, for the hybrids of a planner: those that the scenario's own
     hybrid gives, else the framework's, whether or not they apply to the scenario's own degrees."""
-    own = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid()
-    given = own.model_fields_set if own is scenario.strategy else frozenset()
+    hybrid, training = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid(), scenario.training
+    # the planner may have replaced the framework
+    own: Any = with_defaults(hybrid, scenario.framework, training.zero, training.precision)
+    given = own.model_fields_set
     defaults = scenario.framework.defaults
-    values = {}
+    values: dict[str, Any] = {}
     for name in (name for name in DECIDED if name not in ("reshard", "balance")):
         by_framework = getattr(defaults, name)
         values[name] = getattr(own, name) if name in given or by_framework is None else by_framework

@@ -73,7 +73,7 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
             "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision", "order",
             "split_sends", "overlap_gather",
         )  # fmt: skip
-        own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
+        own = {name: getattr(self, name) for name in names}
         return Plan(
             microbatches=self.microbatches_, servers=self.servers_, **averaging_options(self), **pipeline_options(self), **own
         )

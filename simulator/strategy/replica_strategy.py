@@ -47,6 +47,9 @@ class GradientAveraging(Spec):
 
     workers_: Count = Field(1, alias="workers", description="replicas of the model")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
+    first_bucket_bytes: Bytes | None = Field(
+        None, alias="first_bucket", description="size at which the first bucket closes; that of the others if absent"
+    )
     overlap: bool = Field(True, description="overlap the sum of buckets with the backward pass")
     algorithm: str | None = Field(None, description="algorithm of the all-reduce; the library's choice if absent")
     compression: AnyCompression | None = Field(None, description="compression of gradients")
@@ -154,7 +157,8 @@ class ReplicaStrategy(Strategy, ABC):
 def averaging_options(fields: GradientAveraging) -> dict[str, Any]:
     """Options of a Plan from the fields of gradient averaging."""
     names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
-    return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
+    first_bytes = fields.bucket_bytes if fields.first_bucket_bytes is None else fields.first_bucket_bytes
+    return {"workers": fields.workers_, "first_bucket_bytes": first_bytes} | {name: getattr(fields, name) for name in names}
 
 
 def pipeline_options(fields: PipelineStages) -> dict[str, Any]:

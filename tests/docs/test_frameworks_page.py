@@ -22,11 +22,15 @@ DEFAULTS = {
     "processors of a CPU": [("model=resnet50", "cluster=netlab-500mbit", "strategy={kind: data_parallel, workers: 2}")],
     "a TPU": [("cluster=tpu-v4-pod", "model=llama-2-7b", "training.precision=bf16")],
     "parameter servers": [(*PICTURES, "strategy={kind: parameter_server, workers: 8, servers: 2}")],
-    "a hybrid or pipeline of a transformer, ZeRO 0 or 1": [
+    "a transformer whose layers are divided (tensor, context, expert or pipeline parallelism), ZeRO 0 or 1": [
         (*GPUS, "strategy={kind: hybrid, workers: 2, tensor: 4}"),
         (*GPUS, "strategy={kind: pipeline, stages: 4, microbatches: 8}", "batch=64"),
     ],
-    "all else, ZeRO 0": [(*GPUS,), (*PICTURES, "strategy={kind: pipeline, stages: 4, microbatches: 8}", "batch=64")],
+    "all else, ZeRO 0": [
+        (*GPUS,),
+        (*GPUS, "strategy={kind: hybrid, workers: 8}"),
+        (*PICTURES, "strategy={kind: pipeline, stages: 4, microbatches: 8}", "batch=64"),
+    ],
     "all else, ZeRO 1 or 2": [(*GPUS, "training.zero=1"), (*GPUS, "training.zero=2")],
     "all else, ZeRO 3": [(*GPUS, "training.zero=3")],
 }

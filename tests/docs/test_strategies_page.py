@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()
 PICTURES = ROOT / "docs" / "pictures"
 COMMANDS: list[list[str]] = runpy.run_path(str(ROOT / "docs" / "scripts" / "pictures.py"))["commands"]()
 SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*`(\w+)`\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-DEFAULTS = {"0 s": 0.0, "25 MiB": 25 * 2.0**20, "1 MiB": 2.0**20}
+DEFAULTS = {"0 s": 0.0, "25 MiB": 25 * 2.0**20}
 
 
 def drawn(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,7 +87,7 @@ def test_tables_name_every_field_with_its_default(kind: str) -> None:
     redraw = rows(kind)
     if kind == "hybrid":
         others = rows("data_parallel") | rows("pipeline") | {"overlap": False}
-        redraw |= {name: value for name, value in others.items() if name not in ("first_bucket", "shares")}
+        redraw |= {name: value for name, value in others.items() if name != "shares"}
     assert redraw == {name: list(default) if isinstance(default, tuple) else default for name, default in fields.items()}
 
 

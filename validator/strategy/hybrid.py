@@ -35,7 +35,7 @@ class AveragingReplica(ParallelReplica):
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
-        self.allreduces = list(self._allreduces(strategy.bucket_bytes))
+        self.allreduces = list(self._allreduces())
 
     def average(self) -> None:
         """Averages gradients among ranks with the same parameters."""
@@ -49,20 +49,23 @@ class AveragingReplica(ParallelReplica):
             allreduce.close()
         super().close()
 
-    def _allreduces(self, bucket_bytes: float) -> Iterator[BucketedAllreduce]:
+    def _allreduces(self) -> Iterator[BucketedAllreduce]:
         """One allreduce for each set of parameters that several ranks have."""
         numbers = parameter_numbers(self.context.scenario, self.layers)
-        for one in self.parameter_sets(bucket_bytes):
+        for one in self.parameter_sets():
             team = Team.of(one.teams, one.names[0])
             parameters = [parameter for stage in one.stages for parameter in stage]
             if parameters and team.size * self.plan.workers * self.plan.context > 1:
                 bucket_sum = bucket_sum_of(self.context, team, self.stage, self.thread)
-                yield self._allreduce(parameters, bucket_sum, one.limit_bytes, [numbers[p] for p in parameters])
+                yield self._allreduce(parameters, bucket_sum, one.limits_bytes, [numbers[p] for p in parameters])
 
     def _allreduce(
-        self, parameters: Sequence[nn.Parameter], bucket_sum: BucketSum, limit_bytes: float, numbers: Sequence[int]
+        self,
+        parameters: Sequence[nn.Parameter],
+        bucket_sum: BucketSum,
+        limits_bytes: tuple[float, float],
+        numbers: Sequence[int],
     ) -> BucketedAllreduce:
-        limits_bytes = limit_bytes, limit_bytes
         arguments = (parameters, self.recorder, limits_bytes, self.weight, bucket_sum, self.accumulator, self.stage, numbers)
         if self.plan.overlap:
             return EarlyAllreduce(*arguments, microbatches=self.microbatches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import nn
 
@@ -19,6 +19,9 @@ from scaleproof.validator.strategy.model_parallel.expert_parallel import Sharded
 from scaleproof.validator.strategy.replica import Replica
 from scaleproof.validator.train.emulated_compute import EmulatedLayer
 
+# Limits of the buckets of gradients that are summed whole.
+_WHOLE: Final = (math.inf, math.inf)
+
 
 def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> dict[nn.Parameter, int]:
     """The number of each parameter of some layers among those of the whole model."""
@@ -30,14 +33,14 @@ class ParameterSet(NamedTuple):
     """Parameters with identical copies on the same ranks, by stage. teams: the ranks with copies, for all parts of the model.
 
     names: of the team of these ranks, and of teams with the same shard. is_divided: whether `shard_over` divides the team.
-    limit_bytes: size at which a bucket of their gradients closes.
+    limits_bytes: sizes at which the first and the other buckets of their gradients close.
     """
 
     stages: Sequence[Sequence[nn.Parameter]]
     teams: Sequence[Sequence[int]]
     names: tuple[str, str]
     is_divided: bool
-    limit_bytes: float
+    limits_bytes: tuple[float, float]
 
 
 class ParallelReplica(Replica):
@@ -49,7 +52,7 @@ class ParallelReplica(Replica):
         # one thread, so that all ranks sum the buckets of all teams in the same order
         self.thread = SumThread(context.device)
 
-    def parameter_sets(self, bucket_bytes: float) -> Iterator[ParameterSet]:
+    def parameter_sets(self) -> Iterator[ParameterSet]:
         """The sets of parameters of this rank, which may be empty; equal in number and axes on all ranks.
 
         Gradients of which each tensor-parallel rank computes a part are summed over these ranks as well.
@@ -62,9 +65,15 @@ class ParallelReplica(Replica):
 
         shards = "shards of a worker", "shards of all"
         workers = "replica", "expert", "context"
-        yield ParameterSet(chosen(0), teams(self.mesh, *workers), ("worker", shards[0]), True, bucket_bytes)
-        yield ParameterSet(chosen(1), teams(self.mesh, *workers, "tensor"), ("all", shards[1]), True, math.inf)
-        yield ParameterSet(chosen(2), expert_teams(self.plan)[1], ("replica", "shard"), False, math.inf)
+        yield ParameterSet(
+            chosen(0),
+            teams(self.mesh, *workers),
+            ("worker", shards[0]),
+            True,
+            (self.plan.first_bucket_bytes, self.plan.bucket_bytes),
+        )
+        yield ParameterSet(chosen(1), teams(self.mesh, *workers, "tensor"), ("all", shards[1]), True, _WHOLE)
+        yield ParameterSet(chosen(2), expert_teams(self.plan)[1], ("replica", "shard"), False, _WHOLE)
 
     def experts(self) -> set[nn.Parameter]:
         """The parameters of experts of which other ranks have others."""

@@ -24,7 +24,7 @@ class ShardingReplica(ParallelReplica):
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
-        self.states = list(self._states(strategy.bucket_bytes))
+        self.states = list(self._states())
         self.optimizer = context.optimizer([shard for states in self.states for shard in states.shards])
         layers = list(self.layers.values())
         self.units: list[GatheredUnit] = []
@@ -65,13 +65,12 @@ class ShardingReplica(ParallelReplica):
         for states in self.states:
             states.gather()
 
-    def _states(self, bucket_bytes: float) -> Iterator[ShardedStates]:
-        for one in self.parameter_sets(bucket_bytes):
+    def _states(self) -> Iterator[ShardedStates]:
+        for one in self.parameter_sets():
             shard, groups = self.sharing_teams(one)
             stages = [stage for stage in one.stages if stage]
             if stages:
-                limits_bytes = one.limit_bytes, one.limit_bytes
-                sharding = Sharding(self.context, self.thread, self.accumulator, self.weight, limits_bytes, self.stage)
+                sharding = Sharding(self.context, self.thread, self.accumulator, self.weight, one.limits_bytes, self.stage)
                 yield sharding.states(stages, shard, groups)
 
 
@@ -86,7 +85,7 @@ class FullyShardedReplica(ParallelReplica):
         super().__init__(context, strategy)
         tensor, before = self.division.tensor, list(self.module.parameters())
         parts = self.summands()
-        whole, _, experts = self.parameter_sets(strategy.bucket_bytes)
+        whole, _, experts = self.parameter_sets()
         self._shard(self.sharing_teams(whole), self.sharing_teams(experts))
         # shards have replaced the parameters
         after = list(self.module.parameters())

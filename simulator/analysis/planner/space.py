@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
@@ -45,24 +46,25 @@ def spaces(
 ) -> list[Space]:
     """One space for each framework, with the ZeRO stages that it supports.
 
-    frameworks: if None, the scenario's own; if the scenario names no framework, the default one of each ZeRO stage for that
-    stage. Raises FieldError as `space` does.
+    frameworks: if None, the scenario's own; if the scenario names no framework, the default ones, each for the layouts of which
+    it is the default. Raises FieldError as `space` does.
     """
     if frameworks is not None or not scenario.framework_is_default:
         named = [scenario.framework] if frameworks is None else frameworks
         return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
-    by_framework: dict[str, list[int]] = {}
-    for zero in _ZERO:
-        # ZeRO stage 2 is supported with data parallelism only, the other stages with tensor parallelism too
-        tensor = 2 if zero != 2 and hasattr(scenario.model, "sequence") else 1
-        strategy = Hybrid(workers_=2, tensor=tensor)
-        name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
-        by_framework.setdefault(name, []).append(zero)
-    result = []
-    for name, stages in by_framework.items():
-        all_stages = space(_in_framework(scenario, shipped(name)), ranks, schedules)
-        result.append(replace(all_stages, zero=tuple(stage for stage in stages if stage in all_stages.zero)))
-    return result
+    found = (space(_in_framework(scenario, one), ranks, schedules) for one in _defaults(scenario))
+    return [replace(one, by_default=True) for one in found]
+
+
+def _defaults(scenario: Scenario) -> list[Framework]:
+    """The default frameworks of all layouts, without the bound `ideal` unless it is the only one."""
+    precision, model, cluster = scenario.training.precision, scenario.model, scenario.cluster
+    layouts = (
+        (zero, Hybrid(workers_=2, tensor=tensor, context=context, stages_=stages, expert=expert))
+        for zero, tensor, context, stages, expert in itertools.product(_ZERO, *[(1, 2)] * 4)
+    )
+    names = dict.fromkeys(default_framework(strategy, precision, zero, model, cluster).name for zero, strategy in layouts)
+    return [shipped(name) for name in names if name != "ideal"] or [shipped("ideal")]
 
 
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal, Self
 
-from pydantic import Field
-
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.replica_strategy import (
     GradientAveraging,
@@ -28,7 +25,6 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
     """
 
     kind: Literal["data_parallel"] = "data_parallel"
-    first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="size at which the first bucket closes")
     shares: Shares | None = None
 
     def for_samples(self, samples_per_worker: int) -> Self:
@@ -43,7 +39,6 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
         """Whole replicas, which average gradients in buckets."""
         return Plan(
             **averaging_options(self),
-            first_bucket_bytes=self.first_bucket_bytes,
             microbatches=self.microbatches_,
             shares=self.shares,
         )

@@ -138,7 +138,7 @@ def test_default_values_are_omitted() -> None:
         "    memory: 8 GiB",
         "    memory_bandwidth: 100 GB/s",
         "framework: pytorch-ddp",
-        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, overlap: true, reshard: true}",
+        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, first_bucket: 1 MiB, overlap: true, reshard: true}",
         "batch: {total: 48}",
         "",
     ])  # fmt: skip

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, combined, distinct, taken
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.layers import Counted, Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.scenario.framework_choice import planned_fields
+from scaleproof.simulator.scenario.framework_choice import default_framework, planned_fields
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 from scaleproof.simulator.strategy import Hybrid
@@ -37,7 +38,8 @@ class Space:
 
     ranks: number of ranks, the product tensor · context · stages · workers. Combinations of degrees that do not divide what
     they must are left out. expert_tensor: None for the same as `tensor`. samples: per microbatch. buckets_bytes: sizes at which
-    buckets of gradients close. orders: of axes, the innermost first.
+    buckets of gradients close. orders: of axes, the innermost first. by_default: whether layouts of which the scenario's
+    framework is not the default are left out.
     """
 
     scenario: Scenario
@@ -55,6 +57,7 @@ class Space:
     sequence_parallel: tuple[bool, ...] = (False,)
     buckets_bytes: tuple[float, ...] = (25 * 2.0**20,)
     orders: tuple[tuple[Axis, ...], ...] = (ORDER,)
+    by_default: bool = False
 
     @cached_property
     def kept(self) -> dict[str, Any]:
@@ -101,6 +104,11 @@ class Space:
             ),
         }
         return {name: value for name, value in self.kept_over(configuration["stages"]).items() if suits.get(name, True)}
+
+    def default_framework(self, zero: int, **degrees: int) -> Framework:
+        """The default framework of a hybrid with these degrees."""
+        one = self.scenario
+        return default_framework(Hybrid.model_validate(degrees), one.training.precision, zero, one.model, one.cluster)
 
     def layers(self, shard: Shard) -> list[Layer] | None:
         """The model's layers with a sharding, None if the model cannot be sharded so."""
@@ -203,6 +211,9 @@ class Configurations:
         space, base = self.space, self.space.scenario
         columns = {name: int(getattr(self, name)[row]) for name in COLUMNS}
         options = space.options(columns)
+        sizes_bytes = {
+            "bucket_bytes": space.buckets_bytes[columns["bucket"]], "first_bucket_bytes": options.pop("first_bucket_bytes"),
+        }  # fmt: skip
         strategy = Hybrid(
             workers_=columns["workers"], stages_=columns["stages"], tensor=columns["tensor"],
             context=columns["context"], expert=columns["expert"],
@@ -211,7 +222,7 @@ class Configurations:
             sequence_parallel=bool(columns["sequence_parallel"]), order=space.orders[columns["order"]], **options,
         )  # fmt: skip
         # validation would parse sizes from text
-        strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[columns["bucket"]]})
+        strategy = strategy.model_copy(update=sizes_bytes)
         training = base.training.model_copy(
             update={"zero": columns["zero"], "recompute": space.recompute[columns["recompute"]]}
         )
@@ -266,6 +277,10 @@ def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], re
     suited = np.array([configuration.suits(layers) for configuration in space.recompute], dtype=np.bool_)
     # ZeRO's stage 3 gathers and scatters layer by layer, without buckets; a single axis has no order
     suits = ~((zero == 3) & (bucket > 0))
+    if space.by_default:
+        own = space.scenario.framework.name
+        given = {name: degrees[name] for name in ("workers", "tensor", "context", "expert", "stages")}
+        suits &= np.isin(zero, [stage for stage in space.zero if space.default_framework(stage, **given).name == own])
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
     if not _plan(degrees).averages:

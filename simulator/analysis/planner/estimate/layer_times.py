@@ -210,9 +210,10 @@ def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
     ):
         if (key := (tensor, context, expert, stages, zero, sequence, workers)) not in known:
             known[key] = space.options(dict(zip(names, key, strict=True)))
+        bucket_bytes, first_bytes = space.buckets_bytes[bucket], known[key]["first_bucket_bytes"]
+        options = known[key] | {"first_bucket_bytes": bucket_bytes if first_bytes is None else first_bytes}
         yield Plan(
             workers=workers, stages=stages, chunks=chunks, tensor=tensor, context=context, expert=expert,
             expert_tensor=folded or None, order=space.orders[order], sequence_parallel=bool(sequence),
-            microbatches=microbatches, schedule=space.schedules[schedule], bucket_bytes=space.buckets_bytes[bucket],
-            first_bucket_bytes=space.buckets_bytes[bucket], **known[key],
+            microbatches=microbatches, schedule=space.schedules[schedule], bucket_bytes=bucket_bytes, **options,
         )  # fmt: skip

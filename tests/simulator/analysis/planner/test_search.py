@@ -149,9 +149,9 @@ def test_the_plan_names_its_frameworks() -> None:
     record = record_of(found, "0")
     text = describe([record])
     assert record.framework_is_default
-    assert set(record.frameworks) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
+    assert set(record.frameworks) == {"pytorch-ddp", "torchtitan", "deepspeed-zero", "pytorch-fsdp2"}
     assert {row.configuration["framework"] for row in record.best} <= set(record.frameworks)
-    assert "\nframeworks: pytorch-ddp, deepspeed-zero, pytorch-fsdp2, by default\n" in text
+    assert "\nframeworks: pytorch-ddp, torchtitan, deepspeed-zero, pytorch-fsdp2, by default\n" in text
     assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
 
 
