@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.operators import base_name, copied, work_of
-from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
+from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
@@ -76,7 +76,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
         cluster=capture.cluster,
         shards=any(role.shards for role in roles),
         classes=classes,
-        warnings=(*capture.warnings, *_policies(capture)),
+        warnings=(*capture.warnings, *_policies(capture), *_unknown_precisions(capture, classes)),
     )
 
 
@@ -115,6 +115,14 @@ def _policies(capture: Capture) -> Iterator[str]:
     for (operator, policy), places in sorted(lines.items()):
         where = ", ".join(sorted(filter(None, places))) or "an unknown line"
         yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
+
+
+def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> Iterator[str]:
+    """A warning for a file of an earlier release, which does not say whether products of 32-bit floats may be TF32."""
+    is_known = any(ALLOW_TF32 in signature.arguments for one in capture.classes for signature in one.signatures)
+    operators = (operator for one in classes for operator in one.operators)
+    if not is_known and any(operator.precision == "fp32" and operator.work.flops for operator in operators):
+        yield "the file does not say whether fp32 products may be TF32, and counts none as such; capture the script again"
 
 
 def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
@@ -195,7 +203,10 @@ class _StepReader:
         shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
         work = work_of(name, shapes, signature.arguments, moved_bytes)
-        return Operator(name, work, PRECISIONS[types[0]] if types else "fp32", timed_s)
+        precision = PRECISIONS[types[0]] if types else "fp32"
+        if precision == "fp32" and (work.products or work.convolution) and signature.arguments.get(ALLOW_TF32):
+            precision = "tf32"
+        return Operator(name, work, precision, timed_s)
 
     def _collective(self, row: int) -> IssuedCollective:
         name, group = self._one.text("name", row), self._of("group", row)

@@ -24,6 +24,8 @@ from scaleproof.simulator.common.errors import InputError
 
 VERSION: Final = 1
 NONE: Final = -1
+# The argument of a signature that says whether products of 32-bit floats may be computed as TF32.
+ALLOW_TF32: Final = "allow_tf32"
 # Most bytes that a file may hold after decompression.
 _MOST_BYTES: Final = 4 << 30
 # A fixed date, so that equal captures are equal files.

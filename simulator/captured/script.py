@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +109,10 @@ class CapturedScript:
     classes: tuple[CapturedClass, ...]
     warnings: tuple[str, ...] = ()
     timed_on: str = ""
+
+    def precision_on(self, known: Collection[str]) -> str:
+        """The precision of most FLOPs on a device with rates for the known ones: without TF32, fp32 is exact."""
+        return "fp32" if self.precision == "tf32" and "tf32" not in known else self.precision
 
     def check_replicas(self, count: int) -> None:
         """Raises FieldError for a number of replicas that needs another capture."""

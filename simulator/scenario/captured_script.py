@@ -40,16 +40,22 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
     return Located(data, {(): reference})
 
 
-def add_nodes(located: Located, fixed: Collection[str]) -> None:
-    """Gives the cluster of a captured script as many nodes as its ranks need, unless an override gives their number.
+def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
+    """Fits a captured script and its cluster to one another: gives the cluster the number of nodes that the ranks need, and the
+    training the precision that the device has; neither where an override gives it.
 
     fixed: fields that overrides have set.
     """
     strategy, cluster = located.data.get("strategy"), located.data.get("cluster")
     is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
-    if not (is_captured and isinstance(cluster, dict)) or "cluster.nodes" in fixed:
+    if not (is_captured and isinstance(cluster, dict)):
         return
-    script, workers = read(Path(strategy["record"])), strategy.get("workers", 1)
+    script, workers, device = read(Path(strategy["record"])), strategy.get("workers", 1), cluster.get("device")
+    training = located.data.get("training", {})
+    if isinstance(device, dict) and training.get("precision") == script.precision and "training.precision" not in fixed:
+        training["precision"] = script.precision_on(device.get("peak", {}))
+    if "cluster.nodes" in fixed:
+        return
     devices, nodes = cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
     if all(isinstance(number, int) for number in (workers, devices, nodes)) and devices > 0:
         ranks = workers * script.world_size // script.replicas.count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -74,11 +74,13 @@ class CapturedStrategy(Strategy):
             raise FieldError(("batch",), f"{given}; capture it again with another batch size")
         script.check_replicas(self.workers)
 
-    def check_training(self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int) -> None:
-        """Checks that the training is that of the script; raises FieldError."""
+    def check_training(
+        self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int, known: Collection[Precision]
+    ) -> None:
+        """Checks that the training is that of the script on a device with rates for known precisions; raises FieldError."""
         script = self.script
         given = {
-            "precision": (precision, script.precision), "optimizer": (optimizer, script.optimizer),
+            "precision": (precision, script.precision_on(known)), "optimizer": (optimizer, script.optimizer),
             "recompute": (recompute.kind, "none"), "zero": (zero, 0),
         }  # fmt: skip
         for field, (value, own) in given.items():
