@@ -90,9 +90,10 @@ class Coverage:
 class CapturedScript:
     """A captured script.
 
-    samples: per step and replica; tokens: of a sample, None if it reads no tokens. replicas: of the model, which train on
-    different samples. shards: whether replicas shard parameters or states, so that their number decides more than the sizes of
-    groups. device, cluster: names that the capture was made for. timed_on: name of the device on which operators were timed.
+    samples: per step and replica; samples_rule: how their number was found; samples_conflict: what disagrees with it. tokens:
+    of a sample, None if it reads no tokens. replicas: of the model, which train on different samples. shards: whether replicas
+    shard parameters or states, so that their number decides more than the sizes of groups. device, cluster: names that the
+    capture was made for. timed_on: name of the device on which operators were timed.
     """
 
     name: str
@@ -109,6 +110,8 @@ class CapturedScript:
     classes: tuple[CapturedClass, ...]
     warnings: tuple[str, ...] = ()
     timed_on: str = ""
+    samples_rule: str = ""
+    samples_conflict: str = ""
 
     def precision_on(self, known: Collection[str]) -> str:
         """The precision of most FLOPs on a device with rates for the known ones: without TF32, fp32 is exact."""

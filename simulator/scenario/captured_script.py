@@ -41,8 +41,8 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
 
 
 def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
-    """Fits a captured script and its cluster to one another: gives the cluster the number of nodes that the ranks need, and the
-    training the precision that the device has; neither where an override gives it.
+    """Fits a captured script and its cluster to one another: samples to a number that was given for them, the precision to the
+    device, and the number of nodes to the ranks; none of them where an override gives it.
 
     fixed: fields that overrides have set.
     """
@@ -50,14 +50,16 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
     is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
     if not (is_captured and isinstance(cluster, dict)):
         return
-    script, workers, device = read(Path(strategy["record"])), strategy.get("workers", 1), cluster.get("device")
-    training = located.data.get("training", {})
+    script = read(Path(strategy["record"]))
+    declared = strategy.get("samples")
+    if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
+        located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
+    device, training = cluster.get("device"), located.data.get("training", {})
     if isinstance(device, dict) and training.get("precision") == script.precision and "training.precision" not in fixed:
         training["precision"] = script.precision_on(device.get("peak", {}))
-    if "cluster.nodes" in fixed:
-        return
-    devices, nodes = cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
-    if all(isinstance(number, int) for number in (workers, devices, nodes)) and devices > 0:
+    workers, devices, nodes = strategy.get("workers", 1), cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
+    are_numbers = all(isinstance(number, int) for number in (workers, devices, nodes))
+    if "cluster.nodes" not in fixed and are_numbers and devices > 0:
         ranks = workers * script.world_size // script.replicas.count
         cluster["nodes"] = max(nodes, -(-ranks // devices))
 

@@ -14,6 +14,8 @@ from scaleproof.simulator.captured.record import ALLOW_TF32, Signature
 
 # Operators that read as many elements of their first tensor as they write.
 _LOOKS_UP: Final = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::select", "aten::slice"}
+# The operator that looks up the rows of all indices, and writes sums of groups of them.
+_BAG: Final = "aten::_embedding_bag"
 # Operators that write without reading what was there.
 FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
 _PLAIN: Final = (int, float, bool)
@@ -100,6 +102,9 @@ def moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[tor
     read, written = [_bytes(tensor) for tensor in inputs], sum(_bytes(tensor) for tensor in outputs)
     if name in _LOOKS_UP and read:
         read[0] = min(read[0], written)
+    elif name == _BAG:
+        table, indices = inputs[:2]
+        read[0] = min(read[0], indices.numel() * table[0].numel() * table.element_size())
     return sum(read), written
 
 
