@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scaleproof.commands.arguments import Command, positive
 from scaleproof.commands.output import print_result, progress
-
-if TYPE_CHECKING:
-    from scaleproof.simulator.captured.record import Capture
 
 _STEPS: Final = 3
 _TIMEOUT_S: Final = 600.0
@@ -33,6 +30,10 @@ def mount(commands: Any) -> None:
     )
     values += "option"
     capture.add("--values POLICY", values, default="balanced")
+    capture.add(
+        "--samples N", "samples of a step of all ranks together (read from the inputs of modules, by a rule that is printed)",
+        type=positive,
+    )  # fmt: skip
     capture.add("--memory-only", "print the peak memory by category, module and line; write a file only with --out")
     capture.add("--out FILE.zip", "where the capture is written (capture.zip)", type=Path)
     capture.add("--log DIR", "write what ranks print to DIR", type=Path)
@@ -44,6 +45,9 @@ def mount(commands: Any) -> None:
 
 def _capture(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.capture import describe, describe_memory, memory_plain, plain
+    from scaleproof.simulator.captured.reading import script_of_capture
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.scenario.captured_script import SUFFIX
     from scaleproof.validator.launch.launch import require_torch
 
     require_torch()
@@ -54,8 +58,11 @@ def _capture(options: argparse.Namespace) -> int:
     started = parse(command)
     job, device = job_of(started, options.ranks, options.device, options.cluster, options.steps, options.values)
     out = options.out or (None if options.memory_only else Path("capture.zip"))
+    if out is not None and out.suffix != SUFFIX:
+        # the suffix by which other commands know a capture
+        out = out.with_name(out.name + SUFFIX)
     with progress(f"capturing {started.script.target}") as report:
-        settings = CaptureOptions(device, options.cluster, options.timeout, options.log)
+        settings = CaptureOptions(device, options.cluster, options.timeout, options.log, options.samples)
         captured, costs = capture(job, settings, report)
     if out is not None:
         captured.write(out)
@@ -64,10 +71,10 @@ def _capture(options: argparse.Namespace) -> int:
     if options.memory_only:
         limit_bytes = job.device.memory_bytes
         return print_result(options, lambda: memory_plain(captured), lambda: describe_memory(captured, limit_bytes))
-    return print_result(options, lambda: plain(captured, costs), lambda: describe(captured, costs, _next(captured, out)))
-
-
-def _next(captured: Capture, out: Path | None) -> str:
-    """The command to continue with."""
-    cluster = "" if captured.cluster else " --set cluster=NAME"
-    return f"scaleproof predict {out}{cluster}"
+    script = None
+    try:
+        script = script_of_capture(captured, str(out))
+    except InputError as error:
+        print(f"warning: {error}", file=sys.stderr)
+    following = f"scaleproof predict {out}{'' if captured.cluster else ' --set cluster=NAME'}" if script is not None else ""
+    return print_result(options, lambda: plain(captured, costs, script), lambda: describe(captured, costs, following, script))

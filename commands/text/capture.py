@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.text.tables import table
+from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.captured.live_memory import LiveMemory, PeakMemory
 from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
-from scaleproof.simulator.common.units import format_bytes, format_short
+from scaleproof.simulator.common.units import counted, format_bytes, format_short
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.captured.script import CapturedScript
     from scaleproof.validator.capture.capture import CaptureCosts
 
 # Most lines, modules and decisions that are printed.
 _MOST: Final = 6
 
 
-def plain(capture: Capture, costs: CaptureCosts) -> dict[str, Any]:
+def plain(capture: Capture, costs: CaptureCosts, script: CapturedScript | None = None) -> dict[str, Any]:
     """What was captured, as plain data."""
     return {
         "script": capture.script,
         "ranks": capture.world_size,
         "device": capture.device,
         "cluster": capture.cluster,
+        "samples": script and script.samples * script.replicas.count,
+        "samples_rule": script.samples_rule if script else "",
+        "samples_conflict": script.samples_conflict if script else "",
         "classes": [_class_plain(one) for one in capture.classes],
         "warnings": list(capture.warnings),
         "capture": {"spent_s": costs.spent_s, "played_ranks": costs.played, "memory_bytes": costs.memory_bytes},
@@ -48,8 +52,9 @@ def _class_plain(one: RecordedRanks) -> dict[str, Any]:
     }
 
 
-def describe(capture: Capture, costs: CaptureCosts, following: str) -> str:
-    """A table of the rank classes, and what policies decided."""
+def describe(capture: Capture, costs: CaptureCosts, following: str, script: CapturedScript | None = None) -> str:
+    """A table of the rank classes, the samples of a step, and what policies decided. script: None if it cannot be predicted.
+    following: the command to continue with, if any."""
     target = f"{capture.world_size} ranks on {capture.cluster or capture.device}"
     played = f"{costs.played} of {capture.world_size} ranks played, at most {format_bytes(costs.memory_bytes)} each"
     rows = [("ranks", "number", "operators", "FLOPs", "moved", "sent", "peak memory")]
@@ -63,21 +68,33 @@ def describe(capture: Capture, costs: CaptureCosts, following: str) -> str:
     lines = [f"{capture.script}: {target}", *table(rows), f"  captured in {costs.spent_s:.1f} s: {played}"]
     for one in capture.classes:
         if one.why:
-            lines.append(f"  {one.name}: {one.why}")
-    lines += _decisions(capture)
-    return "\n".join([*lines, f"  next: {following}"])
+            lines += wrapped(f"{one.name}: {one.why}", "  ", "    ")
+    lines += [*(_samples(script) if script is not None else ()), *_decisions(capture)]
+    return "\n".join([*lines, *([f"  next: {following}"] if following else [])])
 
 
 def _decisions(capture: Capture) -> list[str]:
     """Lines on values that were not computed."""
-    counts = Counter[tuple[str, str, str]]()
+    counts = Counter[tuple[str, str]]()
     for one in capture.classes:
         for decided in one.decisions:
-            counts[decided.line, decided.operator.removeprefix("aten::"), decided.policy] += decided.times
+            counts[decided.line, decided.words] += decided.times
     return [
-        f"  not computed: {operator} at {line or 'a line of a library'}: {policy} ({count} times)"
-        for (line, operator, policy), count in counts.most_common(_MOST)
+        line
+        for (where, words), count in counts.most_common(_MOST)
+        for line in wrapped(f"{where or 'a line of a library'}: {words} ({counted(count, 'time')})", "  ", "    ")
     ]
+
+
+def _samples(script: CapturedScript) -> Iterator[str]:
+    """Lines on the samples of a step, and how they were found."""
+    workers = script.replicas.count
+    tokens = f" of {counted(script.tokens, 'token')}" if script.tokens else ""
+    each = f", {script.samples:,} on each of {workers:,} workers" if workers > 1 else ""
+    total = counted(script.samples * workers, "sample")
+    yield from wrapped(f"{total}{tokens} a step{each}: {script.samples_rule}", "  ", "    ")
+    if script.samples_conflict:
+        yield from wrapped(f"{script.samples_conflict}; if that is wrong, give --samples", "  ", "    ")
 
 
 def memory_plain(capture: Capture) -> list[dict[str, Any]]:

@@ -94,8 +94,13 @@ def out_of_memory(run: Run) -> str:
     most = max(run.memory_by_stage, key=lambda stage: stage.total_bytes, default=None)
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
     settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
-    none = f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
-    remedy = f"fits with: {settings}" if settings else none
+    # the script decides all that a plan would
+    other = (
+        "capture the script again with a smaller batch, recomputation or more shards"
+        if run.capture is not None
+        else f"give a smaller batch or more {noun}s, or try 'scaleproof plan'"
+    )
+    remedy = f"fits with: {settings}" if settings else f"no setting tried makes it fit; {other}"
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 

@@ -33,12 +33,12 @@ _BANDWIDTH: Final = re.compile(
     r"|sin|cos|tan|asin|acos|atan2?|sinh|cosh|tanh|erf(inv|c)?|sigmoid|floor\w*|ceil|round|trunc|frac|clamp\w*|lerp|where"
     r"|(g|r|l|s|c|p|m)?e?lu\w*|gelu\w*|silu\w*|mish\w*|soft(plus|shrink)\w*|hard\w+|leaky_relu\w*|threshold\w*|glu\w*"
     r"|(eq|ne|lt|le|gt|ge|maximum|minimum|logical_\w+|bitwise_\w+|is(nan|inf|finite|in)|nan_to_num|complex|real|imag|conj\w*)"
-    r"|\w*sigmoid_backward|\w*tanh_backward|\w*(relu|gelu|silu|elu)_backward"
+    r"|\w*sigmoid_(forward|backward)|\w*tanh_backward|\w*(relu|gelu|silu|elu)_backward"
     # norms, softmax, dropout, losses, pooling, resampling
     r"|_?(native|fused|cudnn|miopen|batch)\w*norm\w*|_?rms_norm\w*|_?\w*softmax\w*|\w*dropout\w*|\w*loss\w*"
     r"|_?(adaptive_)?(avg|max)_pool\w*|\w*upsample_\w+|\w+_pad(\d*d|_nd)?\w*|constant_pad_nd|im2col|col2im|pixel_\w+"
     # copies, look-ups, reductions, and filling
-    r"|embedding\w*|(masked_|index_|slice_|select_|diagonal_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add|_backward)?"
+    r"|_?embedding\w*|(masked_|index_|slice_|select_|diagonal_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add|_backward)?"
     r"|_?index\w*|masked_\w+|_?cat|stack|split_with_sizes_copy|_?chunk_cat|all_gather_copy_\w+|clone|_?to_copy|copy|repeat\w*|roll|flip"
     r"|trilu?|triu|tril|mean|sum|prod|amax|amin|aminmax|max|min|any|all|std|var(_mean)?|\w*norm|arg(max|min)|cum(sum|prod|max|min)"
     r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|zero|fill|scalar_tensor|rand(int|n|perm|om)?(_like)?|normal|uniform"

@@ -11,8 +11,9 @@ from typing import Any, Final, cast
 
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
-from scaleproof.simulator.captured.operators import base_name, copied, work_of
-from scaleproof.simulator.captured.record import NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
+from scaleproof.simulator.captured.operators import copied, work_of
+from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
+from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
@@ -38,8 +39,6 @@ _HOLDERS: Final = {
 _OPTIMIZERS: Final = {"lamb": "lamb", "adafactor": "adafactor", "adam": "adam", "sgd": "sgd"}
 _USUAL_OPTIMIZER: Final = "adam"
 _COPIES: Final = ("host to device", "device to host")
-# Operators of embeddings, also of their gradients: others look up rows as well, and are no sign of tokens.
-_EMBEDDING: Final = "embedding"
 # A row after all others.
 _AFTER_ALL: Final = 1 << 62
 
@@ -59,15 +58,17 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
     replicas = replicas_of(capture, roles)
     classes = tuple(_class_of(one, role, capture.timed_s) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
-    samples, length = _samples(first, path=name)
+    counted = samples_of(capture, replicas.count, name)
     staged = any(role.pipeline for role in roles)
     parameters = [one.parameters for one in capture.classes]
     return CapturedScript(
         name=name,
         world_size=capture.world_size,
         replicas=replicas,
-        samples=samples,
-        tokens=length,
+        samples=counted.samples,
+        tokens=counted.tokens,
+        samples_rule=counted.rule,
+        samples_conflict=counted.conflict,
         parameters=max(1, sum(parameters) if staged else max(parameters)),
         precision=_precision(classes),
         optimizer=_optimizer(first),
@@ -76,19 +77,8 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
         cluster=capture.cluster,
         shards=any(role.shards for role in roles),
         classes=classes,
-        warnings=(*capture.warnings, *_policies(capture)),
+        warnings=(*capture.warnings, *_policies(capture), *_unknown_precisions(capture, classes)),
     )
-
-
-def _samples(first: RecordedRanks, path: str) -> tuple[int, int | None]:
-    """Samples of a step of a replica, and tokens of a sample, None if the model looks up none. Raises InputError."""
-    shaped = [one for one in first.inputs if one.shapes and one.shapes[0]]
-    if not shaped:
-        raise InputError(f"{path}: no module was called with a batch in the captured step; capture a script that trains")
-    shape, calls = shaped[0].shapes[0], shaped[0].calls
-    names = {base_name(first.text("name", row)) for row in first.rows(EventKind.OPERATOR).tolist()}
-    reads_tokens = any(name.startswith(_EMBEDDING) for name in names)
-    return max(1, shape[0] * calls), shape[1] if len(shape) > 1 and reads_tokens else None
 
 
 def _precision(classes: Sequence[CapturedClass]) -> str:
@@ -108,13 +98,21 @@ def _optimizer(first: RecordedRanks) -> str:
 
 def _policies(capture: Capture) -> Iterator[str]:
     """Policies that decided values which a capture does not have, as warnings."""
-    lines: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    lines: defaultdict[str, set[str]] = defaultdict(set)
     for one in capture.classes:
         for decided in one.decisions:
-            lines[decided.operator, decided.policy].add(decided.line)
-    for (operator, policy), places in sorted(lines.items()):
-        where = ", ".join(sorted(filter(None, places))) or "an unknown line"
-        yield f"{operator} reads values that a capture does not have; taken as {policy} at {where}"
+            lines[decided.words].add(decided.line)
+    for words, places in sorted(lines.items()):
+        where = ", ".join(sorted(filter(None, places))) or "a line of a library"
+        yield f"{where}: {words}"
+
+
+def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> Iterator[str]:
+    """A warning for a file of an earlier release, which does not say whether products of 32-bit floats may be TF32."""
+    is_known = any(ALLOW_TF32 in signature.arguments for one in capture.classes for signature in one.signatures)
+    operators = (operator for one in classes for operator in one.operators)
+    if not is_known and any(operator.precision == "fp32" and operator.work.flops for operator in operators):
+        yield "the file does not say whether fp32 products may be TF32, and counts none as such; capture the script again"
 
 
 def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
@@ -195,7 +193,10 @@ class _StepReader:
         shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
         work = work_of(name, shapes, signature.arguments, moved_bytes)
-        return Operator(name, work, PRECISIONS[types[0]] if types else "fp32", timed_s)
+        precision = PRECISIONS[types[0]] if types else "fp32"
+        if precision == "fp32" and (work.products or work.convolution) and signature.arguments.get(ALLOW_TF32):
+            precision = "tf32"
+        return Operator(name, work, precision, timed_s)
 
     def _collective(self, row: int) -> IssuedCollective:
         name, group = self._one.text("name", row), self._of("group", row)

@@ -24,6 +24,10 @@ from scaleproof.simulator.common.errors import InputError
 
 VERSION: Final = 1
 NONE: Final = -1
+# The operator by which a script reads a value from the device.
+VALUE_READ: Final = "aten::_local_scalar_dense"
+# The argument of a signature that says whether products of 32-bit floats may be computed as TF32.
+ALLOW_TF32: Final = "allow_tf32"
 # Most bytes that a file may hold after decompression.
 _MOST_BYTES: Final = 4 << 30
 # A fixed date, so that equal captures are equal files.
@@ -148,6 +152,13 @@ class PolicyDecision(NamedTuple):
     times: int
     line: str
 
+    @property
+    def words(self) -> str:
+        """'the result of topk depends on floats, which a capture does not compute; taken as balanced'."""
+        name = self.operator.rpartition("::")[2]
+        what = "a value that the script reads" if self.operator in (VALUE_READ, "aten::copy_") else f"the result of {name}"
+        return f"{what} depends on floats, which a capture does not compute; taken as {self.policy}"
+
 
 class ModelInput(NamedTuple):
     """Inputs of the outermost module in a step: shapes of the tensors that it was called with, and the number of calls."""
@@ -225,7 +236,7 @@ class Capture:
 
     script: its path or module as given; arguments: what it was called with. device: name in the catalog; cluster: name, or
     None. warnings: sentences for the user. timed_on: name of the device on which operators were timed, empty if none were;
-    timed_s: seconds of an operator by `RecordedRanks.operator_key`.
+    timed_s: seconds of an operator by `RecordedRanks.operator_key`. samples: of a step of all ranks, where the user gave it.
     """
 
     script: str
@@ -239,6 +250,7 @@ class Capture:
     warnings: tuple[str, ...] = ()
     timed_on: str = ""
     timed_s: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
     version: int = field(default=VERSION)
 
     def write(self, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -90,9 +90,10 @@ class Coverage:
 class CapturedScript:
     """A captured script.
 
-    samples: per step and replica; tokens: of a sample, None if it reads no tokens. replicas: of the model, which train on
-    different samples. shards: whether replicas shard parameters or states, so that their number decides more than the sizes of
-    groups. device, cluster: names that the capture was made for. timed_on: name of the device on which operators were timed.
+    samples: per step and replica; samples_rule: how their number was found; samples_conflict: what disagrees with it. tokens:
+    of a sample, None if it reads no tokens. replicas: of the model, which train on different samples. shards: whether replicas
+    shard parameters or states, so that their number decides more than the sizes of groups. device, cluster: names that the
+    capture was made for. timed_on: name of the device on which operators were timed.
     """
 
     name: str
@@ -109,6 +110,12 @@ class CapturedScript:
     classes: tuple[CapturedClass, ...]
     warnings: tuple[str, ...] = ()
     timed_on: str = ""
+    samples_rule: str = ""
+    samples_conflict: str = ""
+
+    def precision_on(self, known: Collection[str]) -> str:
+        """The precision of most FLOPs on a device with rates for the known ones: without TF32, fp32 is exact."""
+        return "fp32" if self.precision == "tf32" and "tf32" not in known else self.precision
 
     def check_replicas(self, count: int) -> None:
         """Raises FieldError for a number of replicas that needs another capture."""

@@ -40,18 +40,26 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
     return Located(data, {(): reference})
 
 
-def add_nodes(located: Located, fixed: Collection[str]) -> None:
-    """Gives the cluster of a captured script as many nodes as its ranks need, unless an override gives their number.
+def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
+    """Fits a captured script and its cluster to one another: samples to a number that was given for them, the precision to the
+    device, and the number of nodes to the ranks; none of them where an override gives it.
 
     fixed: fields that overrides have set.
     """
     strategy, cluster = located.data.get("strategy"), located.data.get("cluster")
     is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
-    if not (is_captured and isinstance(cluster, dict)) or "cluster.nodes" in fixed:
+    if not (is_captured and isinstance(cluster, dict)):
         return
-    script, workers = read(Path(strategy["record"])), strategy.get("workers", 1)
-    devices, nodes = cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
-    if all(isinstance(number, int) for number in (workers, devices, nodes)) and devices > 0:
+    script = read(Path(strategy["record"]))
+    declared = strategy.get("samples")
+    if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
+        located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
+    device, training = cluster.get("device"), located.data.get("training", {})
+    if isinstance(device, dict) and training.get("precision") == script.precision and "training.precision" not in fixed:
+        training["precision"] = script.precision_on(device.get("peak", {}))
+    workers, devices, nodes = strategy.get("workers", 1), cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
+    are_numbers = all(isinstance(number, int) for number in (workers, devices, nodes))
+    if "cluster.nodes" not in fixed and are_numbers and devices > 0:
         ranks = workers * script.world_size // script.replicas.count
         cluster["nodes"] = max(nodes, -(-ranks // devices))
 

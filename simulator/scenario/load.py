@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.part_reference import forget_void, resolve_file
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases, fitted_cluster
-from scaleproof.simulator.scenario.captured_script import add_nodes, around_capture, is_capture
+from scaleproof.simulator.scenario.captured_script import around_capture, fit_to_cluster, is_capture
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
@@ -133,7 +133,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     fitted_cluster.remove(located)
     located.data.setdefault("name", path.stem)
     if not problems:
-        add_nodes(located, fixed)
+        fit_to_cluster(located, fixed)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
     return read_with_gpus(located, gpus, fixed)

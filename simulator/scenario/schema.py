@@ -298,8 +298,8 @@ class Scenario(Spec):
     def _script_decides(self) -> None:
         """Refuses changes of what a captured script decides."""
         if isinstance(self.strategy, CapturedStrategy):
-            training = self.training
-            self.strategy.check_training(training.precision, training.optimizer, training.recompute, training.zero)
+            training, known = self.training, self.cluster.device.peak_flops
+            self.strategy.check_training(training.precision, training.optimizer, training.recompute, training.zero, known)
 
     def _precision_is_there(self) -> None:
         training, device = self.training, self.cluster.device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +13,7 @@ from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
 from scaleproof.simulator.common.batched import PlainNumberNeededError
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.common.spec import Count, Width
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.program import Program
@@ -34,6 +34,9 @@ class CapturedStrategy(Strategy):
 
     kind: Literal["captured"] = "captured"
     record: str = Field("", description="path of the capture file")
+    samples_: Width | None = Field(
+        None, alias="samples", description="samples of a step of all captured ranks, in place of those read from its inputs"
+    )
     workers_: Count = Field(1, alias="workers", description="replicas of the model, which train on different samples")
 
     @property
@@ -52,9 +55,15 @@ class CapturedStrategy(Strategy):
         return self.workers_
 
     @property
-    def fixed_samples(self) -> int | None:
-        """Samples of a worker, which the script decides."""
-        return self.script.samples
+    def fixed_samples(self) -> int:
+        """Samples of a worker, which the script decides. Raises FieldError for a number that captured workers do not divide."""
+        if self.samples_ is None:
+            return self.script.samples
+        samples, rest = divmod(self.samples_, self.script.replicas.count)
+        if rest:
+            message = f"{self.samples_:,} samples are no multiple of the {self.script.replicas.count:,} captured workers"
+            raise FieldError(("strategy", "samples"), f"{message}; give those of a step of all of them")
+        return samples
 
     @cached_property
     def plan(self) -> Plan:
@@ -69,16 +78,19 @@ class CapturedStrategy(Strategy):
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Checks that only the number of replicas differs from the capture; raises FieldError."""
         script = self.script
-        if samples_per_worker != script.samples:
-            given = f"the script takes {script.samples} samples per worker and step, not {samples_per_worker}"
-            raise FieldError(("batch",), f"{given}; capture it again with another batch size")
+        if samples_per_worker != self.fixed_samples:
+            given = f"the script takes {self.fixed_samples} samples per worker and step, not {samples_per_worker}"
+            remedy = "capture it again with another batch size, or correct a number that was read wrongly by strategy.samples"
+            raise FieldError(("batch",), f"{given}; {remedy}")
         script.check_replicas(self.workers)
 
-    def check_training(self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int) -> None:
-        """Checks that the training is that of the script; raises FieldError."""
+    def check_training(
+        self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int, known: Collection[Precision]
+    ) -> None:
+        """Checks that the training is that of the script on a device with rates for known precisions; raises FieldError."""
         script = self.script
         given = {
-            "precision": (precision, script.precision), "optimizer": (optimizer, script.optimizer),
+            "precision": (precision, script.precision_on(known)), "optimizer": (optimizer, script.optimizer),
             "recompute": (recompute.kind, "none"), "zero": (zero, 0),
         }  # fmt: skip
         for field, (value, own) in given.items():

@@ -34,8 +34,12 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     interval_s = run.prediction_interval_s and widened(run.prediction_interval_s, run.step_time_s, unknown)
     warnings = list(run.warnings)
     if known.unknown:
-        names = ", ".join(known.unknown_names[:_MOST])
-        warnings.append(f"no cost is known for {names}; counted by the bytes that they move, and the interval is wider")
+        names = ", ".join(name.removeprefix("aten::") for name in known.unknown_names[:_MOST])
+        warnings.append(f"no cost is known for {names}; counted by the bytes moved, and the interval is wider")
+    if strategy.script.samples_conflict and strategy.samples_ is None:
+        warnings.append(
+            f"{strategy.script.samples_conflict}; if that is wrong, set strategy.samples, of a step of all captured ranks"
+        )
     warnings += strategy.script.warnings
     provenance = {**run.provenance, "warnings": "\n".join(warnings)} if warnings else run.provenance
     return replace(run, capture=facts, prediction_interval_s=interval_s, provenance=provenance)

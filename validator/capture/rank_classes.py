@@ -37,7 +37,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class EquivalentRanks:
-    """Ranks that do the same. played: one of them that was played. why: what distinguishes them from others."""
+    """Ranks that do the same. played: one that was played. why: axes along which they differ from others, if named."""
 
     ranks: tuple[int, ...]
     played: int
@@ -108,7 +108,7 @@ class _Search:
     def single(self) -> list[EquivalentRanks]:
         """The classes where only the first or the last rank differs, as the one that prints does; empty otherwise."""
         if self._world <= 2:
-            return [EquivalentRanks((rank,), rank, "its operators differ") for rank in range(self._world)]
+            return [EquivalentRanks((rank,), rank, "") for rank in range(self._world)]
         first, last, middle = 0, self._world - 1, self._world // 2
         hashes = self._play([middle, 1, last - 1])
         if hashes[1] == hashes[middle] == hashes[last]:
@@ -120,7 +120,7 @@ class _Search:
     def _without(self, one: int, representative: int) -> list[EquivalentRanks]:
         others = tuple(rank for rank in range(self._world) if rank != one)
         classes = [
-            EquivalentRanks((one,), one, "its operators differ from those of all others"),
+            EquivalentRanks((one,), one, ""),
             EquivalentRanks(others, representative, ""),
         ]
         return sorted(classes, key=lambda each: each.ranks)
@@ -141,8 +141,8 @@ class _Search:
         members: defaultdict[str, list[int]] = defaultdict(list)
         for rank, own_hash in hash_of.items():
             members[own_hash].append(rank)
-        along = [axis.name for axis, own in zip(self._axes, starts, strict=True) if len(own) > 1]
-        why = f"operators differ along {', '.join(along)}" if along else "its operators differ from those of all others"
+        along = [axis.name for axis, own in zip(self._axes, starts, strict=True) if len(own) > 1 and axis.name != _REST]
+        why = f"along {', '.join(along)}" if along else ""
         played = {own_hash: min(rank for rank in hashes if hashes[rank] == own_hash) for own_hash in members}
         return [EquivalentRanks(tuple(ranks), played[own_hash], why) for own_hash, ranks in members.items()]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.captured.reading import script_of_capture
-from scaleproof.simulator.captured.record import Category, EventKind, ProcessGroup, TrainingPass
+from scaleproof.simulator.captured.record import Capture, Category, EventKind, ProcessGroup, TrainingPass
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Wait
 from scaleproof.simulator.common.communication import Dimension
@@ -174,3 +174,32 @@ def test_gradients_that_stay_until_the_next_step_are_parameters_bytes_of_their_o
     one = script_of_capture(capture(rank_class(step, range(8), [])), "train").classes[0]
     assert [(event.number, getattr(event, "holder", "")) for event in one.before] == [(0, "gradients")]
     assert list(one.allocations) == []
+
+
+@pytest.mark.parametrize(("allowed", "precision"), [(True, "tf32"), (False, "fp32"), (None, "fp32")])
+def test_products_of_32_bit_floats_run_at_the_rate_of_tf32_where_the_script_allows_it(
+    allowed: bool | None, precision: str, tmp_path: Path
+) -> None:
+    rows, weights = ((8192, 4096), "float32"), ((4096, 4096), "float32")
+    arguments = {} if allowed is None else {"allow_tf32": allowed}
+
+    def script(arguments: dict[str, bool]) -> Path:
+        step = Step().add(EventKind.STEP)
+        step.operator("aten::mm", [rows, weights], rows, TrainingPass.FORWARD, arguments=arguments)
+        step.operator("aten::relu", [rows], rows, TrainingPass.FORWARD)
+        capture(rank_class(step, range(8), [])).write(tmp_path / "train.zip")
+        return tmp_path / "train.zip"
+
+    scenario = load(script(arguments))
+    # files of earlier releases do not say it
+    assert bool(script_of_capture(Capture.read(tmp_path / "train.zip"), "train").warnings) == (allowed is None)
+    assert scenario.training.precision == precision
+    spent_s = predict(scenario, interval=False).step_time_s
+    exact_s = predict(load(script({"allow_tf32": False})), interval=False).step_time_s
+    # 494 of 67 TFLOP/s on an H100
+    assert (exact_s > 4 * spent_s) if precision == "tf32" else (exact_s == spent_s)
+    # a device without TF32 computes them exactly
+    older = {"cluster.device": "v100-16gb-sxm2"}
+    assert predict(load(script(arguments), older), interval=False).step_time_s == pytest.approx(
+        predict(load(script({"allow_tf32": False}), older), interval=False).step_time_s
+    )

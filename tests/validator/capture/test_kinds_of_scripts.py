@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.captured.live_memory import LiveMemory
-from scaleproof.simulator.captured.reading import allocations_of
+from scaleproof.simulator.captured.reading import allocations_of, script_of_capture
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
 from tests.validator.capture.test_capture import EXAMPLES, SIZES, captured
@@ -111,3 +111,43 @@ def test_compiled_regions_have_the_same_products_and_move_less() -> None:
     assert elementwise_bytes(compiled) < 0.95 * elementwise_bytes(eager)
     names = {compiled.classes[-1].text("name", row) for row in compiled.classes[-1].rows(EventKind.OPERATOR).tolist()}
     assert any(name.startswith("inductor::fused_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("settings", "convolutions", "products"),
+    [
+        ([], "tf32", "fp32"),
+        (["torch.set_float32_matmul_precision('high')"], "tf32", "tf32"),
+        (["torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cudnn.allow_tf32 = False"], "fp32", "tf32"),
+        (["torch.backends.fp32_precision = 'ieee'"], "fp32", "fp32"),
+    ],
+)
+def test_products_have_the_precision_that_the_flags_for_tf32_allow(
+    settings: list[str], convolutions: str, products: str
+) -> None:
+    script = script_of_capture(captured(SCRIPTS / "tf32.py", *settings, ranks=1), "tf32")
+    operators = script.classes[0].operators
+    assert {one.precision for one in operators if one.work.convolution} == {convolutions}
+    assert {one.precision for one in operators if one.work.products} == {products}
+
+
+def test_a_recommender_has_the_samples_of_its_dense_part_and_the_bytes_of_its_lookups() -> None:
+    capture = captured(SCRIPTS / "recommender.py", ranks=8)
+    script = script_of_capture(capture, "recommender")
+    batch, pooling, width, rows = 1024, 8, 64, 10_000
+    assert (script.samples, script.replicas.count) == (batch, 8)
+    assert "EmbeddingBag" in script.samples_conflict
+    # twelve tables: four ranks have two, four have one
+    assert {one.name: one.why for one in capture.classes} == {
+        "ranks 0 to 3": "",
+        "ranks 4 to 7": "1 instead of 2 _embedding_bag, 1 instead of 2 _embedding_bag_backward, compared with ranks 0 to 3",
+    }
+    # integers that only the backward pass reads are no decisions
+    assert [one.decisions for one in capture.classes] == [(), ()]
+    assert {one.work.boundness for each in script.classes for one in each.operators} <= {"bandwidth", None}
+    (one, _) = capture.classes
+    (row, _) = (row for row in one.rows(EventKind.OPERATOR).tolist() if one.text("name", row) == "aten::_embedding_bag")
+    looked_up = min(8 * batch * pooling, rows) * width * 4
+    indices = 8 * (8 * batch * pooling + 8 * batch)
+    assert one.columns["bytes_read"][row] == looked_up + indices
+    assert one.columns["bytes_written"][row] >= 8 * batch * width * 4

@@ -23,6 +23,8 @@ _HALF: Final = "half of the elements"
 
 def decide(values: Values, name: str, overload: str, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
     """Gives integers and truth values among an operator's outputs the values that the policy decides."""
+    # integers next to floats, such as places of maxima in pooling, serve the backward pass: no result depends on them
+    is_for_backward = name not in _CHOOSES | _ORDERS and any(output.is_floating_point() for output in outputs)
     for output in outputs:
         if not output.is_cuda or output.numel() > COMPUTED_INTEGERS:
             continue
@@ -32,6 +34,9 @@ def decide(values: Values, name: str, overload: str, arguments: Sequence[Any], o
                 values.fill(output, torch.tensor(name == "aten::all"), name, "true" if name == "aten::all" else "false")
             elif output.numel() == 1:
                 values.fill(output, torch.tensor(False), name, "false")
+        elif output.dtype in _INTEGERS and is_for_backward:
+            values.arena.on_host(output).zero_()
+            values.set_content([output], Content.INVENTED)
         elif output.dtype in _INTEGERS:
             _decide_integers(values, name, overload, arguments, output)
 

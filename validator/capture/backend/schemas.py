@@ -10,10 +10,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from scaleproof.simulator.captured.record import Signature
+from scaleproof.simulator.captured.record import ALLOW_TF32, Signature
 
 # Operators that read as many elements of their first tensor as they write.
 _LOOKS_UP: Final = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::select", "aten::slice"}
+# The operator that looks up the rows of all indices, and writes sums of groups of them.
+_BAG: Final = "aten::_embedding_bag"
 # Operators that write without reading what was there.
 FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
 _PLAIN: Final = (int, float, bool)
@@ -68,14 +70,25 @@ def signature_of(
     operator: torch._ops.OpOverload, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
     arguments: Sequence[Any], keywords: Mapping[str, Any],
 ) -> Signature:  # fmt: skip
-    """The signature of a call; with plain arguments where they decide FLOPs."""
+    """The signature of a call; with plain arguments where they decide FLOPs, and whether those of 32-bit floats may be computed
+    as TF32."""
     named: dict[str, Any] = {}
     if schema_of(operator).formula is not None:
         for place, argument in enumerate(operator._schema.arguments):
             value = keywords.get(argument.name, arguments[place] if place < len(arguments) else argument.default_value)
             if _is_plain(value):
                 named[argument.name] = list(value) if isinstance(value, (list, tuple)) else value
+        if any(tensor.dtype is torch.float32 for tensor in inputs):
+            named[ALLOW_TF32] = _allows_tf32(operator._schema.name)
     return Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), named)
+
+
+def _allows_tf32(name: str) -> bool:
+    """Whether the script lets an operator compute products of 32-bit floats as TF32: flags of cuDNN for convolutions, which are
+    on unless the script sets them, and of cuBLAS for all others, which are off."""
+    backends: Any = torch.backends
+    flags = backends.cudnn.conv if "convolution" in name else backends.cuda.matmul
+    return bool(flags.fp32_precision == "tf32")
 
 
 def _is_plain(value: Any) -> bool:
@@ -89,6 +102,9 @@ def moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[tor
     read, written = [_bytes(tensor) for tensor in inputs], sum(_bytes(tensor) for tensor in outputs)
     if name in _LOOKS_UP and read:
         read[0] = min(read[0], written)
+    elif name == _BAG:
+        table, indices = inputs[:2]
+        read[0] = min(read[0], indices.numel() * table[0].numel() * table.element_size())
     return sum(read), written
 
 
