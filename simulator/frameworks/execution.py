@@ -28,7 +28,7 @@ from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, pas
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Matmul, Operator
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
@@ -164,16 +164,16 @@ class Execution:
             saved = self._saved_by_few_bits_s(layer, samples)
             forward_s, backward_s = forward_s - saved[0], backward_s - saved[1]
         copies = framework.parameter_bytes
-        forward_bytes, backward_bytes = copies.forward * layer.parameters, copies.backward * layer.parameters
+        forward_bytes, backward_bytes = copies.forward * layer.parameters, copies.backward * layer.trained_parameters
         for operator in layer.operators:
             extra = framework.extra_bytes.get(operator.name)
             if extra is not None:
                 elements = written_elements(operator) * samples
                 forward_bytes += extra.forward * elements
-                backward_bytes += extra.backward * elements
+                backward_bytes += extra.backward * elements * operator.has_backward
             scores = self._unfused_scores(operator, samples)
             forward_bytes += _UNFUSED_SOFTMAX.forward * scores
-            backward_bytes += _UNFUSED_SOFTMAX.backward * scores
+            backward_bytes += _UNFUSED_SOFTMAX.backward * scores * operator.has_backward
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -201,7 +201,7 @@ class Execution:
         slow = self._operators_s(products, samples)
         fast = passes_s(self._narrow_speed, products, (), samples)
         read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
-        written = sum(written_elements(o) for o in products) * samples
+        written = sum(written_elements(o) for o in products if o.has_backward) * samples
         cast_bytes = recipes.cast_bytes[self.work.recipe]
         cast_forward_s, cast_backward_s = (cast_bytes * elements / self._reached_Bps for elements in (read, written))
         return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
@@ -237,17 +237,26 @@ class Execution:
         """Kernels that the framework launches for a layer in both passes."""
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
-            return host.block + host.mixture if "router" in names else host.block
-        if names & _ENDS:
-            return host.ends
-        forward, backward = kernel_count(layer.operators)
-        return PerPass(forward=host.described * forward, backward=host.described * backward)
+            launches = host.block + host.mixture if "router" in names else host.block
+        elif names & _ENDS:
+            launches = host.ends
+        else:
+            described = kernel_count(layer.operators)
+            return PerPass(forward=host.described * described[0], backward=host.described * described[1])
+        # the framework's counts are those of layers whose parameters are all trained
+        backward = max(0.0, launches.backward - sum(map(_missing_gradients, layer.operators)))
+        return PerPass(forward=launches.forward, backward=backward if layer.has_backward else 0.0)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
         """Seconds of a pass that the device and the host work on at the same time."""
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _missing_gradients(operator: Operator) -> bool:
+    """Whether the backward pass of a product lacks the product for the gradients of its weights, since these are frozen."""
+    return isinstance(operator, Matmul | Convolution) and not operator.weight_gradient
 
 
 def _collectives(layer: Layer) -> tuple[int, int]:

@@ -87,7 +87,7 @@ class Recompute(Spec):
         for layer in stage:
             blocks += not layer.pinned_to_end
             selected = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
-            result.append(self.kind != "none" and not layer.pinned_to_end and selected)
+            result.append(self.kind != "none" and layer.can_be_recomputed and selected)
         return result
 
     def suits(self, layers: Sequence[Layer]) -> bool:

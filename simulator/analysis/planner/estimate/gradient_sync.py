@@ -51,7 +51,7 @@ _Sizes = dict[tuple[str, float], int]
 
 class Pattern(NamedTuple):
     """Collectives of the ranks that have a stage: for each field, counts by keepers and bytes. first: layers of the unit whose
-    gradients are complete first. parameters: by keepers."""
+    gradients are complete first. parameters: trained ones, by keepers."""
 
     sums: _Sizes
     last: _Sizes
@@ -70,22 +70,23 @@ class Pattern(NamedTuple):
 def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> Pattern:
     """The pattern of a stage. job: with the ZeRO stage. `after` is used with ZeRO's stages 1 and 2 only."""
     found, size = rank_layers.units(stage, plan, job)[::-1], job.reduced_bytes
-    kept = [rank_layers.parameters(unit.layers) for unit in found]
-    gathered, parameters = kept if job.zero == 3 else [], rank_layers.parameters(stage)
-    sums = _summed(rank_layers, found, kept, size)
-    last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], kept[-1:], size)
-    gathers, opening, after = (_sizes_of(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
+    gathered = [rank_layers.parameters(unit.layers) for unit in found] if job.zero == 3 else []
+    trained = rank_layers.trained(stage)
+    sums = _summed(rank_layers, found, size)
+    last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], size)
+    gathers, opening, after = (_sizes_of(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [trained]))
     if job.owns_tensors:
         count = job.broadcasts([rank_layers.layers[i] for i in stage], plan.sharing)
         after = {(keepers, size_bytes / count): count for keepers, size_bytes in after}
-    return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
+    return Pattern(sums, last, gathers, opening, after, found[0].layers, trained)
 
 
-def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], kept: Sequence[tuple[int, int]], size: int) -> _Sizes:
+def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], size: int) -> _Sizes:
     """Buckets of units, and gradients of their experts."""
     filled = rank_layers.gradients.filled
     buckets = Counter([filled[end] - filled[begin] for unit in found for begin, end in itertools.pairwise(unit.bounds)])
-    sizes = {("replicas", float(elements * size)): count for elements, count in buckets.items()}
+    sizes = {("replicas", float(elements * size)): count for elements, count in buckets.items() if elements}
+    kept = (rank_layers.trained(unit.layers) for unit in found)
     return sizes | _sizes_of([(0, experts) for _, experts in kept if experts], size)
 
 

@@ -163,10 +163,13 @@ class PassTable:
 
     @property
     def parts(self) -> Times:
-        """Share of all parameters, by layer."""
-        parameters = np.array([layer.parameters for layer in self._passes.jobs[0].layers], dtype=np.float64)
-        result: Times = parameters / parameters.sum()
-        return result
+        """Share of each layer in the parameters that forward passes gather, that backward passes gather, and whose gradients are
+        summed, shape (3, layers). Those that backward passes gather are relative to those of forward passes."""
+        layers = self._passes.jobs[0].layers
+        gathered = np.array([layer.parameters for layer in layers], dtype=np.float64)
+        trained = np.array([layer.trained_parameters for layer in layers], dtype=np.float64)
+        again = gathered * [layer.has_backward for layer in layers]
+        return np.array([gathered / gathered.sum(), again / gathered.sum(), trained / trained.sum()])
 
     @cached_property
     def layers_s(self) -> Times:

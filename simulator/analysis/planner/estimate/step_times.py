@@ -352,13 +352,14 @@ class RankTimes:
 
     def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None) -> Times:
         """Seconds of a step before the optimizer, for ranks with all layers. Collectives are divided among layers like
-        parameters."""
+        the parameters that they move."""
         passes, sync = self.passes, self.sync
         layers_s = taken(passes.layers_s, p, axis=2)
         if slowed is not None:
             layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
         gathers_s, sums_s = taken(sync.gathers_s[0], s), taken(sync.sums_s[0], s)
-        moved_s = [passes.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s)]
+        collectives_s = gathers_s, self._again * gathers_s, sums_s
+        moved_s = [part[:, None] * each for part, each in zip(passes.parts, collectives_s, strict=True)]
         return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p), self.shape.waits_for_scatters)
 
 
