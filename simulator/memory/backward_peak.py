@@ -65,7 +65,7 @@ class EquivalentLayers(NamedTuple):
     """Consecutive layers with equal memory use.
 
     parameters: trained ones of each layer; behind: of the next layer, if it is a block. entry: input elements of each layer per
-    sample, whose gradient it computes. continues: whether they are recomputed together with each other and with the layer before them.
+    sample. continues: whether they are recomputed together with each other and with the layer before them.
     """
 
     activations: LayerActivations

@@ -30,7 +30,7 @@ class States(NamedTuple):
 
 
 class StateSizes(NamedTuple):
-    """Elements of parameters, of trained ones and of experts among them, and of optimizer states; arrays represent many ranks."""
+    """Elements of parameters, of trained ones and experts among them, and of optimizer states; arrays represent many ranks."""
 
     parameters: Amount
     trained: Amount
