@@ -19,7 +19,9 @@ _WIDTHS: Final = (11, 5, 8, 9, 15, 11, 9, 10, 8, 9)
 
 def headline(model: ModelSpec, ranks: int) -> str:
     """The model's size in one line. ranks: number of tensor-parallel ranks that share its layers."""
-    facts = [f"{format_parameters(model.parameters())} parameters"]
+    facts, trained = [f"{format_parameters(model.parameters())} parameters"], model.trained_parameters()
+    if trained < model.parameters():
+        facts.append(f"{format_parameters(trained)} of them trained ({trained / model.parameters():.1%})")
     if isinstance(model, Transformer) and model.experts is not None:
         facts[0] += f", of which a token uses {format_parameters(model.active_parameters())}"
     if (tokens := getattr(model, "sequence", None)) is not None:

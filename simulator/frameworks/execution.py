@@ -170,11 +170,11 @@ class Execution:
             copies = copies + framework.autocast.parameter_bytes
         dropout, dropped = framework.extra_bytes.get(_DROPOUT, PerPass()), _elements(layer.kept, _DROPOUT_MASK) * samples
         forward_bytes = copies.forward * layer.parameters + dropout.forward * dropped
-        backward_bytes = copies.backward * layer.parameters + dropout.backward * dropped
+        backward_bytes = copies.backward * layer.trained_parameters + dropout.backward * dropped
         for operator in layer.operators:
             extra_bytes = self._extra_bytes(operator, layer.kept, samples)
             forward_bytes += extra_bytes[0]
-            backward_bytes += extra_bytes[1]
+            backward_bytes += extra_bytes[1] * operator.has_backward
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -222,7 +222,7 @@ class Execution:
         slow = self._operators_s(products, samples)
         fast = passes_s(self._narrow_speed, products, (), samples)
         read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
-        written = sum(written_elements(o) for o in products) * samples
+        written = sum(written_elements(o) for o in products if o.has_backward) * samples
         cast_bytes = recipes.cast_bytes[self.work.recipe]
         cast_forward_s, cast_backward_s = (cast_bytes * elements / self._reached_Bps for elements in (read, written))
         return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
@@ -259,11 +259,15 @@ class Execution:
         """Kernels that the framework launches for a layer in both passes."""
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
-            return host.block + host.mixture if "router" in names else host.block
-        if names & _ENDS:
-            return host.ends
-        forward, backward = kernel_count(layer.operators)
-        return PerPass(forward=host.described * forward, backward=host.described * backward)
+            launches = host.block + host.mixture if "router" in names else host.block
+        elif names & _ENDS:
+            launches = host.ends
+        else:
+            described = kernel_count(layer.operators)
+            return PerPass(forward=host.described * described[0], backward=host.described * described[1])
+        # the framework's counts are those of layers whose parameters are all trained
+        backward = max(0.0, launches.backward - sum(map(_missing_gradients, layer.operators)))
+        return PerPass(forward=launches.forward, backward=backward if layer.has_backward else 0.0)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
         """Seconds of a pass that the device and the host work on at the same time."""
@@ -275,6 +279,11 @@ class Execution:
 def _elements(kept: Sequence[SavedActivation], name: str) -> int:
     """Elements per sample of the saved activations of a name."""
     return sum(item.elements for item in kept if item.name == name)
+
+
+def _missing_gradients(operator: Operator) -> bool:
+    """Whether the backward pass of a product lacks the product for the gradients of its weights, since these are frozen."""
+    return isinstance(operator, Matmul | Convolution) and not operator.weight_gradient
 
 
 def _collectives(layer: Layer) -> tuple[int, int]:

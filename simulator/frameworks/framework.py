@@ -15,6 +15,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
+from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
 
 # Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
 Feature = Literal[
@@ -305,6 +306,9 @@ class Framework(Spec):
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
     recomputes: tuple[Literal["layers", "every", "modules", "products"], ...] = Field(
         (), description="forms of recomputation in addition to none, selective and full; by these fields of training.recompute"
+    )
+    selective: AnyRecompute = Field(
+        ATTENTION_CORE, description="the recomputation that it calls selective; the core of attention if absent"
     )
     host: Host = Host()
     attention: dict[str, str] = Field(

@@ -81,6 +81,8 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
 
 def working_elements(operator: Operator) -> int:
     """Elements per sample of the gradients that an operator's backward pass reads and writes."""
+    if not operator.has_backward:
+        return 0
     match operator:
         case Matmul():
             read = operator.inner if operator.input_gradient else 0
@@ -164,6 +166,8 @@ def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple
 
 def _needed_elements(operator: Operator) -> int:
     """Elements per sample that the gradients of weights need: the operator's input, and the gradient of its output."""
+    if not _weights(operator):
+        return 0
     match operator:
         case Matmul():
             return operator.rows * operator.count * (operator.inner + operator.columns)
@@ -188,10 +192,11 @@ def _gathered_elements(layer: Layer, context: int) -> float:
 
 
 def _weights(operator: Operator) -> int:
+    """Elements of the weights whose gradients an operator's backward pass computes."""
     match operator:
-        case Matmul():
+        case Matmul(weight_gradient=True):
             return operator.columns * operator.inner * operator.count
-        case Convolution():
+        case Convolution(weight_gradient=True):
             return operator.weights
         case _:
             return 0
@@ -205,7 +210,10 @@ def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tup
     the end of a layer that is not the last reads its output again, which the next layer kept. Parameters without a product are
     embeddings, which are looked up.
     """
-    looked_up = layer.parameters if not any(map(_weights, layer.operators)) else 0
+    if not layer.has_backward:
+        yield 0.0, 0
+        return
+    looked_up = layer.trained_parameters if not any(map(_weights, layer.operators)) else 0
     yield float(layer.output_elements), looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):

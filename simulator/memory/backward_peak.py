@@ -64,8 +64,8 @@ class Chunk:
 class EquivalentLayers(NamedTuple):
     """Consecutive layers with equal memory use.
 
-    parameters: of each layer; behind: of the next layer, if it is a block. entry: input elements of each layer per sample.
-    continues: whether they are recomputed together with each other and with the layer before them.
+    parameters: trained ones of each layer; behind: of the next layer, if it is a block. entry: input elements of each layer per
+    sample. continues: whether they are recomputed together with each other and with the layer before them.
     """
 
     activations: LayerActivations
@@ -131,7 +131,7 @@ def layer_groups_of(
     concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
     entries = [entry_elements, *(layer.output_elements for layer in layers[:-1])]
-    behind = [*(0 if layer.pinned_to_end else layer.parameters for layer in layers[1:]), 0]
+    behind = [*(0 if layer.pinned_to_end else layer.trained_parameters for layer in layers[1:]), 0]
 
     def each() -> Iterator[EquivalentLayers]:
         for number, layer in enumerate(layers):
@@ -153,7 +153,7 @@ def layer_groups_of(
                 again = continues[number] and recompute.kind == "full"
                 row = layer_activations(layer, own, whole, is_last, setting)
                 known[key] = EquivalentLayers(
-                    row, layer.parameters, behind[number], entries[number], layer.pinned_to_end, again
+                    row, layer.trained_parameters, behind[number], entries[number], layer.pinned_to_end, again
                 )
             yield known[key]
 

@@ -56,7 +56,7 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Am
 
     Strategies that exchange something else have a flat copy of it (torch.distributed.algorithms.model_averaging).
     """
-    zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
+    zero, software, parameters = setting.training.zero, setting.software, part.sizes.trained
     if setting.servers:
         return 0.0
     if not isinstance(setting.strategy, ReplicaStrategy):
@@ -89,4 +89,4 @@ def _outer_optimizer_bytes(setting: MemoryInputs, part: StageElements) -> float:
     """Bytes of DiLoCo's outer optimizer: parameters at the beginning of a period and their momentum, in 32 bits."""
     strategy = setting.strategy
     outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
-    return 2.0 * max(MASTER_BYTES, setting.parameter_size) * part.sizes.parameters if outer else 0.0
+    return 2.0 * max(MASTER_BYTES, setting.parameter_size) * part.sizes.trained if outer else 0.0

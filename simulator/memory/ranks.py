@@ -78,8 +78,8 @@ def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
 
 
 class PipelineRank:
-    """Equivalent ranks: their memory throughout a step, their chunks, bytes of gradients of each chunk, and bytes per parameter
-    of those that its backward pass computes."""
+    """Equivalent ranks: their memory throughout a step, their chunks, bytes of gradients of each chunk, and bytes per trained
+    parameter of those that its backward pass computes."""
 
     def __init__(self, setting: MemoryInputs, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
         self.setting, self.own, layers = setting, own, own.layers
@@ -95,11 +95,8 @@ class PipelineRank:
         self.gradient_sizes: list[float] = []
         for number, (chunk, entry) in enumerate(zip(own.chunks, own.entries, strict=True)):
             gradients = states(chunk, training, *setting.sharing, setting.gradient_size, setting.whole_gradients).gradients
-            each = (
-                gradients / max(1, sum(layer.parameters for layer in chunk))
-                if setting.makes_gradients
-                else setting.parameter_size
-            )
+            trained = sum(layer.trained_parameters for layer in chunk)
+            each = gradients / max(1, trained) if setting.makes_gradients else setting.parameter_size
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
             self.gradients_bytes.append(gradients * setting.gradient_copies)
             self.gradient_sizes.append(each)
@@ -188,7 +185,8 @@ def server(setting: MemoryInputs) -> RankMemory | None:
     strategy = setting.strategy
     if not isinstance(strategy, ParameterServer):
         return None
-    layers, workers = setting.job.layers, strategy.workers
+    # workers have the frozen parameters
+    layers, workers = [replace(layer, frozen_parameters=0) for layer in setting.job.layers], strategy.workers
     (whole,) = buckets(layers, strategy.servers, strategy.shard, setting.parameter_size, math.inf, None, workers)
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
     own = States(*(share * part for part in states(layers, setting.training)))._asdict()

@@ -129,8 +129,10 @@ def _has(scenario: Scenario, field: str) -> bool:
 
 
 def _selective(scenario: Scenario) -> Iterator[Step]:
-    scores = any(kept.group == "attention" for layer in scenario.model.build_layers() for kept in layer.kept)
-    if scores and scenario.training.recompute.kind == "none":
+    layers, selective = scenario.model.build_layers(), scenario.framework.selective
+    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
+    saves = selective.suits(layers) if selective.products is not None else scores
+    if saves and scenario.training.recompute.kind == "none":
         yield _training("recompute", Recompute(kind="selective"), "selective")
 
 

@@ -37,8 +37,9 @@ class Own(NamedTuple):
 class StageElements(NamedTuple):
     """Sizes of a rank's part of the model in elements; arrays represent many ranks.
 
-    largest: largest tensor. ends: parameters of layers that are pinned to a stage end; blocks: of all other layers; block: of
-    the largest of these. products: one weight of each shape in blocks. batch_bytes: per sample, live throughout a step.
+    largest: largest trained tensor. ends: parameters of layers that are pinned to a stage end; blocks: of all other layers;
+    block: of the largest of these. products: one trained weight of each shape in blocks. batch_bytes: per sample, live
+    throughout a step.
     """
 
     sizes: StateSizes
@@ -58,7 +59,8 @@ def part_of(layers: Sequence[Layer], training: Training, batch_bytes: float = 0.
     """Sizes of some layers of a model. batch_bytes: per sample, live throughout a step."""
     blocks = [layer.parameters for layer in layers if not layer.pinned_to_end]
     distinct = {id(layer.operators): layer.operators for layer in layers if not layer.pinned_to_end}
-    products = (operator for operators in distinct.values() for operator in operators if isinstance(operator, Matmul))
+    operators = (operator for operators in distinct.values() for operator in operators)
+    products = (operator for operator in operators if isinstance(operator, Matmul) and operator.weight_gradient)
     own = sizes(layers, training.optimizer)
     return StageElements(
         own,

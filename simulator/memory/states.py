@@ -29,22 +29,26 @@ class States(NamedTuple):
 
 
 class StateSizes(NamedTuple):
-    """Elements of parameters, of experts among them, and of optimizer states; arrays represent many ranks."""
+    """Elements of parameters, of trained ones and experts among them, and of optimizer states; arrays represent many ranks."""
 
     parameters: Amount
+    trained: Amount
     experts: Amount
     states: Amount
 
 
 def sizes(layers: Sequence[Layer], optimizer: str) -> StateSizes:
-    """Elements of parameters, of experts among them, and of optimizer states of some layers."""
-    parameters = sum(layer.parameters for layer in layers)
+    """Elements of parameters, of trained ones and of experts among them, and of optimizer states of some layers."""
+    trained = sum(layer.trained_parameters for layer in layers)
     # Adafactor keeps sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
     if optimizer == "adafactor":
         elements = sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
     else:
-        elements = _STATES[optimizer] * parameters
-    return StateSizes(parameters, sum(layer.expert_parameters for layer in layers), elements)
+        elements = _STATES[optimizer] * trained
+    parameters, experts = (
+        sum(count) for count in zip(*((one.parameters, one.expert_parameters) for one in layers), strict=True)
+    )
+    return StateSizes(parameters, trained, experts, elements)
 
 
 def states(
@@ -70,15 +74,22 @@ def states_of(
     whole_gradients: bool = False,
 ) -> States:  # fmt: skip
     """Bytes of states from sizes; arguments: see `states`. With ZeRO stage 3 and 32-bit gradients, the sharded and gathered
-    parameters are the master copies (PyTorch's FSDP), and there are no others."""
+    parameters are the master copies (PyTorch's FSDP), and there are no others. Frozen parameters have no gradients, no master
+    copies and no optimizer states."""
     size = training.parameter_bytes
     gradient_size = gradient_bytes or size
-    shared = (own.parameters - own.experts) / replicas + own.experts / expert_replicas
-    parameters, gradients, optimizer = (shared if training.zero >= stage else own.parameters for stage in (3, 2, 1))
+
+    def shared(elements: Amount, stage: int) -> Amount:
+        """Elements of one rank, sharded from a stage of ZeRO on."""
+        is_sharded = training.zero >= stage
+        return (elements - own.experts) / replicas + own.experts / expert_replicas if is_sharded else elements
+
     only_master = training.zero == 3 and gradient_size > size
+    optimizer = shared(own.trained, 1)
+    parameters = shared(own.parameters, 3)
     return States(
-        0.0 if only_master else parameters * size,
-        (own.parameters if whole_gradients else gradients) * gradient_size,
+        (parameters - shared(own.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
+        (own.trained if whole_gradients else shared(own.trained, 2)) * gradient_size,
         optimizer * MASTER_BYTES if size < MASTER_BYTES else 0.0,
-        own.states * optimizer / np.maximum(1, own.parameters) * max(size, MASTER_BYTES),
+        own.states * optimizer / np.maximum(1, own.trained) * max(size, MASTER_BYTES),
     )

@@ -65,12 +65,12 @@ def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
     """
     owners: dict[str, list[int]] = {}
     for i, layer in enumerate(layers):
-        if layer.tensors:
+        if layer.parameters:
             owners.setdefault(layer.signature, []).append(i)
     shared: dict[int, int] = {}
     count: Counter[str] = Counter()
     for i, layer in enumerate(layers):
-        if not layer.tensors and layer.signature in owners:
+        if not layer.parameters and layer.signature in owners:
             candidates = owners[layer.signature]
             shared[i] = candidates[count[layer.signature] % len(candidates)]
             count[layer.signature] += 1

@@ -40,6 +40,7 @@ class LayerRow:
     forward_flops: float
     backward_flops: float
     parameters: int
+    trained_parameters: int
     kept_bytes: float
     output_bytes: float
     intensity: float
@@ -61,6 +62,7 @@ def _row(layer: Layer, last: str, count: int, rates: DeviceRates) -> LayerRow:
         layer.forward_flops,
         layer.backward_flops,
         layer.parameters,
+        layer.trained_parameters,
         sum(kept.elements * (kept.element_bytes or rates.element_bytes) for kept in layer.kept),
         layer.output_elements * rates.element_bytes,
         intensity,
@@ -103,7 +105,7 @@ def as_dict(table: Sequence[LayerRow], rates: DeviceRates) -> dict[str, Any]:
 
 def totals(table: Sequence[LayerRow]) -> dict[str, float]:
     """The number of layers, and the sums over all of them."""
-    fields = ("forward_flops", "backward_flops", "parameters", "kept_bytes")
+    fields = ("forward_flops", "backward_flops", "parameters", "trained_parameters", "kept_bytes")
     return {"count": sum(row.count for row in table)} | {
         field: sum(row.count * getattr(row, field) for row in table) for field in fields
     }

@@ -44,7 +44,8 @@ class Layer:
     name: unique within the model.
     signature: equal for layers of equal cost; the key of measured times.
     operators: operators of the forward pass for one sample, in order.
-    tensors: elements of each parameter tensor, in order of registration, in which gradient buckets are filled.
+    tensors: elements of each trained parameter tensor, in order of registration, in which gradient buckets are filled.
+    frozen_parameters: number of parameters that are not trained: without gradients, optimizer states or sums.
     output_elements: elements of the output activation of one sample.
     pinned_to_end: whether it is pinned to the end of a stage, next to its neighbour (embeddings, stems and heads).
     kept: activations that are kept for the backward pass. exchanges: collectives among the ranks that share the layer.
@@ -64,11 +65,27 @@ class Layer:
     inputs: tuple[str, ...] | None = None
     expert_parameters: int = 0
     modules: tuple[Module, ...] = ()
+    frozen_parameters: int = 0
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """Number of parameters, frozen ones included."""
+        return self.trained_parameters + self.frozen_parameters
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of parameters that have gradients."""
         return sum(self.tensors)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether it has a backward pass: for gradients of its own parameters, or of those of an earlier layer."""
+        return bool(self.tensors) or any(operator.has_backward for operator in self.operators)
+
+    @property
+    def can_be_recomputed(self) -> bool:
+        """Whether it is a block whose backward pass reads activations."""
+        return not self.pinned_to_end and self.has_backward
 
     @property
     def forward_flops(self) -> float:
@@ -77,7 +94,7 @@ class Layer:
 
     @property
     def backward_flops(self) -> float:
-        """FLOPs of the backward pass for one sample: the gradients of inputs and of weights."""
+        """FLOPs of the backward pass for one sample: the gradients of inputs and of weights that are needed."""
         return sum(operator.backward_flops for operator in self.operators)
 
 
@@ -95,6 +112,10 @@ class ModelSpec(Spec, ABC):
     def parameters(self) -> int:
         """Number of parameters of the whole model."""
         return sum(layer.parameters for layer in self.build_layers())
+
+    def trained_parameters(self) -> int:
+        """Number of parameters of the whole model that have gradients."""
+        return sum(layer.trained_parameters for layer in self.build_layers())
 
 
 def has_operator(model: ModelSpec, words: str) -> bool:

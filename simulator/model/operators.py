@@ -25,20 +25,30 @@ class Product(NamedTuple):
 
 
 class _Weighted(ABC):
-    """A product of activations and weights, whose gradients are products of the same sizes."""
+    """A product of activations and weights, whose gradients are products of the same sizes.
+
+    input_gradient: false if nothing below needs it, as where the product reads input data. weight_gradient: false if the
+    weights are frozen.
+    """
 
     __slots__ = ()
     input_gradient: bool
+    weight_gradient: bool
 
     @abstractmethod
     def forward(self, samples: float) -> list[Product]:
         """The product of the forward pass over `samples` samples."""
 
     def backward(self, samples: float) -> list[Product]:
-        """The products of the input gradient, if it is needed, and of the weight gradient."""
+        """The products of the input gradient and of the weight gradient, where they are needed."""
         ((rows, columns, inner, batch),) = self.forward(samples)
-        weight = Product(inner, columns, rows, batch)
-        return [Product(rows, inner, columns, batch), weight] if self.input_gradient else [weight]
+        inputs, weights = Product(rows, inner, columns, batch), Product(inner, columns, rows, batch)
+        return [inputs] * self.input_gradient + [weights] * self.weight_gradient
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether it computes any gradient."""
+        return self.input_gradient or self.weight_gradient
 
     @property
     def forward_flops(self) -> float:
@@ -53,8 +63,7 @@ class _Weighted(ABC):
 class Matmul(_Weighted):
     """`count` products of `rows` × `inner` activations and `inner` × `columns` weights; a batch has more rows.
 
-    loads: rows of each of the products over their mean, `rows`; all are equal if empty. input_gradient: false if the product
-    reads input data.
+    loads: rows of each of the products over their mean, `rows`; all are equal if empty.
     """
 
     name: str
@@ -64,6 +73,7 @@ class Matmul(_Weighted):
     count: int = 1
     input_gradient: bool = True
     loads: tuple[float, ...] = ()
+    weight_gradient: bool = True
 
     def forward(self, samples: float) -> list[Product]:
         """The product of all samples' rows and the weights."""
@@ -78,7 +88,7 @@ class Attention:
     value_width: of values. seen: share of the scores that a mask leaves, a half if causal; FLOPs count all scores, like
     published formulae. flash: a single kernel that does not write the scores to memory (arXiv 2205.14135), else two products
     with passes over the scores between them. pieces: parts of the keys that arrive one after another around a ring, each with
-    its own flash kernel.
+    its own flash kernel. has_backward: whether queries, keys or values need gradients, which are then all computed.
     """
 
     name: str
@@ -91,6 +101,7 @@ class Attention:
     seen: float = 0.5
     flash: bool = False
     pieces: int = 1
+    has_backward: bool = True
 
     @property
     def scores(self) -> int:
@@ -105,7 +116,7 @@ class Attention:
     @property
     def backward_flops(self) -> float:
         """FLOPs of the backward pass per sample."""
-        return 2 * self.forward_flops
+        return 2 * self.forward_flops if self.has_backward else 0.0
 
     def forward(self, samples: float) -> list[Product]:
         """The products of the scores and of the weighted values."""
@@ -138,6 +149,7 @@ class Convolution(_Weighted):
     input_elements: int
     groups: int = 1
     input_gradient: bool = True
+    weight_gradient: bool = True
 
     @property
     def weights(self) -> int:
@@ -165,6 +177,11 @@ class MemoryBound:
     written: int
     backward_read: int
     backward_written: int
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether it computes any gradient."""
+        return bool(self.backward_read or self.backward_written)
 
     @property
     def forward_flops(self) -> float:

@@ -23,15 +23,17 @@ _ATTENTION_KEPT: Final = ("attention output", "attention statistics", "projectio
 class Recompute(Spec):
     """The layers or modules to recompute: `none`, `selective` or `full`, or a mapping with one of the fields below.
 
-    full: each block from its input (Megatron-Core's `uniform` method with one layer). selective: only the core of attention
-    (arXiv 2205.05198, section 5). Embeddings, stems and heads are never recomputed.
+    full: each block from its input (Megatron-Core's `uniform` method with one layer). selective: what the framework calls so,
+    or else only the core of attention (arXiv 2205.05198, section 5). Embeddings, stems and heads are never recomputed.
     """
 
     kind: Literal["none", "selective", "full"] = "none"
     group: Count = Field(1, description="full: consecutive blocks recomputed together from the input of the first (uniform)")
     every: Count = Field(1, description="full: only every n-th block of a stage is recomputed")
     layers: Count | None = Field(None, description="full: only the first n blocks of each stage are recomputed")
-    modules: tuple[ModuleName, ...] = Field((), description="selective: these modules of each block, core_attn if absent")
+    modules: tuple[ModuleName, ...] = Field(
+        (), description="selective: these modules of each block; if absent, what the framework calls selective, else core_attn"
+    )
     products: Literal["every_second"] | None = Field(
         None, description="selective: every second product with weights, and all other operators except attention"
     )
@@ -57,8 +59,27 @@ class Recompute(Spec):
         return self
 
     @property
+    def is_named(self) -> bool:
+        """Whether it is `selective` by name, so that the framework decides what is recomputed."""
+        return self.kind == "selective" and not {"modules", "products"} & self.model_fields_set
+
+    def meant_by(self, selective: Recompute) -> Recompute:
+        """The recomputation with a framework's meaning of `selective`, where that is all that is given; it stays so named."""
+        return self.defaulted({"modules": selective.modules, "products": selective.products}) if self.is_named else self
+
+    @property
+    def meaning(self) -> str:
+        """The recomputation without a name that depends on the framework: '{products: every_second}'."""
+        if not self.is_named:
+            return str(self)
+        given = {"products": self.products} if self.products is not None else {"modules": tuple(self.module_names)}
+        return str(Recompute.model_validate(given))
+
+    @property
     def shorthand(self) -> str | dict[str, Any]:
         """The value as it is written in scenarios."""
+        if self.is_named:
+            return self.kind
         for field in _KIND_OF:
             if (value := getattr(self, field)) != type(self).model_fields[field].default:
                 return {field: list(value) if isinstance(value, tuple) else value}
@@ -87,7 +108,7 @@ class Recompute(Spec):
         for layer in stage:
             blocks += not layer.pinned_to_end
             selected = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
-            result.append(self.kind != "none" and not layer.pinned_to_end and selected)
+            result.append(self.kind != "none" and layer.can_be_recomputed and selected)
         return result
 
     def suits(self, layers: Sequence[Layer]) -> bool:
@@ -198,3 +219,5 @@ _SCHEMA: Final = {
 _ANY: Final = {"anyOf": [{"enum": ["none", "selective", "full"]}, _SCHEMA]}
 AnyRecompute = Annotated[Recompute, WithJsonSchema(_ANY)]
 NO_RECOMPUTE: Final = Recompute()
+# The selective recomputation of Megatron-LM (arXiv 2205.05198, section 5).
+ATTENTION_CORE: Final = Recompute(kind="selective")

@@ -74,7 +74,7 @@ def flops_per_sample(
 
     recomputed: whether each layer is recomputed; all blocks are if None.
     """
-    is_recomputed = recomputed or [not layer.pinned_to_end for layer in layers]
+    is_recomputed = recomputed or [layer.can_be_recomputed for layer in layers]
     counts = Counter((layer.signature, again) for layer, again in zip(layers, is_recomputed, strict=True))
     model_flops = recomputed_flops = 0.0
     for layer in {layer.signature: layer for layer in layers}.values():

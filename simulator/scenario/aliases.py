@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from scaleproof.simulator.cluster.network.cards import without_nics
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
+from scaleproof.simulator.scenario import recompute_words
 
 # By the abbreviated field, the field that it stands for.
 FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -62,7 +64,8 @@ def canonical(path: tuple[str, ...]) -> tuple[str, ...]:
 def expand(located: Located) -> None:
     """Replaces abbreviated fields and values of a scenario by what they stand for.
 
-    Raises ScenarioError if a field is given twice, if FSDP or DDP contradicts the stage of ZeRO, or a format its recipe.
+    Raises ScenarioError if a field is given twice, if FSDP or DDP contradicts the stage of ZeRO, or a format its recipe, and
+    for words of recomputation that are not known.
     """
     for short, full in FIELDS.items():
         parent = _mapping(located.data, short[:-1])
@@ -74,6 +77,7 @@ def expand(located: Located) -> None:
         if parent is not None and isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
     _expand_format(located)
+    _expand_recompute(located)
     _expand_sharding(located)
     _expand_nics(located)
 
@@ -90,6 +94,34 @@ def _expand_format(located: Located) -> None:
         where = located.place(("training", "precision"))
         raise ScenarioError([f"{where}: training.precision: {name} is not {field} {training[field]}; leave one out"])
     located.places.setdefault(("training", field), located.place(("training", "precision")))
+
+
+def _expand_recompute(located: Located) -> None:
+    """Replaces words of training software for recomputation by `training.recompute`; those of overrides replace it."""
+    training = _mapping(located.data, ("training",))
+    if training is None:
+        return
+    for names, read in recompute_words.READERS.items():
+        words = {name: training.pop(name) for name in names if name in training}
+        if not words:
+            continue
+        first = next(iter(words))
+        where = located.place(("training", first))
+        if "recompute" in training and not where.startswith("--set"):
+            raise ScenarioError([f"{where}: training.{first}: means training.recompute, which is also given; leave one out"])
+        training["recompute"] = _read_words(where, read, words, training.get("recompute"))
+        located.places["training", "recompute"] = where
+    if "recompute" in training:
+        where = located.place(("training", "recompute"))
+        training["recompute"] = _read_words(where, recompute_words.value_of, training["recompute"])
+
+
+def _read_words(where: str, read: Callable[..., Any], *given: Any) -> Any:
+    """The result of `read`. Raises ScenarioError with the place of a word that is not known."""
+    try:
+        return read(*given)
+    except recompute_words.UnknownWordError as error:
+        raise ScenarioError([f"{where}: training.{error}"]) from None
 
 
 def _expand_nics(located: Located) -> None:

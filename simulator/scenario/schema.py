@@ -254,8 +254,8 @@ class Scenario(Spec):
         return self
 
     def _take_defaults(self) -> None:
-        """Fills in the number of microbatches where their size is given, the default framework, and the strategy fields that
-        the framework decides."""
+        """Fills in the number of microbatches where their size is given, the default framework, the strategy fields that the
+        framework decides, and what it calls selective recomputation."""
         # `_parts_fit` reports samples that workers do not divide
         if self.total_samples % self.strategy.workers == 0:
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
@@ -269,6 +269,9 @@ class Scenario(Spec):
             check_attention(self.framework, self.model)
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
+        recompute = training.recompute.meant_by(self.framework.selective)
+        if recompute is not training.recompute:
+            training = training.model_copy(update={"recompute": recompute})
         self.__dict__["training"] = with_autocast(training, self.framework, strategy)
 
     @model_validator(mode="after")

@@ -33,8 +33,8 @@ class Costs:
 
     forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
     seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
-    of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers. parameters:
-    elements.
+    of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers.
+    trained_parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Costs:
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
-    parameters: NDArray[np.int64]
+    trained_parameters: NDArray[np.int64]
 
 
 class MeasuredStep(Spec):
@@ -192,7 +192,7 @@ class Job:
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.boundary_bytes(samples),
-            parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
+            trained_parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
         )
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
@@ -250,7 +250,7 @@ class Job:
 
     def where_recomputed(self, repeated_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of the recomputation of each layer, zero where it is not recomputed; layers are the last axis."""
-        is_recomputed = self.recomputed or [not layer.pinned_to_end for layer in self.layers]
+        is_recomputed = self.recomputed or [layer.can_be_recomputed for layer in self.layers]
         return np.where(is_recomputed, repeated_s, 0.0)
 
     def boundary_bytes(self, samples: float) -> NDArray[np.float64]:
@@ -274,7 +274,8 @@ class Job:
         """Share of a microbatch's kept activations that weight gradients still need after the input gradients: inputs of matrix
         products and gradients of their outputs (arXiv 2401.10241, table 1)."""
         sizes = [item.elements * (item.element_bytes or self.element_bytes) for layer in self.layers for item in layer.kept]
-        products = [one for layer in self.layers for one in layer.operators if isinstance(one, Matmul)]
+        operators = (one for layer in self.layers for one in layer.operators)
+        products = [one for one in operators if isinstance(one, Matmul) and one.weight_gradient]
         needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
         return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
@@ -311,7 +312,7 @@ class Job:
         """Factor on layer times that makes them add up to the measured step. Raises FieldError."""
         if self.measured_step is None:
             return 1.0
-        left_s = self.measured_step.time_s - self.optimizer_s(sum(layer.parameters for layer in self.layers))
+        left_s = self.measured_step.time_s - self.optimizer_s(sum(layer.trained_parameters for layer in self.layers))
         if left_s <= 0:
             message = (
                 "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
@@ -339,7 +340,7 @@ class Job:
         each microbatch scatters them, since a rank then adds only its own shard."""
         if self.gradients is None or not self.gradients.added or self.scatters:
             return 0.0
-        moved_bytes = layer.parameters * self.gradients.added
+        moved_bytes = layer.trained_parameters * self.gradients.added
         return self.cluster.device.per_device(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
 
     def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:

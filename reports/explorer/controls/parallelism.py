@@ -216,7 +216,8 @@ class Parallelism:
                               "all-gathered layer by layer.")  # fmt: skip
         layers = built(self._scenario.model, plan.shard)
         scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-        kinds = {kind: label for kind, label in _RECOMPUTE.items() if scores or kind != "selective"}
+        selects = scores or self._scenario.framework.selective.products is not None
+        kinds = {kind: label for kind, label in _RECOMPUTE.items() if selects or kind != "selective"}
         options = [option(kind, label, f"training.recompute={kind}") for kind, label in kinds.items()]
         yield choice("training.recompute", "Recompute", "", options, str(training.recompute),
                      term="Activation checkpointing: activations are dropped and computed again when needed.")  # fmt: skip

@@ -108,7 +108,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         # always includes the schedule of configurations without pipeline parallelism
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
-        recompute=_recompute(layers),
+        recompute=_recompute(layers, scenario.framework),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
         orders=(ORDER, _STAGES_FIRST),
@@ -136,7 +136,7 @@ def server_space(
         (workers,),
         tuple(sorted(number for number in servers if 0 < number <= most)),
         PLACEMENTS,
-        recompute=_recompute(scenario.model.build_layers()),
+        recompute=_recompute(scenario.model.build_layers(), scenario.framework),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
 
@@ -165,10 +165,10 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
     return True
 
 
-def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
+def _recompute(layers: list[Layer], framework: Framework) -> tuple[Recompute, ...]:
     """Forms of recomputation: none; full if there are activations to recompute; selective if attention stores its scores."""
     if not any(layer.kept for layer in layers if not layer.pinned_to_end):
         return (NO_RECOMPUTE,)
     scores = any(one.group == "attention" for layer in layers for one in layer.kept)
     kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)
-    return (NO_RECOMPUTE, *(Recompute(kind=kind) for kind in kinds))
+    return (NO_RECOMPUTE, *(Recompute(kind=kind).meant_by(framework.selective) for kind in kinds))

@@ -208,7 +208,7 @@ class Device(Spec):
             return passes_s(self.speed(precision, self.kernels), layer.operators, layer.kept, samples)
         forward_s = self._flat_s(layer.forward_flops * samples, precision)
         backward_s = self._flat_s(layer.backward_flops * samples, precision)
-        return self.layer_overhead_s + forward_s, self.layer_overhead_s + backward_s
+        return self.layer_overhead_s + forward_s, (self.layer_overhead_s if layer.has_backward else 0.0) + backward_s
 
     def measured_layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float] | None:
         """Measured seconds of the layer's forward and backward pass; None if the layer was not measured."""
@@ -248,7 +248,9 @@ class Device(Spec):
         """
         _, backward_s = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
-            weighted = sum(o.forward_flops for o in layer.operators if isinstance(o, Matmul | Convolution))
+            weighted = sum(
+                o.forward_flops for o in layer.operators if isinstance(o, Matmul | Convolution) and o.weight_gradient
+            )
             return backward_s * weighted / layer.backward_flops if layer.backward_flops else 0.0
         speed = self.speed(precision, self.kernels)
         _, modelled_s = passes_s(speed, layer.operators, layer.kept, samples)

@@ -89,9 +89,9 @@ def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> Rank
         # the main worker receives the gradients of all others
         constant_bytes["communication"] += (setting.strategy.workers - 1) * sum(kind.gradients_bytes)
     elements = [tensor for layer in kind.own.layers for tensor in layer.tensors]
-    constant = {
-        holder: divided(total, elements if holder in STATES else (1,)) for holder, total in constant_bytes.items() if total
-    }
+    of_holder = dict.fromkeys(STATES, elements)
+    of_holder["parameters"] = [*elements, *(layer.frozen_parameters for layer in kind.own.layers)]
+    constant = {holder: divided(total, of_holder.get(holder, (1,))) for holder, total in constant_bytes.items() if total}
     working, copies = kind.always.optimizer_step_bytes()
     chunks = []
     for chunk, layers in enumerate(kind.own.chunks):
@@ -146,7 +146,7 @@ def _layer_tensors(
     kept, whole = saved_and_all
     names, size, activations = {one.name for one in kept}, setting.samples, own.activations
     gathered, logits = size * activations.gathered, size * activations.logits
-    reduced = 0 if layer.pinned_to_end else int(setting.gathers * setting.reduced_size * layer.parameters)
+    reduced = 0 if layer.pinned_to_end else int(setting.gathers * setting.reduced_size * layer.trained_parameters)
     return LayerTensors(
         layer.name,
         _as_tensors(setting, kept, size * activations.kept - logits, logits=False),
@@ -162,7 +162,7 @@ def _layer_tensors(
         int(at_communication - gathered),
         reduced,
         int(after_communication - at_communication + gathered),
-        divided(gradient_bytes * layer.parameters, layer.tensors),
+        divided(gradient_bytes * layer.trained_parameters, layer.tensors),
     )
 
 

@@ -40,19 +40,20 @@ _BEFORE_FIRST: Final = -1
 
 @dataclass(eq=False)
 class RecordedModule:
-    """A module that is recorded as a whole: its operators for one sample, and the elements of its parameter tensors.
+    """A module that is recorded as a whole: its operators for one sample, and the elements of its trained parameter tensors.
 
     run: number of the run; modules of the same run are neighbours. chained: whether it is in a Sequential or a ModuleList.
-    trained: whether it has parameters.
+    has_parameters: trained or frozen ones. frozen: number of frozen parameters.
     """
 
     name: str
     label: str
     run: int
     chained: bool
-    trained: bool = False
+    has_parameters: bool = False
     operators: list[Operator] = field(default_factory=list)
     tensors: list[int] = field(default_factory=list)
+    frozen: int = 0
 
     @property
     def computes(self) -> bool:
@@ -64,7 +65,8 @@ class RecordedModule:
 class Stored:
     """A tensor storage with the modules that wrote it (None for input data), read it as an activation, and keep it.
 
-    storage: referenced so that its id stays unique.
+    storage: referenced so that its id stays unique. is_frozen: whether it depends on frozen parameters and on no trained ones,
+    so that it is an activation without a gradient.
     """
 
     storage: Any
@@ -73,12 +75,17 @@ class Stored:
     writer: RecordedModule | None
     readers: list[RecordedModule] = field(default_factory=list)
     keepers: list[RecordedModule] = field(default_factory=list)
+    is_frozen: bool = False
 
 
 class Recorder:
-    """Records operators in the module that runs them. batch: number of samples; dtype: of the weights; data: input tensors."""
+    """Records operators in the module that runs them.
 
-    def __init__(self, batch: int, dtype: Any, weights: Iterable[Any], data: Iterable[Any]) -> None:
+    batch: number of samples. dtype: of the weights. frozen: those of the weights that are parameters without gradients. data:
+    input tensors.
+    """
+
+    def __init__(self, batch: int, dtype: Any, weights: Iterable[Any], data: Iterable[Any], frozen: Iterable[Any] = ()) -> None:
         self.batch = batch
         self.dtype = dtype
         self.modules: list[RecordedModule] = []
@@ -89,6 +96,7 @@ class Recorder:
         self.paused = False
         self.repeated: tuple[str, str] | None = None
         self._weights = {id(storage): storage for storage in (weight.untyped_storage() for weight in weights)}
+        self._frozen = {id(weight.untyped_storage()) for weight in frozen}
         for tensor in data:
             self._stored(tensor)
 
@@ -96,7 +104,7 @@ class Recorder:
         """Makes `module` the one that runs. One without parameters that has run before belongs to the one that runs."""
         if module not in self.modules:
             self.modules.append(module)
-        elif module is not self.current and not module.trained:
+        elif module is not self.current and not module.has_parameters:
             return
         elif module is not self.current and self.current is not None and self.repeated is None:
             self.repeated = module.name, self.current.name
@@ -144,7 +152,8 @@ class Recorder:
         self._kernel([query, key, value, *masks], result, [query, key, value, *masks, result], query.shape[:-1].numel(), 4)
         heads, key_heads = (self.per_sample(tensor.shape[:-2].numel()) for tensor in (query, key))
         sizes = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
-        self._add(Attention(self._named("attention"), heads, key_heads, *sizes, seen=0.5 if causal else 1.0, flash=True))
+        seen, name = 0.5 if causal else 1.0, self._named("attention")
+        self._add(Attention(name, heads, key_heads, *sizes, seen=seen, flash=True, has_backward=result.requires_grad))
 
     def dropout(self, image: Any, result: Any) -> None:
         """Records dropout in one kernel, which keeps a mask of one byte per element."""
@@ -160,6 +169,8 @@ class Recorder:
     def _kernel(self, read: list[Any], result: Any, kept: list[Any], elements: int, element_bytes: int) -> None:
         """Records what a kernel reads, writes and keeps, including `elements` that it computes only for its backward pass."""
         self._moved(read, [result])
+        if not result.requires_grad:
+            return
         for tensor in kept:
             self.keep(tensor)
         size = None if element_bytes == self.dtype.itemsize else element_bytes
@@ -180,11 +191,18 @@ class Recorder:
 
     def _moved(self, read: Iterable[Any], written: Iterable[Any]) -> None:
         """Records the running module as a reader and writer of tensors."""
+        read = list(read)
         for tensor in read:
-            if tensor.requires_grad and id(tensor.untyped_storage()) not in self._weights:
+            if not self._is_weight(tensor) and (tensor.requires_grad or self._stored(tensor).is_frozen):
                 self._stored(tensor).readers.append(self.running)
+        is_frozen = any(map(self._follows_frozen, read)) and not any(tensor.requires_grad for tensor in read)
         for tensor in written:
-            self._stored(tensor, self.running).writer = self.running
+            stored = self._stored(tensor, self.running)
+            stored.writer, stored.is_frozen = self.running, is_frozen and tensor.is_floating_point()
+
+    def _follows_frozen(self, tensor: Any) -> bool:
+        """Whether a tensor is a frozen parameter, or depends on frozen parameters and on no trained ones."""
+        return id(tensor.untyped_storage()) in self._frozen or (not self._is_weight(tensor) and self._stored(tensor).is_frozen)
 
     def _add(self, operator: Operator) -> None:
         self.running.operators.append(operator)
@@ -209,7 +227,8 @@ class Recorder:
             count //= self.batch
         else:
             rows = self.per_sample(rows)
-        return Matmul(self._named(name), rows, columns, inner, count, input_gradient=left.requires_grad)
+        gradients = {"input_gradient": left.requires_grad, "weight_gradient": right.requires_grad}
+        return Matmul(self._named(name), rows, columns, inner, count, **gradients)
 
     def _convolution(self, read: list[Any], result: Any, arguments: Any) -> Convolution:
         """A convolution; dimensions before the last are merged, and a transposed one has a position for each input."""
@@ -225,6 +244,7 @@ class Recorder:
             self.per_sample(image.numel()),
             groups,
             input_gradient=image.requires_grad,
+            weight_gradient=weight.requires_grad,
         )
 
     def _memory(self, name: str, read: list[Any], written: list[Any]) -> MemoryBound:
@@ -276,11 +296,13 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
         previous = {index - 1} if index else set()
         operators = tuple(operator for module in group for operator in module.operators)
         tensors = tuple(size for module in group for size in module.tensors)
+        frozen = sum(module.frozen for module in group)
         kept = tuple(
             SavedActivation("input" if kind == "input" else "activations", elements, size, kind)
             for (kind, size), elements in flow.kept.items()
         )
-        digest = hashlib.sha256(repr((operators, tensors)).encode()).hexdigest()[:8]
+        costs = (operators, tensors, frozen) if frozen else (operators, tensors)
+        digest = hashlib.sha256(repr(costs).encode()).hexdigest()[:8]
         layer = Layer(
             leading[index].name,
             f"traced.{leading[index].label}({digest})",
@@ -291,6 +313,7 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
             pinned_to_end=any(chained) and not (any(chained[: index + 1]) and any(chained[index:])),
             kept=kept,
             inputs=None if flow.reads == previous else tuple(leading[i].name for i in sorted(flow.reads)),
+            frozen_parameters=frozen,
         )
         layers.append(layer)
     return layers

@@ -7,8 +7,8 @@ The user writes a function that returns the module and example inputs, whose fir
 
 or a mapping with module, inputs, targets, loss and optimizer (see `user_function.UserModel`), and gives the model as
 `python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and the modules next to
-them. A module without products belongs to the previous layer, or to the next one if it is the first. All parameters
-are assumed to be trained.
+them. A module without products belongs to the previous layer, or to the next one if it is the first. Parameters whose
+`requires_grad` is false are frozen: autograd computes no gradients of them, nor anything below the first trained one.
 """
 
 from __future__ import annotations
@@ -131,9 +131,10 @@ def _run(torch: Any, source: str, user: UserModel) -> tuple[Recorder, set[int]]:
     """Runs the forward pass and the user's loss; returns the record, and ids of the storages of the outputs."""
     module = user.module.to("meta").train()
     inputs, targets = ([tensor.to("meta") for tensor in group] for group in (user.inputs, user.targets))
-    floats = [tensor.requires_grad_() for tensor in module.parameters() if tensor.is_floating_point()]
+    floats = [tensor for tensor in module.parameters() if tensor.is_floating_point()]
     dtype = floats[0].dtype if floats else torch.get_default_dtype()
-    recorder = Recorder(len(inputs[0]), dtype, [*module.parameters(), *module.buffers()], [*inputs, *targets])
+    frozen = [tensor for tensor in floats if not tensor.requires_grad]
+    recorder = Recorder(len(inputs[0]), dtype, [*module.parameters(), *module.buffers()], [*inputs, *targets], frozen)
     names = {inner: name for name, inner in module.named_modules()}
     recorded = _recorded_modules(torch, module)
     running: list[str] = []
@@ -256,14 +257,14 @@ def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
                 runs += 1
             else:
                 recorded.setdefault(
-                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _is_trained(inner))
+                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _has_parameters(inner))
                 )
 
     visit(module, "")
-    return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, trained=True)}
+    return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, has_parameters=True)}
 
 
-def _is_trained(module: Any) -> bool:
+def _has_parameters(module: Any) -> bool:
     return next(module.parameters(), None) is not None
 
 
@@ -276,4 +277,7 @@ def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorde
         owners = [recorded[prefix] for prefix in prefixes if prefix in recorded]
         siblings = [ran for ran in recorder.modules if ran.name.startswith(prefixes[0])]
         last = next((owner for owner in (*owners, *siblings) if owner in recorder.modules), last)
-        last.tensors.append(parameter.numel())
+        if parameter.requires_grad:
+            last.tensors.append(parameter.numel())
+        else:
+            last.frozen += parameter.numel()

@@ -195,7 +195,8 @@ def loss_of(torch: Any, source: str, user: UserModel, outputs: Any, targets: Seq
         given = outputs.get("loss") if isinstance(outputs, Mapping) else None
         leaves = [one for one in torch.utils._pytree.tree_leaves(outputs) if torch.is_tensor(one) and one.requires_grad]
         if given is None and not leaves:
-            refuse(source, "its outputs need no gradient, so that nothing can be trained; return what its parameters affect")
+            message = "its outputs need no gradient, so that nothing can be trained; return what its trained parameters affect"
+            refuse(source, message)
         if given is not None:
             loss = given
         elif leaves[0].dim() == 0:

@@ -83,7 +83,8 @@ class _Reader:
     def __init__(self, row: Row, framework: Framework | None, named: bool) -> None:
         self._software: Mapping[str, Any] = software_of(row) or {}
         self._assumed: list[str] = [] if self._software else ["software"]
-        self._framework = framework or shipped(self._software.get("framework", "megatron-core-0.12"))
+        self._trained_by = shipped(self._software.get("framework", "megatron-core-0.12"))
+        self._framework = framework or self._trained_by
         self._names = framework is not None or (named and bool(self._software))
         if _ASSUMED_WORDS in row["note"]:
             row = {**row, "vocab": ""}
@@ -169,7 +170,7 @@ class _Reader:
             found["fp8_recipe"] = _RECIPES.get(recipe, recipe)
         found |= {"optimizer": row["optimizer"], "zero": _whole(row["zero_stage"], 0, 0), "recompute": row["recompute"]}
         if row["recompute"] == "selective":
-            found["recompute"] = self._software.get("selective", "selective")
+            found["recompute"] = self._trained_by.selective.shorthand
         more = self._software.get("training", {})
         found["zero"] = max(found["zero"], more.get("zero", 0))
         return found

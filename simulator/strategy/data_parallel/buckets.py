@@ -65,17 +65,29 @@ class RankLayers:
 
     def __init__(self, layers: Sequence[Layer], plan: Plan) -> None:
         self.layers = with_copies(layers, plan)
-        self.copied = self.layers[-1].parameters - layers[-1].parameters
+        self.copied = self.layers[-1].trained_parameters - layers[-1].trained_parameters
         replicated = [_without_experts(layer) if plan.divides_experts else layer for layer in self.layers]
         self.gradients = Gradients(replicated)
-        replicas = [layer.parameters for layer in replicated]
-        experts = [layer.parameters - shared for layer, shared in zip(self.layers, replicas, strict=True)]
-        self._replicas, self._experts = (list(itertools.accumulate(each, initial=0)) for each in (replicas, experts))
+        trained = [layer.trained_parameters for layer in replicated]
+        experts = [layer.trained_parameters - shared for layer, shared in zip(self.layers, trained, strict=True)]
+        frozen = [layer.frozen_parameters for layer in self.layers]
+        self._trained, self._experts, self._frozen = (
+            list(itertools.accumulate(each, initial=0)) for each in (trained, experts, frozen)
+        )
 
     def parameters(self, stage: range) -> tuple[int, int]:
-        """Numbers of parameters of a stage: those that all workers have, and those of experts."""
+        """Numbers of parameters of a stage: those that all workers have, frozen ones included, and those of experts."""
+        trained, experts = self.trained(stage)
+        return trained + self._frozen[stage.stop] - self._frozen[stage.start], experts
+
+    def trained(self, stage: range) -> tuple[int, int]:
+        """Numbers of trained parameters of a stage: those that all workers have, and those of experts."""
         begin, end = stage.start, stage.stop
-        return self._replicas[end] - self._replicas[begin], self._experts[end] - self._experts[begin]
+        return self._trained[end] - self._trained[begin], self._experts[end] - self._experts[begin]
+
+    def has_backward(self, layers: range) -> bool:
+        """Whether any of some layers has a backward pass."""
+        return any(self.layers[number].has_backward for number in layers)
 
     def units(self, stage: range, plan: Plan, job: Job) -> list[SyncUnit]:
         """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them, one if gradients are
@@ -103,7 +115,8 @@ class RankLayers:
 
 def _without_experts(layer: Layer) -> Layer:
     """The layer with only the gradients that all workers have, as one tensor, since tensors of experts are not identified."""
-    return replace(layer, tensors=(layer.parameters - layer.expert_parameters,)) if layer.expert_parameters else layer
+    shared = layer.trained_parameters - layer.expert_parameters
+    return replace(layer, tensors=(shared,)) if layer.expert_parameters else layer
 
 
 def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:

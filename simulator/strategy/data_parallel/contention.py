@@ -100,16 +100,21 @@ class Contention:
         is distributed; 0 for no sum."""
         replicas, experts = self.replicas, 0 if self.replicas.experts is None else layer.expert_parameters
         moved_s, memory_bytes, moved_J = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
-        queries: list[tuple[int, Op, int, int]] = [
-            (direction, "all_gather", job.gathered_bytes, 1) for direction, gathers in enumerate((forward, backward)) if gathers
+        gathered = layer.frozen_parameters if job.zero == 3 else 0
+        queries: list[tuple[int, Op, int, int, int]] = [
+            (direction, "all_gather", job.gathered_bytes, 1, gathered)
+            for direction, gathers in enumerate((forward, backward and layer.has_backward))
+            if gathers
         ]
         if replicas.sums is not None and passes:
-            queries.append((1, replicas.sums, job.reduced_bytes, passes))
-        for group, parameters in ((replicas.group, layer.parameters - experts), (replicas.experts, experts)):
-            if group is None or group.size == 1 or not parameters:
+            queries.append((1, replicas.sums, job.reduced_bytes, passes, 0))
+        for group, trained in ((replicas.group, layer.trained_parameters - experts), (replicas.experts, experts)):
+            if group is None or group.size == 1:
                 continue
-            for direction, op, element_bytes, pass_count in queries:
-                size_bytes = float(parameters * element_bytes)
+            for direction, op, element_bytes, pass_count, frozen in queries:
+                size_bytes = float((trained + frozen * (group is replicas.group)) * element_bytes)
+                if not size_bytes:
+                    continue
                 moved_s[direction] += self._collective(op, group, job.cluster).seconds(size_bytes) / pass_count
                 bus_bytes = size_bytes * bus_factor(op, group.size) / pass_count
                 memory_bytes[direction] += MEMORY_BYTES_PER_BUS_BYTE[op] * bus_bytes

@@ -78,6 +78,7 @@ class GradientSync:
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
         self._rows = np.array([replica.rows for replica in replicas])
         self._makes_gradients = np.isin(context.schedule.kind, (Pass.BACKWARD, Pass.WEIGHT))
+        self._has_backward = np.array([layer.has_backward for layer in context.rank_layers.layers])
         self._group_cache: dict[tuple[int, str], list[Group]] = {}
         self._query_numbers: dict[_CollectiveQuery, int] = {}
         self._recorded: dict[tuple[int, _CollectiveQuery], int] = {}
@@ -188,8 +189,9 @@ class GradientSync:
         def queries(begin: int) -> Iterator[tuple[_CollectiveQuery, range]]:
             for unit in self.units[stage][::-1] if begin < 0 else [self._unit_by_first_layer[begin]]:
                 buckets = (self.rank_layers.gradients.tensors[begin:end] for begin, end in itertools.pairwise(unit.bounds))
-                parts = [("replicas", tensors) for tensors in buckets]
-                parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
+                parts = [("replicas", tensors) for tensors in buckets if sum(tensors)]
+                _, experts = self.rank_layers.trained(unit.layers)
+                parts += [("experts", (experts,))] if experts else []
                 for query in itertools.chain.from_iterable(itertools.starmap(partial(self._summed, rank), parts)):
                     yield query, unit.layers
 
@@ -240,9 +242,10 @@ class GradientSync:
         """The dimension of collectives over replicas that shard states or parameters."""
         return Dimension.FSDP if self.job.zero == 3 else Dimension.ZERO
 
-    def _parameters(self, *layers: range) -> dict[str, int]:
-        """Number of parameters of some layers by the group of ranks that have the same ones."""
-        counts = map(sum, zip(*map(self.rank_layers.parameters, layers), strict=True))
+    def _parameters(self, *layers: range, trained: bool) -> dict[str, int]:
+        """Number of parameters of some layers, or of the trained ones only, by the group of ranks that have the same."""
+        count_of = self.rank_layers.trained if trained else self.rank_layers.parameters
+        counts = map(sum, zip(*map(count_of, layers), strict=True))
         return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
 
     def _gathers(self, rank_tasks: Rows) -> _RankCollectives:
@@ -250,6 +253,9 @@ class GradientSync:
         only before the step's first pass if they are kept for the whole step."""
         kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if self.plan.reshard else (Pass.FORWARD,)
         layer_tasks = rank_tasks[np.isin(self.context.schedule.kind[rank_tasks], kinds)]
+        # layers below the first trained one are not passed backward
+        forward = self.context.schedule.kind[layer_tasks] == Pass.FORWARD
+        layer_tasks = layer_tasks[forward | self._has_backward[self.context.schedule.begin[layer_tasks]]]
         if self.plan.keeps_gathered:
             layer_tasks = layer_tasks[self.context.schedule.microbatch[layer_tasks] == self._first_of(layer_tasks)]
         ahead = np.arange(len(layer_tasks)) - 1 - self.plan.prefetch
@@ -282,8 +288,9 @@ class GradientSync:
         return _RankCollectives(slot, *numbered[1:], after[numbered.task], before, np.full(len(before), -1))
 
     def _gathers_of_layers(self, layers: range) -> Iterator[_CollectiveQuery]:
-        """Queries that gather the shards of some layers' parameters, or broadcast them from the ranks that own them."""
-        for group, parameters in self._parameters(layers).items():
+        """Queries that gather the shards of some layers' parameters, or broadcast them from the ranks that own them: of all
+        parameters where these are sharded, else of those that the optimizer has changed."""
+        for group, parameters in self._parameters(layers, trained=self.job.zero < 3).items():
             size_bytes = float(parameters * self.job.gathered_bytes)
             if self.job.owns_tensors:
                 count = self.job.broadcasts([self.rank_layers.layers[i] for i in layers], self.plan.sharing)
@@ -365,7 +372,7 @@ class GradientSync:
         zero."""
         plan, zero = self.plan, self.job.zero
         stages = [self.context.ranges[stage] for stage in plan.stage_of[rank]]
-        parameters, ranks = self._parameters(*stages), self._groups(rank, "replicas")[0].size
+        parameters, ranks = self._parameters(*stages, trained=True), self._groups(rank, "replicas")[0].size
         updated = sum(count / (self._groups(rank, group)[0].size if zero else 1) for group, count in parameters.items())
         tensors = [tensor for stage in stages for i in stage for tensor in self.rank_layers.layers[i].tensors]
 

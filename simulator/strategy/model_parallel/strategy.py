@@ -120,10 +120,12 @@ class _PassTasks:
             for source in read:
                 readers.setdefault(source, []).append(i)
         for i in range(len(self.device_of) - 1, -1, -1):
+            if not self.job.layers[i].has_backward:
+                continue
             after = [
                 self._send(reader, i, self._backward[reader], gradient_of=i)
                 for reader in readers.get(i, ())
-                if self.device_of[reader] != self.device_of[i]
+                if self.device_of[reader] != self.device_of[i] and reader in self._backward
             ]
             self._backward[i] = self._compute(i, Phase.BACKWARD, self.costs.backward_s[i], after)
 
@@ -133,11 +135,12 @@ class _PassTasks:
         for layer, owner in owners.items():
             devices = (self.device_of[owner], self.device_of[layer])
             if devices[0] != devices[1]:
-                shared[devices] = shared.get(devices, 0) + self.job.layers[owner].parameters
+                shared[devices] = shared.get(devices, 0) + self.job.layers[owner].trained_parameters
         after = [self._average(sorted(devices), parameters) for devices, parameters in shared.items()]
         for device, rank in enumerate(self.ranks):
-            parameters = [layer.parameters for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device]
-            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(sum(parameters)), after)
+            own = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
+            trained = sum(layer.trained_parameters for layer in own)
+            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(trained), after)
 
     def _compute(self, layer: int, phase: Phase, seconds: float, after: Sequence[int]) -> int:
         """Row of a pass of a layer, after the messages `after`."""

@@ -64,7 +64,7 @@ def _add_requests(
 def _pushed(context: CompileContext, stage: int) -> dict[int, int]:
     """Number of parameters that a rank pushes, by the stage with which they are updated; copies of weights belong to the first
     stage."""
-    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(context, stage))}, ends(context.plan)
+    pushed, (first, last) = {stage: sum(layer.trained_parameters for layer in _layers(context, stage))}, ends(context.plan)
     copied = context.rank_layers.copied
     return pushed | ({first: copied} if stage == last and copied else {})
 
@@ -73,7 +73,7 @@ def _update_s(context: CompileContext, stage: int) -> float:
     """Seconds in which a server updates its shard of a stage, of which expert-parallel ranks have different experts."""
     plan, job, layers = context.plan, context.job, _layers(context, stage)
     experts = sum(layer.expert_parameters for layer in layers)
-    rest = sum(layer.parameters for layer in layers) - experts
+    rest = sum(layer.trained_parameters for layer in layers) - experts
     whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
     return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
 

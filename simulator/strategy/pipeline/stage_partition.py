@@ -105,7 +105,8 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
-            layer.parameters * 2.0 * job.parameter_bytes + optimizer_bytes(layer.parameters, job.optimizer, job.precision)
+            (layer.parameters + layer.trained_parameters) * job.parameter_bytes
+            + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision)
             for layer in job.layers
         ]
     )

@@ -154,8 +154,14 @@ class Replica:
         by_kind_s = np.array([host.forward_s, host.backward_s, host.inputs_s, host.weights_s])
         of_first_s = np.array([host.forward_s, host.backward_s, 0.0, host.backward_s])
         pass_s = np.where(schedule.stage == 0, of_first_s[schedule.kind], by_kind_s[schedule.kind])
+        pass_s = np.where((schedule.kind == Pass.FORWARD) | self._has_backward[schedule.stage], pass_s, 0.0)
         loss_s = host.loss_s * ((schedule.kind == Pass.FORWARD) & (schedule.stage == len(self.context.ranges) - 1))
         return framework.host_scale * np.where(schedule.first, pass_s + loss_s, 0.0)
+
+    @cached_property
+    def _has_backward(self) -> NDArray[np.bool_]:
+        """Whether each stage of the model, or one before it, has gradients to compute, shape (stages,)."""
+        return np.array([self.context.rank_layers.has_backward(range(layers.stop)) for layers in self.context.ranges])
 
     def _labels(self) -> NDArray[np.int64]:
         """Stage labels of spans; −1 if there is only one stage."""
@@ -173,24 +179,27 @@ class Replica:
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
         crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
+        # stages below the first trained layer receive no gradients
+        back = crossing[self._has_backward[crossing]]
         sends, to = np.full((2, len(schedule.rank)), -1)
-        directions = ((1, crossing, (Pass.FORWARD,)), (-1, crossing + 1, _BACKWARD))
-        all_senders = np.array([schedule.table(schedule.last, *counts, *kinds)[sources] for _, sources, kinds in directions])
-        all_receivers = np.array(
-            [schedule.table(schedule.first, *counts, *kinds)[sources + step] for step, sources, kinds in directions]
-        )
+        directions = ((1, crossing, (Pass.FORWARD,)), (-1, back + 1, _BACKWARD))
+        all_senders = [schedule.table(schedule.last, *counts, *kinds)[sources] for _, sources, kinds in directions]
+        all_receivers = [schedule.table(schedule.first, *counts, *kinds)[sources + step] for step, sources, kinds in directions]
         # a receive is posted right after the previous task of the receiver, or earlier
-        all_posted = (
-            np.minimum(posting_tasks(schedule, all_senders, all_receivers), all_receivers - 1)
-            if plan.overlap_sends and is_gloo
-            else all_receivers - 1
-        )
+        all_posted = [receivers - 1 for receivers in all_receivers]
+        if plan.overlap_sends and is_gloo:
+            arguments = np.concatenate(all_senders), np.concatenate(all_receivers)
+            earlier = posting_tasks(schedule, *arguments)
+            all_posted = np.split(np.minimum(earlier, arguments[1] - 1), [len(crossing)])
         messages = []
         for (step, sources, _), senders, receivers, posted in zip(
             directions, all_senders, all_receivers, all_posted, strict=True
         ):
+            if not len(sources):
+                continue
             predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
-            sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
+            boundaries = np.minimum(sources, sources + step)
+            sizes_bytes = [self._sent_bytes(boundary) for boundary in boundaries.tolist()]
             ends = list(zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True))
             # with virtual stages the same ranks exchange several messages
             index_of = {end: number for number, end in enumerate(dict.fromkeys(ends))}
@@ -203,7 +212,7 @@ class Replica:
                 index[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
-                labels=self._sent_labels(crossing, sizes_bytes),
+                labels=self._sent_labels(boundaries, sizes_bytes),
             )  # fmt: skip
             self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[index][:, None])
             self.context.builder.follow(self.rows[receivers], rows)
@@ -212,10 +221,10 @@ class Replica:
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
         if is_gloo:
-            arguments = np.array(messages).ravel(), all_senders.ravel(), all_posted.ravel()
-            self._pair(*arguments)
+            sent = tuple(np.concatenate([one.ravel() for one in each]) for each in (messages, all_senders, all_posted))
+            self._pair(*sent)
             if plan.overlap_sends:
-                self._announce_ready(*arguments)
+                self._announce_ready(*sent)
         return sends
 
     def _sent_labels(self, boundaries: Rows, sizes_bytes: Sequence[float]) -> Communication:

@@ -108,3 +108,70 @@ def test_contradictions_are_refused(changed: str, problem: str, tmp_path: Path) 
 def test_a_misspelt_name_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="no model is called 'llama-3-80b'; did you mean"):
         read(tmp_path, FULL.replace("llama-3-8b", "llama-3-80b"))
+
+
+@pytest.mark.parametrize(
+    ("words", "recompute"),
+    [
+        ("recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 2", "{group: 2}"),
+        ("recompute_granularity: full, recompute_method: block, recompute_num_layers: 4", "{layers: 4}"),
+        ("recompute_granularity: full", "full"),
+        ("recompute_granularity: selective", "{modules: [core_attn]}"),
+        ("recompute_granularity: selective, recompute_modules: [core_attn, layernorm]", "{modules: [core_attn, layernorm]}"),
+        ("activation_checkpoint: {mode: selective, selective_ac_option: op}", "{products: every_second}"),
+        ("activation_checkpoint: {mode: selective, selective_ac_option: 2}", "{every: 2}"),
+        ("activation_checkpoint: full", "full"),
+        ("recompute: op", "{products: every_second}"),
+        ("gradient_checkpointing: true", "full"),
+        ("gradient_checkpointing: false", "none"),
+        ("activation_checkpointing: true", "full"),
+    ],
+)
+def test_words_of_training_software_for_recomputation(words: str, recompute: str, tmp_path: Path) -> None:
+    text = PLAIN.replace("precision: bf16", f"precision: bf16, {words}")
+    assert read(tmp_path, text).training.recompute.meaning == recompute
+    overrides = [f"training.{one.strip()}".replace(": ", "=", 1) for one in _parts(words)]
+    assert read(tmp_path, PLAIN, "training.recompute=full", *overrides).training.recompute.meaning == recompute
+
+
+def _parts(words: str) -> list[str]:
+    """The fields of a mapping in one line."""
+    parts, depth = [""], 0
+    for character in words:
+        depth += (character in "{[") - (character in "}]")
+        parts += [""] if character == "," and depth == 0 else []
+        parts[-1] += "" if character == "," and depth == 0 else character
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "activation_checkpoint: {mode: memory_budget}",
+            "training.activation_checkpoint: a compiler chooses .*; give selective",
+        ),
+        ("recompute: memory_budget", "training.recompute: a compiler chooses .*; give selective or full"),
+        ("recompute_granularity: some", "recompute_granularity: 'some' is not known; give selective or full"),
+        ("recompute_granularity: full, recompute_method: even", "recompute_method: 'even' is not known; give uniform or block"),
+        ("gradient_checkpointing: unsloth", "gradient_checkpointing: 'unsloth' is not true or false; give one of them"),
+        ("gradient_checkpointing: true, recompute: full", "means training.recompute, which is also given; leave one out"),
+    ],
+)
+def test_words_that_name_no_recomputation_are_refused(words: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        read(tmp_path, PLAIN.replace("precision: bf16", f"precision: bf16, {words}"))
+
+
+def test_selective_is_what_the_framework_calls_so(tmp_path: Path) -> None:
+    text = PLAIN.replace("precision: bf16", "precision: bf16, recompute: selective")
+    kind = {name: read(tmp_path, text, f"framework={name}").training.recompute for name in ("torchtitan", "megatron-core-0.12")}
+    assert {name: one.meaning for name, one in kind.items()} == {
+        "torchtitan": "{products: every_second}", "megatron-core-0.12": "{modules: [core_attn]}",
+    }  # fmt: skip
+    # another framework decides anew, and what is given stays
+    scenario = read(tmp_path, text, "framework=torchtitan")
+    other = read(tmp_path, text, "framework=megatron-core-0.12").framework
+    assert scenario.copied(framework=other).training.recompute.meaning == "{modules: [core_attn]}"
+    given = read(tmp_path, text, "framework=megatron-core-0.12", "training.recompute={products: every_second}")
+    assert given.training.recompute.meaning == "{products: every_second}"

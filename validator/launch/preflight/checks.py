@@ -77,6 +77,8 @@ def _check_model(scenario: Scenario) -> None:
         shares_weights = isinstance(model, Siamese) and scenario.training.zero == 3
     if shares_weights and scenario.training.zero:
         raise InputError(f"training.zero: {refusals.TIED_SHARDS}; leave it out, or give a model without shared weights")
+    if isinstance(model, Traced) and trains_by_layers(scenario) and any(one.frozen_parameters for one in model.build_layers()):
+        raise InputError(f"model.source: {refusals.FROZEN}; give data_parallel without zero and recomputation")
     if is_paced:
         return
     if shares_weights and plan.servers and scenario.strategy.kind == "hybrid":

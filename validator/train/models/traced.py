@@ -51,7 +51,7 @@ class WithLoss(nn.Module):
 def user_model(source: str, seed: int, dtype: torch.dtype) -> UserModel:
     """The user's module with its initial parameters, which depend on the seed alone, and its examples in `dtype`.
 
-    All parameters of floating point are trained, except those that do not affect the loss.
+    Parameters that require gradients are trained, except those that do not affect the loss; the others are buffers.
     """
     folder = Path.cwd()
     with user_function(source, folder) as (_, function), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -59,8 +59,6 @@ def user_model(source: str, seed: int, dtype: torch.dtype) -> UserModel:
         torch.manual_seed(seed * 1_000_003)
         with user_errors(source, "its function", folder):
             user = checked(torch, source, function())
-        for parameter in user.module.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
         user.module.train().to(dtype)
         inputs, targets = (tuple(_cast(one, dtype) for one in group) for group in (user.inputs, user.targets))
         user = user._replace(inputs=inputs, targets=targets)
@@ -109,7 +107,7 @@ def _repeated(example: Tensor, samples: int) -> Tensor:
 
 
 def _freeze_unused(whole: WithLoss, tensors: Sequence[Tensor]) -> None:
-    """Makes parameters that do not affect the loss buffers, since no rank would compute their gradients."""
+    """Makes parameters without gradients buffers: frozen ones, and those that do not affect the loss."""
     reached: set[int] = set()
     left, seen = [whole(*tensors).grad_fn], set()
     while left:

@@ -216,7 +216,7 @@ class RecomputedLayers(NamedTuple):
             sizes, inputs.training, *inputs.sharing, inputs.gradient_size, inputs.whole_gradients
         ).gradients
         allocated = (1 + inputs.fragmentation_of_gradients) * inputs.gradient_copies * gradients
-        return allocated, gradients / np.maximum(1, sizes.parameters)
+        return allocated, gradients / np.maximum(1, sizes.trained)
 
 
 class MicrobatchColumns(NamedTuple):

@@ -30,8 +30,8 @@ from scaleproof.simulator.strategy.plan import Plan
 Times = NDArray[np.float64]
 
 # Fields of a pattern: all sums of a step's last pass, those of the unit whose gradients are complete last, gathers before a
-# pass, the first of these, gathers after the step.
-SUMS, LAST, GATHERS, OPENING, AFTER = range(5)
+# forward and before a backward pass, the first of a forward pass, gathers after the step.
+SUMS, LAST, GATHERS, AGAIN, OPENING, AFTER = range(6)
 
 # Of collectives larger than the first of these powers of two, only powers and the largest are timed: in between, time is nearly
 # linear in size.
@@ -43,7 +43,7 @@ _OF_WHOLE_TENSORS: Final[dict[Op, Op]] = {"reduce_scatter": "all_reduce", "all_g
 
 # Fields of patterns by operation.
 _FIELDS: Final[dict[Op, tuple[int, ...]]] = {
-    "all_reduce": (SUMS, LAST), "reduce_scatter": (SUMS, LAST), "all_gather": (GATHERS, OPENING, AFTER),
+    "all_reduce": (SUMS, LAST), "reduce_scatter": (SUMS, LAST), "all_gather": (GATHERS, AGAIN, OPENING, AFTER),
 }  # fmt: skip
 
 _Sizes = dict[tuple[str, float], int]
@@ -51,18 +51,19 @@ _Sizes = dict[tuple[str, float], int]
 
 class Pattern(NamedTuple):
     """Collectives of the ranks that have a stage: for each field, counts by keepers and bytes. first: layers of the unit whose
-    gradients are complete first. parameters: by keepers."""
+    gradients are complete first. parameters: trained ones, by keepers."""
 
     sums: _Sizes
     last: _Sizes
     gathers: _Sizes
+    again: _Sizes
     opening: _Sizes
     after: _Sizes
     first: range
     parameters: tuple[int, int]
 
     def sizes(self, field: int) -> _Sizes:
-        """One of the first five fields, by index."""
+        """One of the first six fields, by index."""
         found: _Sizes = self[field]  # type: ignore[assignment]
         return found
 
@@ -70,22 +71,27 @@ class Pattern(NamedTuple):
 def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> Pattern:
     """The pattern of a stage. job: with the ZeRO stage. `after` is used with ZeRO's stages 1 and 2 only."""
     found, size = rank_layers.units(stage, plan, job)[::-1], job.reduced_bytes
-    kept = [rank_layers.parameters(unit.layers) for unit in found]
-    gathered, parameters = kept if job.zero == 3 else [], rank_layers.parameters(stage)
-    sums = _summed(rank_layers, found, kept, size)
-    last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], kept[-1:], size)
-    gathers, opening, after = (_sizes_of(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
+    units = found if job.zero == 3 else []
+    gathered = [rank_layers.parameters(unit.layers) for unit in units]
+    regathered = [rank_layers.parameters(unit.layers) for unit in units if rank_layers.has_backward(unit.layers)]
+    trained = rank_layers.trained(stage)
+    sums = _summed(rank_layers, found, size)
+    last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], size)
+    gathers, again, opening, after = (
+        _sizes_of(each, job.gathered_bytes) for each in (gathered, regathered, gathered[-1:], [trained])
+    )
     if job.owns_tensors:
         count = job.broadcasts([rank_layers.layers[i] for i in stage], plan.sharing)
         after = {(keepers, size_bytes / count): count for keepers, size_bytes in after}
-    return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
+    return Pattern(sums, last, gathers, again, opening, after, found[0].layers, trained)
 
 
-def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], kept: Sequence[tuple[int, int]], size: int) -> _Sizes:
+def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], size: int) -> _Sizes:
     """Buckets of units, and gradients of their experts."""
     filled = rank_layers.gradients.filled
     buckets = Counter([filled[end] - filled[begin] for unit in found for begin, end in itertools.pairwise(unit.bounds)])
-    sizes = {("replicas", float(elements * size)): count for elements, count in buckets.items()}
+    sizes = {("replicas", float(elements * size)): count for elements, count in buckets.items() if elements}
+    kept = (rank_layers.trained(unit.layers) for unit in found)
     return sizes | _sizes_of([(0, experts) for _, experts in kept if experts], size)
 
 

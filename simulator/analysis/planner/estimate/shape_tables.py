@@ -163,10 +163,13 @@ class PassTable:
 
     @property
     def parts(self) -> Times:
-        """Share of all parameters, by layer."""
-        parameters = np.array([layer.parameters for layer in self._passes.jobs[0].layers], dtype=np.float64)
-        result: Times = parameters / parameters.sum()
-        return result
+        """Share of each layer in the parameters that forward passes gather, that backward passes gather, and whose gradients
+        are summed, shape (3, layers)."""
+        layers = self._passes.jobs[0].layers
+        gathered = np.array([layer.parameters for layer in layers], dtype=np.float64)
+        trained = np.array([layer.trained_parameters for layer in layers], dtype=np.float64)
+        again = gathered * [layer.has_backward for layer in layers]
+        return np.array([gathered / gathered.sum(), again / again.sum(), trained / trained.sum()])
 
     @cached_property
     def layers_s(self) -> Times:
@@ -196,16 +199,18 @@ class PassTable:
 class SyncTable:
     """Times of gradient synchronisation, of a stage of each kind, shape (kinds, rows).
 
-    sums_s: all sums of a pass, last_s: the last of them. gathers_s: gathers before a pass, opening_s: the first of them;
-    after_s: gathers after the step. begin, stop: layers of the unit whose gradients are complete first. optimizer_s: shape
-    (ranks, rows).
+    sums_s: all sums of a pass, last_s: the last of them. gathers_s, again_s: gathers before a forward and before a backward
+    pass, opening_s: the first of a forward pass; after_s: gathers after the step. begin, stop: layers of the unit whose
+    gradients are complete first. optimizer_s: shape (ranks, rows).
     """
 
     def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sync_times: SyncTimes) -> None:
         c, kinds = shape.sync_rows, np.arange(len(shape.cut.kinds))[:, None]
         found = sync_times.by_field[:, sync_times.place + kinds]
         self.sums_s, self.last_s = np.where((c.zero > 0) & ~shape.sum_whole(c.zero), found[2:4], found[:2])
-        self.gathers_s, self.opening_s, self.after_s = found[4:]
+        self.gathers_s, self.again_s, self.opening_s, self.after_s = found[4:]
+        # parameters that are not freed after the forward pass are not gathered again
+        self.again_s = self.again_s * bool(shape.kept.get("reshard", True))
         self.begin, self.stop = sync_times.layers[:, sync_times.own + kinds]
         self.copied_s = sync_times.copied_s
         parameters = sync_times.parameters[:, sync_times.own + kinds]
@@ -238,17 +243,17 @@ class SyncTable:
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~shape.sum_whole(c.zero))).astype(np.float64)
         # gathers once a step are neglected
-        gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
+        gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0)
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
-        self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
+        self.moved_s = sums * self.sums_s + gathers * (self.gathers_s + self.again_s) + step * self.after_s
         ranks = c.workers * c.context
         scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.zero_1.owns_tensors))
 
         def moved(per_bus_byte: Mapping[Op, float]) -> Times:
             """Amount of all collectives, by the amount for each byte on the bus."""
             by_sum = np.where(scatters, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
-            by_gather = per_bus_byte["all_gather"] * size
-            result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + (gathers + step) * by_gather)
+            by_gather = per_bus_byte["all_gather"] * size * (gathers * (1 + bool(kept.get("reshard", True))) + step)
+            result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + by_gather)
             return result
 
         joules: dict[Op, float] = {op: joules_per_bus_byte(moves) for op, moves in MEMORY_BYTES_PER_BUS_BYTE.items()}

@@ -291,15 +291,10 @@ class RankTimes:
         """The same for ranks that gather layers before each pass over them."""
         shape, sync = self.shape, self.sync
         last_s = taken(sync.last_s[int(shape.cut.kind_of[shape.own_stages[rank, 0]])], s)
-        moved_s = sync.sums_s + (1 + self._again) * sync.gathers_s
+        moved_s = sync.sums_s + sync.gathers_s + sync.again_s
         collectives_s = taken(self.passes.microbatches, p) * taken(shape.stage_counts[rank] @ moved_s, s)
         # the time of a rank that is alone in its pipeline includes its last sum
         return last_s if shape.stages > 1 else _NOTHING, last_s, collectives_s
-
-    @property
-    def _again(self) -> bool:
-        """Whether parameters gathered for the forward pass are freed after it, and gathered again."""
-        return bool(self.shape.kept.get("reshard", True))
 
     def _windows_s(self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None) -> tuple[Sequence[Times], Numbers]:
         """Expected seconds of the passes of each rank, gathers of parameters included, and the indices of configurations whose
@@ -325,13 +320,13 @@ class RankTimes:
         passes, sync, layers = self.passes, self.sync, self.shape.cut.stops - self.shape.cut.begins
         if self.shape.splits or (layers != layers[0]).any():
             return np.arange(len(p))
-        waits_s = taken(np.array([sync.gathers_s, sync.sums_s + self._again * sync.gathers_s]), s, axis=2)
+        waits_s = taken(np.array([sync.gathers_s, sync.sums_s + sync.again_s]), s, axis=2)
         return np.flatnonzero((waits_s > taken(passes.kinds_s, p, axis=2)).any(axis=(0, 1)))
 
     def _gathering_s(self, p: Numbers, s: Numbers) -> Times:
         """Expected seconds of the passes of each rank, where layers are gathered before each pass over them."""
         shape, passes, sync, kind_of = self.shape, self.passes, self.sync, self.shape.cut.kind_of
-        by_kind_s = sync.gathers_s, self._again * sync.gathers_s, sync.sums_s, sync.last_s
+        by_kind_s = sync.gathers_s, sync.again_s, sync.sums_s, sync.last_s
         gathers_s, again_s, sums_s, last_s = (taken(one, s, axis=1)[kind_of] for one in by_kind_s)
         layers, stages = (shape.cut.stops - shape.cut.begins)[:, None], passes.stages.take(p)
         if sync.resources:
@@ -352,13 +347,13 @@ class RankTimes:
 
     def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None) -> Times:
         """Seconds of a step before the optimizer, for ranks with all layers. Collectives are divided among layers like
-        parameters."""
+        the parameters that they move."""
         passes, sync = self.passes, self.sync
         layers_s = taken(passes.layers_s, p, axis=2)
         if slowed is not None:
             layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
-        gathers_s, sums_s = taken(sync.gathers_s[0], s), taken(sync.sums_s[0], s)
-        moved_s = [passes.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s)]
+        collectives_s = (taken(each[0], s) for each in (sync.gathers_s, sync.again_s, sync.sums_s))
+        moved_s = [part[:, None] * each for part, each in zip(passes.parts, collectives_s, strict=True)]
         return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p), self.shape.waits_for_scatters)
 
 

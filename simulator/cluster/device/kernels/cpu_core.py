@@ -109,7 +109,7 @@ def forward_work(operators: Iterable[Operator], samples: float) -> Work:
 def backward_work(operators: Iterable[Operator], samples: float) -> Work:
     """Work of the backward pass over `samples` samples."""
     work: Work = Counter()
-    for operator in operators:
+    for operator in (operator for operator in operators if operator.has_backward):
         if isinstance(operator, MemoryBound):
             _move(work, MEMORY_BACKWARD_CALLS, operator.name, (operator.backward_read + operator.backward_written) * samples)
         elif isinstance(operator, Attention):
@@ -123,7 +123,7 @@ def weights_work(operators: Iterable[Operator], samples: float) -> Work:
     """Work of the backward pass's products that compute weight gradients."""
     work: Work = Counter()
     for operator in operators:
-        if isinstance(operator, Matmul | Convolution):
+        if isinstance(operator, Matmul | Convolution) and operator.weight_gradient:
             _multiply(work, BACKWARD_CALLS, operator, operator.backward(samples)[-1:], samples)
     return work
 

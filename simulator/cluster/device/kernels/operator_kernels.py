@@ -43,20 +43,22 @@ def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterato
 
 
 def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterator[Kernel]:
-    """Kernels of an operator's backward pass, that of the weight gradients last."""
+    """Kernels of an operator's backward pass, that of the weight gradients last. None if it needs no gradients."""
+    if not operator.has_backward:
+        return
     if isinstance(operator, MemoryBound):
-        if moved := operator.backward_read + operator.backward_written:
-            yield _memory_s(speed, moved * samples)
+        yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
     elif isinstance(operator, Convolution):
-        tensors = ("output weights input", "input output weights")[0 if operator.input_gradient else 1 :]
+        gradients = (operator.input_gradient, "output weights input"), (operator.weight_gradient, "input output weights")
+        tensors = [names for is_needed, names in gradients if is_needed]
         yield from _convolution_s(operator, samples, speed, operator.backward(samples), tensors)
     elif isinstance(operator, Attention) and operator.flash:
         yield flash_s(operator, samples, speed, backward=True)
     elif isinstance(operator, Matmul):
+        products = [BatchedProduct.of(product)._replace(loads=operator.loads) for product in operator.backward(samples)]
+        yield from products[: operator.input_gradient]
         # the inner dimension of the weight gradients' product is the rows of the forward product
-        *inputs, weights = map(BatchedProduct.of, operator.backward(samples))
-        yield from (product._replace(loads=operator.loads) for product in inputs)
-        yield weights._replace(loads=operator.loads, inner=True)
+        yield from (product._replace(inner=True) for product in products[operator.input_gradient :])
     else:
         yield from map(BatchedProduct.of, operator.backward(samples))
         yield _memory_s(speed, SOFTMAX_ACCESSES[1] * operator.scores * samples)

@@ -43,7 +43,7 @@ def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> 
     """Seconds of the kernels that compute weight gradients: the last backward kernel of each operator with weights."""
     if speed.kernels.serial is not None:
         return _serial_s(speed, weights_work(operators, samples))
-    weighted = (operator for operator in operators if isinstance(operator, Matmul | Convolution))
+    weighted = (o for o in operators if isinstance(o, Matmul | Convolution) and o.weight_gradient)
     return sum(seconds([list(backward_kernels(operator, samples, speed))[-1] for operator in weighted], speed))
 
 
@@ -58,6 +58,7 @@ def kernel_count(operators: tuple[Operator, ...]) -> tuple[int, int]:
         sum(
             1 if isinstance(o, MemoryBound) or _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention)
             for o in operators
+            if o.has_backward
         ),
     )
 

@@ -180,16 +180,10 @@ def build():
     assert torch.autocast.__init__ is before
 
 
-def test_frozen_parameters_count_as_trained(write: Write) -> None:
-    text = """
-def free(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(2, 8)
-def frozen():
-    model, x = free()
-    return model.requires_grad_(False), x
-"""
-    name = write(text)
-    free, frozen = (trace(f"python:{name}:{which}").build_layers() for which in ("free", "frozen"))
-    assert free == frozen
+def test_a_module_without_trained_parameters_is_refused(write: Write) -> None:
+    name = write("def frozen(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU()).requires_grad_(False), torch.randn(2, 8)")
+    with pytest.raises(FieldError, match="nothing can be trained; return what its trained parameters affect"):
+        trace(f"python:{name}:frozen")
 
 
 def test_operators_have_the_shapes_of_their_modules() -> None:

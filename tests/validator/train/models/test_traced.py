@@ -29,7 +29,11 @@ def model(name: str) -> dict[str, Any]:
     [
         (WORKERS, "with_loss", {}),
         (PIPELINE, "with_loss", {}),
+        (WORKERS, "frozen", {}),
         *in_bulk(
+            ({"kind": "parameter_server", "workers": 2, "servers": 1}, "frozen", {}),
+            ({"kind": "local_sgd", "workers": 2, "period": 2}, "frozen", {}),
+            ({"kind": "gather_average", "workers": 2}, "frozen", {}),
             (BRANCHES, "towers", {}),
             (WORKERS, "plain", {}),
             (WORKERS, "towers", {}),
@@ -95,6 +99,33 @@ def test_layers_read_values_of_data_from_a_prelude_and_not_from_one_another() ->
 def test_wrong_losses_are_refused(name: str, message: str, make_scenario: MakeScenario) -> None:
     with pytest.raises(FieldError, match=message):
         make_scenario(WORKERS, model(name)).model.build_layers()
+
+
+def test_frozen_parameters_are_not_given_to_the_optimizer() -> None:
+    real = RealModel(Traced(**model("frozen")), 0, torch.float64, None)
+    (whole,) = real.build([0])
+
+    trained = sum(parameter.numel() for parameter in whole.parameters())
+    # a norm, a block's product and the head; the module without use is frozen as well
+    assert trained == 2 * 16 + (16 * 16 + 16) + (32 * 5 + 5)
+    traced = Traced(**model("frozen")).build_layers()
+    assert sum(layer.trained_parameters for layer in traced) == trained + 3 * 3 + 3
+    before = {name: buffer.clone() for name, buffer in whole.named_buffers()}
+    optimizer = real.optimizer("momentum", whole.parameters(), 0.1)
+    whole(torch.randn(4, 8, dtype=torch.float64)).backward()
+    optimizer.step()
+    assert before
+    assert all(torch.equal(buffer, before[name]) for name, buffer in whole.named_buffers())
+
+
+@pytest.mark.parametrize(("strategy", "training"), [(PIPELINE, {}), (WORKERS, {"zero": 3}), (WORKERS, {"recompute": "full"})])
+def test_frozen_modules_are_not_divided_into_layers(
+    strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
+) -> None:
+    scenario = make_scenario(strategy, model("frozen"), **training)
+    for one in (scenario, paced(scenario)):
+        with pytest.raises(InputError, match="frozen parameters undivided, each with all of them; give data_parallel"):
+            check_trainable(one)
 
 
 @pytest.mark.parametrize("strategy", [PIPELINE, BRANCHES])

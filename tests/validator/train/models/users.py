@@ -72,6 +72,14 @@ def plain() -> tuple[nn.Module, Tensor]:
     return Skipping(), torch.randn(4, 8)
 
 
+def frozen() -> tuple[nn.Module, Tensor]:
+    """Only the last block and the head are trained."""
+    module = Skipping()
+    for layer in (module.stem, *module.blocks[:-1]):
+        layer.requires_grad_(False)
+    return module, torch.randn(4, 8)
+
+
 def towers() -> tuple[nn.Module, Tensor, Tensor]:
     return Towers(), torch.randn(4, 8), torch.randn(4, 8)
 

@@ -1,0 +1,162 @@
+"""Frozen parameters of users' modules: no gradients, states, sums, or backward passes below the first trained layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from scaleproof.simulator.analysis.planner.estimate import Space, every
+from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, MemoryBound
+from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.model.tracing.torch_module import trace
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind
+from scaleproof.simulator.run.accounting import flops_per_sample
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.model.tracing import frozen_models
+from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH
+from tests.simulator.model.tracing.test_torch_module import torch_keeps
+from tests.simulator.programs import compiled, moved_bytes, work_s
+
+MODELS = "python:tests.simulator.model.tracing.frozen_models"
+# parameters of a layer of the towers
+LAYER = WIDTH * WIDTH + WIDTH
+KINDS = ("frozen_tower", "half_frozen_tower", "frozen_top", "adapted", "encoded", "convolutions", "attention")
+
+
+def layers_of(name: str) -> list[Layer]:
+    return trace(f"{MODELS}:{name}").build_layers()
+
+
+def scenario(name: str, *overrides: str) -> Scenario:
+    text = f"model: {MODELS}:{name}\ncluster: dgx-h100\nstrategy: {{kind: data_parallel, workers: 8}}\nbatch: 64\n"
+    text += "training: {precision: bf16, optimizer: adam}\n"
+    return build(yaml_file.parse(text, "text.yaml"), Path("text.yaml"), overrides)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_flops_equal_those_that_torch_counts(name: str) -> None:
+    with torch.device("meta"):
+        module, x = getattr(frozen_models, name)()
+        with FlopCounterMode(display=False) as counter:
+            output = module(x)
+            forward = counter.get_total_flops()
+            output.sum().backward()
+    layers = layers_of(name)
+    assert sum(layer.forward_flops for layer in layers) * BATCH == pytest.approx(forward)
+    backward = sum(layer.backward_flops for layer in layers) * BATCH
+    assert backward == pytest.approx(counter.get_total_flops() - forward)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("attention", "convolutions")])
+def test_kept_activations_equal_those_of_autograd(name: str) -> None:
+    with torch.device("meta"):
+        kept = torch_keeps(*getattr(frozen_models, name)()) / BATCH
+    own = sum(item.elements * (item.element_bytes or 4) for layer in layers_of(name) for item in layer.kept)
+    assert own == pytest.approx(kept)
+
+
+def test_parameters_are_trained_or_frozen() -> None:
+    layers = layers_of("half_frozen_tower")
+    assert [layer.trained_parameters for layer in layers] == [0] * (DEPTH // 2) + [LAYER] * (DEPTH // 2)
+    assert {layer.parameters for layer in layers} == {LAYER}
+    assert [layer.has_backward for layer in layers] == [False] * (DEPTH // 2) + [True] * (DEPTH // 2)
+
+
+@pytest.mark.parametrize("name", ["frozen_tower", "encoded"])
+def test_frozen_layers_still_pass_their_outputs_on(name: str) -> None:
+    layers = layers_of(name)
+    assert {layer.output_elements for layer in layers} == {WIDTH}
+    # each reads the layer before it
+    assert {layer.inputs for layer in layers} == {None}
+
+
+def test_blocks_below_the_first_trained_one_have_no_backward_pass() -> None:
+    layers = layers_of("attention")
+    attention = [o.has_backward for layer in layers for o in layer.operators if isinstance(o, Attention)]
+    assert attention == [False, False, True]
+    assert not any(o.backward_read for layer in layers[:-1] for o in layer.operators if isinstance(o, MemoryBound))
+    assert not any(layer.kept for layer in layers[:-1])
+
+
+def test_a_step_has_the_passes_states_and_sums_of_the_trained_layers() -> None:
+    whole, frozen = scenario("trained_tower"), scenario("frozen_tower")
+    forward, backward = (work_s(compiled(frozen), phase).max() for phase in (Phase.FORWARD, Phase.BACKWARD))
+    both = work_s(compiled(whole), Phase.BACKWARD).max()
+    assert forward == pytest.approx(work_s(compiled(whole), Phase.FORWARD).max())
+    # the weight gradient alone of one of the layers
+    assert backward < both / DEPTH
+    assert moved_bytes(compiled(frozen)) == pytest.approx(moved_bytes(compiled(whole)) / DEPTH)
+    optimizer = [work_s(compiled(one), Phase.OPTIMIZER).max() for one in (frozen, whole)]
+    assert optimizer[0] < optimizer[1]
+
+    holders, all_holders = (memory(one).worst.holders_bytes for one in (frozen, whole))
+    assert holders["parameters"] == all_holders["parameters"] == DEPTH * LAYER * 2
+    for states in ("master_parameters", "optimizer_states"):
+        assert holders[states] == pytest.approx(all_holders[states] / DEPTH)
+    assert memory(frozen).worst.total_bytes < memory(whole).worst.total_bytes
+
+
+def test_flops_of_a_run_are_those_that_are_computed() -> None:
+    layer = 2 * WIDTH * WIDTH
+    assert predict(scenario("trained_tower")).model_flops == pytest.approx(64 * (3 * DEPTH - 1) * layer)
+    assert predict(scenario("frozen_tower")).model_flops == pytest.approx(64 * (DEPTH + 1) * layer)
+    # gradients pass through all frozen layers
+    assert predict(scenario("frozen_top")).model_flops == pytest.approx(64 * (DEPTH + DEPTH - 1 + 1) * layer)
+
+
+def test_layers_without_a_backward_pass_are_not_recomputed() -> None:
+    layers = layers_of("half_frozen_tower")
+    _, recomputed = flops_per_sample(layers, Recompute(kind="full"))
+    assert recomputed == pytest.approx(sum(layer.forward_flops for layer in layers[DEPTH // 2 :] if not layer.pinned_to_end))
+
+
+def test_zero_3_gathers_frozen_parameters_and_scatters_no_gradients_of_them() -> None:
+    program = compiled(scenario("half_frozen_tower", "training.zero=3"))
+    size_bytes = 7 / 8 * DEPTH * LAYER
+    # gathered in 16 bits: all for the forward pass, those with a backward pass again; gradients are scattered in 32 bits
+    assert moved_bytes(program) == pytest.approx(size_bytes * (2 + 2 / 2 + 4 / 2))
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_zero_1_and_2_gather_what_the_optimizer_has_changed(zero: int) -> None:
+    parts = [moved_bytes(compiled(scenario(name, f"training.zero={zero}"))) for name in ("half_frozen_tower", "trained_tower")]
+    assert parts[0] == pytest.approx(parts[1] / 2)
+
+
+def test_stages_below_the_first_trained_layer_receive_no_gradients() -> None:
+    pipeline = "strategy={kind: pipeline, stages: 4, microbatches: 8}"
+    sent = [moved_bytes(compiled(scenario(name, pipeline)), Kind.TRANSFER) for name in ("half_frozen_tower", "trained_tower")]
+    # one of three boundaries is passed back
+    assert sent[0] == pytest.approx(sent[1] * 4 / 6)
+    stages = work_s(compiled(scenario("half_frozen_tower", pipeline)), Phase.BACKWARD)
+    assert np.array_equal(stages > 0, [False, False, True, True])
+
+
+@pytest.mark.parametrize("kind", ["gather_average", "{kind: local_sgd, period: 1}", "{kind: parameter_server, servers: 1}"])
+def test_other_strategies_send_trained_parameters(kind: str) -> None:
+    strategy = kind if kind.startswith("{") else f"{{kind: {kind}}}"
+    override = f"strategy={strategy[:-1]}, workers: 4}}"
+    sent = []
+    for name in ("half_frozen_tower", "trained_tower"):
+        program = compiled(scenario(name, override))
+        sent.append(sum(moved_bytes(program, kind) for kind in (Kind.COLLECTIVE, Kind.TRANSFER)))
+    assert sent[0] == pytest.approx(sent[1] / 2)
+
+
+def test_plans_are_estimated_like_they_are_replayed() -> None:
+    base = scenario("half_frozen_tower", "strategy={kind: hybrid, workers: 8}", "batch=512", "framework=ideal")
+    found = every(
+        Space(base, (8,), tensor=(1,), stages=(1,), chunks=(1,), samples=(1, 8, 64), zero=(0, 1, 2, 3), schedules=("1f1b",))
+    )
+    check_against_replay(found, np.arange(len(found)))
