@@ -33,6 +33,8 @@ Numbers = NDArray[np.int64]
 # plan that needs more of either is reported as not proved.
 _MOST_REPLAYS: Final = 300
 _MOST_PREDICTIONS: Final = 60
+# Number of further configurations that are replayed where none can be proved to be the best.
+_MOST_UNPROVED: Final = 60
 # Kinds of configurations that are replayed for each that is returned: where links are shared, estimates may be far off.
 _REPLAYED_PER_CHOICE: Final = 2
 # Number of riskier configurations that are predicted.
@@ -76,25 +78,30 @@ class BoundedSearch:
         self.replayed = self.predicted = 0
 
     def run(self, rows: Numbers, expected_s: Times, lower_bound_s: Times) -> bool:
-        """Predicts configurations until none of the rest can be the best; returns False at the limit of replays or predictions.
+        """Predicts configurations until none of the rest can be the best; returns False where that would take too many.
 
-        Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound.
+        Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound, or the
+        next expected ones if too many have lower bounds below that value.
         """
-        likely = self._likely(rows[np.argsort(self._values(expected_s)[rows], kind="stable")])
+        expected, least = self._values(expected_s), self._values(lower_bound_s)
+        by_expected = rows[np.argsort(expected[rows], kind="stable")]
+        likely = self._likely(by_expected)
         replayed = sorted((self._replayed(row), row) for row in likely)
         first = self._first(replayed)
         for row in first:
             self._keep(self.prediction(row))
         replayed = [(bound, row) for bound, row in replayed if row not in first]
-        seen, least = set(likely), self._values(lower_bound_s)
-        ordered = [row for row in rows[np.argsort(least[rows], kind="stable")].tolist() if row not in seen]
-        for row in ordered:
+        left = by_expected[(least[by_expected] < self.best()[0].value) & ~np.isin(by_expected, likely)]
+        if len(left) > _MOST_REPLAYS:
+            for row in left[:_MOST_UNPROVED].tolist():
+                heapq.heappush(replayed, (self._replayed(row), row))
+            self._predict_below(np.inf, replayed)
+            return False
+        for row in left[np.argsort(least[left], kind="stable")].tolist():
             if not self._predict_below(least[row], replayed):
                 return False
             if least[row] >= self.best()[0].value:
                 return True
-            if self.replayed == _MOST_REPLAYS:
-                return False
             heapq.heappush(replayed, (self._replayed(row), row))
         return self._predict_below(np.inf, replayed)
 
